@@ -66,7 +66,7 @@ class CommandOptions(RequestOptions, total=False):
 
 
 class GateOptions(CommandOptions, total=False):
-    """What a gate is for: one of the three. A name must not be None."""
+    """A gate is for a queue, for a task or for everything. A name must not be None."""
 
     queue: str
     task: str

@@ -49,9 +49,8 @@ PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
-OUTCOMES = ("rejected", "cancelled", "expired", "parked", "moved")
-#: Outcomes after which a row can be requeued.
-REQUEUABLE = ("rejected", "expired", "parked")
+#: Outcomes, and those after which a row can be requeued.
+OUTCOMES, REQUEUABLE = ("rejected", "cancelled", "expired", "parked", "moved"), ("rejected", "expired", "parked")
 #: A message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
 
