@@ -52,6 +52,7 @@ TOOLS = [one for one in (*EXTRAS["test"], *EXTRAS["demo"]) if not UNTESTED.match
 
 #: Tests of the source tree, and of commands that need Spark.
 NOT_OF_A_WHEEL = (
+    "tests/admin/test_german.py",
     "tests/unit/test_house.py",
     "tests/unit/test_imports.py",
     "tests/unit/test_package.py",
