@@ -84,24 +84,26 @@ test-orchestrators:  ## test only the tasks of Airflow and the assets of Dagster
 	  -e . apache-airflow-task-sdk dagster pytest pytest-timeout
 	AIRFLOW_HOME=$(CURDIR)/$(VENV)/orchestrators/airflow $(VENV)/orchestrators/bin/python -m pytest --noconftest -W default tests/orchestrators
 
+NOX := $(VENV)/matrix/bin/nox
 # pyenv hides its Pythons unless PYENV_VERSION names them, and sets it to one where it starts a program itself; the first
 # stays the one of this shell.
-matrix: services  ## test the built wheel with several versions of everything; SESSIONS="lowest newest-3.13" ARGS="-x tests/contract"
-	@[ -x $(VENV)/matrix/bin/nox ] || { $(PYTHON) -m venv $(VENV)/matrix && \
-	  $(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
-	PYENV_VERSION="$$({ pyenv version-name; pyenv versions --bare | sort -rV; } 2>/dev/null | paste -sd:)" PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" \
-	  nox $(if $(SESSIONS),--session $(SESSIONS)) $(if $(ARGS),-- $(ARGS))
+RUN_NOX := PYENV_VERSION="$$({ pyenv version-name; pyenv versions --bare | sort -rV; } 2>/dev/null | paste -sd:)" \
+  PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" nox
+$(NOX):
+	@$(PYTHON) -m venv $(VENV)/matrix
+	@$(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv
+
+matrix: services $(NOX)  ## test the built wheel with several versions of everything; SESSIONS="lowest newest-3.13" ARGS="-x tests/contract"
+	$(RUN_NOX) $(if $(SESSIONS),--session $(SESSIONS)) $(if $(ARGS),-- $(ARGS))
 
 PROJECTS ?= pretix allianceauth pretalx packages
 # The table names each project that failed, so nox need not end the target. Alliance Auth compiles a client of MySQL.
-adopt:  ## try the built wheel in public projects, with their own tests: PROJECTS="pretix allianceauth pretalx packages"
-	@[ -x $(VENV)/matrix/bin/nox ] || { $(PYTHON) -m venv $(VENV)/matrix && \
-	  $(VENV)/matrix/bin/python -m pip install --quiet --disable-pip-version-check nox uv; }
+adopt: $(NOX)  ## try the built wheel in public projects, with their own tests: PROJECTS="pretix allianceauth pretalx packages"
 	@command -v redis-server >/dev/null || sh scripts/apt-install redis-server "Redis is not installed"
 	@command -v mariadb_config >/dev/null || sh scripts/apt-install libmariadb-dev "The client of MariaDB is not installed"
 	@command -v pkg-config >/dev/null || sh scripts/apt-install pkg-config "pkg-config is not installed"
 	@rm -rf .nox/adopted
-	@PATH="$(CURDIR)/$(VENV)/matrix/bin:$$PATH" nox --session $(foreach one,$(PROJECTS),"adopt($(one))"); code=$$?; \
+	@$(RUN_NOX) --session $(foreach one,$(PROJECTS),"adopt($(one))"); code=$$?; \
 	  [ "$(PROJECTS)" = packages ] || $(PYTHON) -m tests.adopt .nox/adopted || code=1; exit $$code
 
 lint: $(VENV)/.installed-lint  ## check style, format and types

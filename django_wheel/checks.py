@@ -33,6 +33,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
 from celery_wheel.operations.doctor import Finding, Installation, broker, queues
 from celery_wheel.operations.doctor import settings as doctor_settings
+from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
 from django_wheel.database import is_recorded_without_tables, migrate_command, store_alias
 from django_wheel.project import how_to_use_it, wheel_app
@@ -164,7 +165,7 @@ def _store(app: Any) -> CheckMessages:
     except NotMigrated as error:
         yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
     except StoreUnused as error:
-        yield Warning(f"{error}.", hint="Start a scheduler: celery -A <project> beat -S wheel", id="django_wheel.W012")
+        yield Warning(f"{error}.", hint=START, id="django_wheel.W012")
     except WheelError as error:
         yield Error(
             f"{error}.",

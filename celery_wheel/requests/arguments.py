@@ -151,11 +151,12 @@ def gate_name(kind: str, options: GateOptions) -> str:
         given = " and ".join(named) or "none"
         raise TypeError(f"{kind} must have one of queue, task and everything=True, got {given}; nothing was changed")
     [(scope, name)] = named.items()
-    if scope == "everything" and name is True:
+    if scope == "everything":
+        if name is not True:
+            raise TypeError(f"{kind} must have everything=True, got {name!r:.60}; nothing was changed")
         return "all:"
-    if scope == "everything" or not isinstance(name, str) or not name:
-        rule = "everything=True" if scope == "everything" else f"a name as its {scope}"
-        raise TypeError(f"{kind} must have {rule}, got {name!r:.60}; nothing was changed")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{kind} must have a name as its {scope}, got {name!r:.60}; nothing was changed")
     return f"{scope}:{_text(scope, name)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from celery_wheel.app import WheelApp
 from celery_wheel.values.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,10 @@ def files(package: str) -> set[str]:
 def test_the_wheel_carries_every_file_of_the_package(package: str, built: set[str]) -> None:
     assert files(package) - built == set()
     assert f"{package}/py.typed" in built, "type checkers ignore the annotations of a package without it"
+
+
+def test_a_type_checker_knows_the_wheel_of_an_app() -> None:
+    assert inspect.get_annotations(WheelApp.wheel.fget)["return"] == "Wheel"
 
 
 @pytest.mark.parametrize("kind", [".lua", ".html", ".css", ".js", "/migrations/0001_initial.py", "pyspark_wheel.py"])

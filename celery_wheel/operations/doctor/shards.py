@@ -14,7 +14,7 @@ from celery_wheel.values.version import __version__
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
 BEHIND_MS = 5_000
-START = "Start one: celery -A <project> beat -S wheel"
+START = "Start one: celery -A <project> beat -S wheel."
 
 
 def check(site: Installation) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.shards import START
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -24,11 +25,7 @@ LEFT_OPEN_MS = 86_400_000
 def check(site: Installation) -> Iterator[Finding]:
     store = site.store
     if store is None:
-        yield error(
-            "store",
-            site.store_trouble,
-            "Set wheel_store to the store of the schedulers, and start one: celery -A <project> beat -S wheel",
-        )
+        yield error("store", site.store_trouble, f"Set wheel_store to the store of the schedulers. {START}")
         return
     yield ok("store", f"{store.name} answers; its tables have version {SCHEMA_VERSION}, as required")
     if store.shards != site.conf.shards:

@@ -35,6 +35,7 @@ def test_a_missing_client_of_the_broker_is_one_line(project: NewProject, missing
         assert "SettingError: broker_url needs the client library of sqs://" in sent.stderr
     doctor = project.run("-m", "celery", "-A", "proj", "wheel", "doctor")
     assert "run: pip install 'kombu[sqs]'" in doctor.stdout, doctor.stderr
+    assert "Start it" not in doctor.stdout
 
 
 def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -> None:
