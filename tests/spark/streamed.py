@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -24,8 +25,11 @@ START = datetime(2031, 1, 1, tzinfo=UTC)
 Pass = Callable[[Iterator[Any]], Iterator[Any]]
 
 
-def write_file(folder: Path, name: str, numbers: range, size: int = 0) -> None:
-    """Write rows with these numbers, from which their ids and etas derive, and ``size`` bytes that do not compress."""
+def write_file(folder: Path, number: int, numbers: range, size: int = 0) -> None:
+    """Write the file of this micro-batch: rows with these numbers and ``size`` bytes that do not compress.
+
+    Ids and etas derive from the numbers.
+    """
     rows = [
         {
             "task": "shop.remind",
@@ -36,8 +40,10 @@ def write_file(folder: Path, name: str, numbers: range, size: int = 0) -> None:
         }
         for n in numbers
     ]
-    (folder / "rows").mkdir(exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "rows" / f"{name}.parquet")
+    path = folder / "rows" / f"{number}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    os.utime(path, (START.timestamp(), START.timestamp() + number))  # Spark takes files in the order of their times
 
 
 def start(
@@ -51,7 +57,7 @@ def start(
     batch: str = "orders",
     key: str | None = "order",
 ) -> StreamingQuery:
-    """Start the stream of the files that are new, in the order of their names."""
+    """Start the stream of the files that are new, in the order of their numbers."""
     options = {"maxFilesPerTrigger": "1"}
     rows = spark.readStream.schema(SCHEMA).options(**options).parquet(str(folder / "rows")).repartition(parts)
     if through is not None:

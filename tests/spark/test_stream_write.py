@@ -61,8 +61,8 @@ def is_half_written(store: SqlStore, number: int) -> bool:
 def test_a_micro_batch_is_a_load_and_a_restart_continues(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
-    write_file(tmp_path, "0", range(30))
-    write_file(tmp_path, "1", range(30, 50))
+    write_file(tmp_path, 0, range(30))
+    write_file(tmp_path, 1, range(30, 50))
     start(spark, url, tmp_path).awaitTermination()
     assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1)]
     assert numbers(store) == [*range(50)]
@@ -70,7 +70,7 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
 
     for commit in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         commit.unlink()  # as where the driver is killed between the commit in the store and that of the checkpoint
-    write_file(tmp_path, "2", range(50, 60))
+    write_file(tmp_path, 2, range(50, 60))
     start(spark, url, tmp_path, parts=3).awaitTermination()
     assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, 1), (2, COMMITTED, 1)]
     assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
@@ -81,8 +81,8 @@ def test_a_part_whose_process_was_killed_is_written_once(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
     """All of Spark's Python processes are killed with ``kill -9`` while a part is half written."""
-    write_file(tmp_path, "0", range(10))
-    write_file(tmp_path, "1", range(10, 5_000), size=2_000)
+    write_file(tmp_path, 0, range(10))
+    write_file(tmp_path, 1, range(10, 5_000), size=2_000)
 
     def stop_in_the_middle(batches: Iterator[Any]) -> Iterator[Any]:
         rows = 0
@@ -115,8 +115,8 @@ def test_a_part_whose_process_was_killed_is_written_once(
 def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
-    write_file(tmp_path, "0", range(20))
-    write_file(tmp_path, "1", range(20, 60))
+    write_file(tmp_path, 0, range(20))
+    write_file(tmp_path, 1, range(20, 60))
 
     def fail(batches: Iterator[Any]) -> Iterator[Any]:
         if in_part(1, micro_batch=1):
@@ -137,7 +137,7 @@ def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
 def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
-    write_file(tmp_path, "0", range(30))
+    write_file(tmp_path, 0, range(30))
     start(spark, url, tmp_path).awaitTermination()
     ids = {one.envelope_id for one in loaded_messages(store)}
     with (
@@ -153,7 +153,7 @@ def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
 
 @on_sqlite
 def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
-    write_file(tmp_path, "0", range(3))
+    write_file(tmp_path, 0, range(3))
     for values, words in (
         (
             {"batch": ""},
