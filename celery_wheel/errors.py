@@ -79,7 +79,7 @@ class BrokerError(WheelError, ConnectionError):
 
 
 class StoreConflict(WheelError, RuntimeError):
-    """The broker's wheel queue belongs to another store; nothing was changed in it, and nothing is dispatched."""
+    """The broker belongs to another store, or the store to another broker; nothing was changed or dispatched."""
 
 
 class CommitInDoubt(StoreError):

@@ -15,10 +15,11 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.places import meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.conf.store import make_state_folder
 from celery_wheel.engine.due_clock import ClockReadings
@@ -28,7 +29,7 @@ from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
-from celery_wheel.errors import StoreError, StoreNotReady, StoreUnusable, WheelError
+from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.scheduler.monitoring import Monitoring
@@ -77,8 +78,8 @@ class WheelService:
         self._conf.check()
         monitoring.check(self._conf)
         broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
-        with suppress(StoreNotReady):  # ``start`` waits for it
-            open_store_of(self._conf).close()
+        with suppress(StoreNotReady, BrokerError), closing(open_store_of(self._conf)) as store:  # ``start`` waits
+            meet_broker(self._app, store)
 
     def start(self) -> None:
         conf = self._conf
@@ -131,11 +132,15 @@ class WheelService:
         self._show(store, pool)
 
     def _register(self, holder: str, clock: Clock) -> tuple[FullStore, list[str]]:
-        """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive."""
+        """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive.
+
+        Raises StoreConflict where the store dispatches to another broker.
+        """
         while True:
             try:
                 store = open_store_of(self._conf)
                 try:
+                    meet_broker(self._app, store)
                     return store, store.register_scheduler(holder, clock.now_ms(), SILENT_MS)
                 except BaseException:
                     store.close()
@@ -145,6 +150,9 @@ class WheelService:
                     raise
                 logger.warning("beat waits for its store: %s", error, extra={"action": "store_not_ready"})
                 notify("STATUS=waits for its store")
+            except BrokerError as error:
+                logger.warning("beat waits for its broker: %s", error, extra={"action": "broker_not_ready"})
+                notify("STATUS=waits for its broker")
             time.sleep(RETRY_S)
 
     def _show(self, store: FullStore, pool: Pool) -> None:

@@ -49,6 +49,13 @@ class Migration(migrations.Migration):
                 ),
                 ("uuid", models.UUIDField(db_comment="made with the store; brokers keep it beside the offset")),
                 ("shards", models.SmallIntegerField(db_comment="number of shards of the store")),
+                (
+                    "brokers",
+                    models.TextField(
+                        db_comment="places of the broker to which it dispatches, a line each; none: no scheduler ran",
+                        null=True,
+                    ),
+                ),
             ],
             options={
                 "db_table": "wheel_meta",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_wheel.broker import unsupported_reason
+from celery_wheel.broker.places import is_brokers_store, shown
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.values.format import format_duration, printable
@@ -29,6 +30,7 @@ def check(site: Installation) -> Iterator[Finding]:
         yield unavailable(site)
         return
     yield ok("broker", f"{site.broker_name} answers")
+    yield from _other_broker(site)
     yield ok("transport", f"{site.transport}: {EDGES.get(site.transport, ANY_EDGE)}")
     if site.transport == "amqp":
         yield _confirms(site)
@@ -59,6 +61,20 @@ def _confirms(site: Installation) -> Finding:
         "producers do not wait for RabbitMQ's confirms: a message may be lost with a connection or the server",
         'Set broker_transport_options = {"confirm_publish": True} wherever tasks are sent.',
     )
+
+
+def _other_broker(site: Installation) -> list[Finding]:
+    """Return a finding where the store dispatches to another broker: no scheduler starts."""
+    if site.store is None or is_brokers_store(site.app, site.store):
+        return []
+    return [
+        error(
+            "other broker",
+            f"the store dispatches to {shown(site.store.brokers())}: no scheduler starts on this broker",
+            "Give each app a wheel_store of its own; if the broker has another address now: "
+            "celery -A <project> wheel claim-broker",
+        )
+    ]
 
 
 def _owners(site: Installation, edge: RedisBroker) -> Iterator[Finding]:

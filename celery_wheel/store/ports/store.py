@@ -304,5 +304,11 @@ class FullStore(Store, Protocol):
     def is_as_opened(self) -> bool:
         """Whether the database still has the opened store: not emptied, not made anew, with as many shards."""
 
+    def brokers(self) -> set[str]:
+        """The places of the broker to which the store's schedulers dispatch; none before the first of them ran."""
+
+    def add_brokers(self, places: set[str]) -> None:
+        """Record more places of that broker."""
+
     def is_replaced(self) -> bool:
         """Whether the store's file was deleted or replaced; cheap enough to be called before each use."""

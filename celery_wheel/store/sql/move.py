@@ -134,7 +134,7 @@ def _copy(
         raise StoreUnusable(
             f"rows of the store changed while they were copied to {name}; nothing was changed; run it again"
         )
-    target.execute(setup.new_store(found.uuid, ARRIVING, found.shards))
+    target.execute(setup.new_store(found.uuid, ARRIVING, found.shards, found.brokers))
 
 
 def _check_unused(target: Connection, uuid: str, name: str) -> None:

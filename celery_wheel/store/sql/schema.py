@@ -25,7 +25,7 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_revision       a change of a schedule                            stays, also after the schedule
       └ wheel_schedule_run   the schedule and the instant of a message         removed with the timer
       └ wheel_schedule_skip  instants that did not run                         removed with the history
-    wheel_meta               one row: version, UUID and number of shards of the store
+    wheel_meta               one row: version, UUID, number of shards, brokers
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
 A row without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions, whose pages
@@ -43,7 +43,6 @@ end. The entries of two do, since their ids are UUIDv7; those of the third do no
     task        (shard, task_id)                    cancel and show
 
 No foreign keys, which cost a lookup a row, and no composite primary keys, which Django cannot map before 5.2.
-
 Text has no length limit here: ``celery_wheel.values.text`` has the rule. On PostgreSQL an index row has room for 2,704
 bytes, so task_id, queue (or routing_key) and task must each stay below that.
 """
@@ -397,4 +396,5 @@ meta = Table(
     required("schema_version", Integer, "version of this description that the tables follow"),
     required("uuid", Uuid(as_uuid=False), "made with the store; brokers keep it beside the offset"),
     required("shards", SmallInteger, "number of shards of the store"),
+    optional("brokers", Text, "places of the broker to which it dispatches, a line each; none: no scheduler ran"),
 )

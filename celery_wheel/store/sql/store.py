@@ -330,12 +330,25 @@ class SqlStore(SqlControl, SqlSchedules):
         is_same = (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
         return is_same and found.schema_version == SCHEMA_VERSION  # of a store that was moved, it is another
 
+    def brokers(self) -> set[str]:
+        with self._database.reading() as connection:
+            return _lines(connection)
+
+    def add_brokers(self, places: set[str]) -> None:
+        with self._database.writing() as connection:
+            connection.execute(setup.update_store(brokers="\n".join(sorted(_lines(connection) | places))))
+
     def _no_shard(self, shard: int) -> str:
         return (
             f"shard {shard} is not in the store {self._database.name}, which had "
             f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
             "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
         )
+
+
+def _lines(connection: Connection) -> set[str]:
+    """Return the places of the store's broker."""
+    return set((connection.execute(setup.store_row("brokers")).scalar_one_or_none() or "").splitlines())
 
 
 def _renewal(one: Renewal, now_ms: int, lease_ms: int) -> dict[str, object]:

@@ -92,6 +92,8 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
     fill(old_url)
     before = content(old_url)
     with closing(open_store(old_url, shards=2)) as opened:
+        opened.add_brokers({"redis://a:6379/0"})
+        opened.add_brokers({"redis://b:6379/0"})
         done = move_store(old_url, new_url, NOW, ignore)
         assert not opened.is_as_opened()
         uses: list[Callable[[], object]] = [
@@ -109,7 +111,7 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
         with pytest.raises(StoreUnusable, match=r"was moved to .*; nothing runs from it any more; set wheel_store"):
             open_store(old_url, shards=None, create=create)
     with closing(open_store(new_url, shards=2)) as store:
-        assert store.uuid == uuid
+        assert (store.uuid, store.brokers()) == (uuid, {"redis://a:6379/0", "redis://b:6379/0"})
         pending = store.handover.count_pending(0)
     assert pending == 1_300 - 100 - 1
     go_on(new_url)

@@ -15,11 +15,11 @@ def store_row(*names: str) -> Select[Any]:
     return select(*[meta.c[name] for name in names]) if names else select(meta)
 
 
-def new_store(uuid: str, version: int, shards: int) -> Insert:
-    return insert(meta).values(id=1, schema_version=version, uuid=uuid, shards=shards)
+def new_store(uuid: str, version: int, shards: int, brokers: str | None = None) -> Insert:
+    return insert(meta).values(id=1, schema_version=version, uuid=uuid, shards=shards, brokers=brokers)
 
 
-def update_store(**values: int) -> Update:
+def update_store(**values: int | str) -> Update:
     return update(meta).values(**values)
 
 
