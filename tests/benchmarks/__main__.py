@@ -21,6 +21,7 @@ from tests.benchmarks import (
     cold,
     complete,
     decoding,
+    drivers,
     herd,
     idle,
     lanes,
@@ -67,6 +68,7 @@ BENCHES: dict[str, Bench] = {
     "load": load.run,
     "schedules": schedules.run,
     "analytics": analytics.run,
+    "drivers": drivers.run,
 }
 #: Benches on one store, which ``--store`` names.
 ON_STORE: dict[str, Bench] = {
