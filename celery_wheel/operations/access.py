@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.places import meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.store import open_store
@@ -20,7 +21,12 @@ def open_existing_store(app: Any) -> FullStore:
 
 
 @contextmanager
-def open_both(app: Any) -> Iterator[tuple[FullStore, Broker]]:
-    """Open the app's store, which must exist, and its broker's edge; close both in the end."""
+def open_both(app: Any, *, any_broker: bool = False) -> Iterator[tuple[FullStore, Broker]]:
+    """Open the app's store, which must exist, and its broker's edge; close both in the end.
+
+    Raises StoreConflict where the store dispatches to another broker, unless it may be any.
+    """
     with closing(open_existing_store(app)) as store, closing(broker_for(app, Conf(app), store.uuid)) as broker:
+        if not any_broker:
+            meet_broker(app, store)
         yield store, broker

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def other_owners(app: Any) -> dict[int, Owner]:
     """Return the shards whose offsets belong to another store, each with that store."""
-    with open_both(app) as (store, broker):
+    with open_both(app, any_broker=True) as (store, broker):
         redis = cast("RedisBroker", broker)
         owners = {shard: redis.owner(shard) for shard in range(store.shards)} if broker.fences else {}
         return {shard: owner for shard, owner in owners.items() if owner is not None and owner.uuid != store.uuid}
@@ -33,7 +33,7 @@ def other_broker(app: Any) -> str:
 
 def claim(app: Any, shards: Iterable[int]) -> None:
     """Make the app's store the owner. Raises StoreConflict where a holder of the other store lives."""
-    with open_both(app) as (store, broker):
+    with open_both(app, any_broker=True) as (store, broker):
         for shard in shards if broker.fences else ():
             cast("RedisBroker", broker).claim(shard)
         store.add_brokers(broker_places(app))

@@ -39,7 +39,8 @@ def drain(
         progress: called now and then, in this thread.
 
     A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler holds a shard,
-    BrokerError and StoreError where one does not answer, FileUnusable where another file is in the way.
+    StoreConflict where the store has another broker, BrokerError and StoreError where one does not answer,
+    FileUnusable where another file is in the way.
     """
     if to_broker == (file is not None):
         raise SettingError("drain must have one of to_broker=True and file=…, got both or none")

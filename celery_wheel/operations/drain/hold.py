@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.places import meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Broker
@@ -45,6 +46,7 @@ class ShardHold:
     def __init__(self, app: Any, store: FullStore, broker: Broker | None = None, ahead_ms: int = 0) -> None:
         conf = Conf(app)
         conf.check()
+        meet_broker(app, store)
         self.store = store
         self.clock = SystemClock()
         self.broker = broker or broker_for(app, conf, store.uuid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from celery_wheel.cli import wheel
 from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.doctor import Grade, Installation, broker
+from celery_wheel.operations.drain import drain
 from celery_wheel.store import open_store
 from tests.kit.patience import wait_until
 from tests.kit.stack import Stack
@@ -75,6 +77,13 @@ def test_a_broker_with_the_offsets_of_the_store_is_its_broker_by_any_name(stack:
     start(stack)
     with closing(open_store(stack.store, shards=None, create=False)) as store:
         assert len(store.brokers()) == 2
+
+
+def test_no_task_is_drained_to_another_broker(used: Stack, tmp_path: Path) -> None:
+    with closing(open_store(used.store, shards=None, create=False)) as store:
+        for ways in ({"to_broker": True}, {"file": tmp_path / "tasks"}):
+            with pytest.raises(StoreConflict, match="give each app a wheel_store of its own"):
+                drain(used.app, store, **ways)  # type: ignore[arg-type]
 
 
 def test_an_emptied_broker_is_still_the_broker_of_the_store(stack: Stack) -> None:
