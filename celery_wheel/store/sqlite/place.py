@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable
+from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.place import StorePlace
 from celery_wheel.store.sqlite.database import SqliteDatabase
 
@@ -43,7 +43,7 @@ def _check_file(path: Path, create: bool, place: StorePlace) -> None:
     if not place.own:
         raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
-        raise StoreUnusable(
+        raise StoreUnused(
             f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; where a scheduler "
             "runs, it uses another folder or another machine: give wheel_store an absolute path"
         )
