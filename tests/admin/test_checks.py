@@ -67,7 +67,7 @@ def test_a_site_without_an_app_of_the_wheel_is_warned(monkeypatch: pytest.Monkey
 def test_an_invalid_setting_is_an_error(conf: Callable[..., None]) -> None:
     conf(wheel_shards=0)
     (one,) = check_settings(None)
-    assert (one.id, "wheel_shards must be a whole number" in one.msg) == ("django_wheel.E002", True)
+    assert (one.id, "WHEEL_SHARDS must be a whole number" in one.msg) == ("django_wheel.E002", True)
     assert check_live(None) == []
 
 
@@ -103,7 +103,7 @@ def test_a_locked_file_matters_most_for_tasks_scheduled_in_transactions(conf: Ca
 def test_a_store_outside_of_the_transactions_database_is_an_error(conf: Callable[..., None], store: str | None) -> None:
     conf(wheel_transactional=True, **({"wheel_store": store} if store else {}))
     [found] = check_settings(None)
-    assert (found.id, "wheel_store" in found.msg) == ("django_wheel.E013", True)
+    assert (found.id, "WHEEL_STORE" in found.msg) == ("django_wheel.E013", True)
     assert found.hint
 
 

@@ -61,3 +61,11 @@ def test_beat_without_a_folder_for_its_store_names_the_setting(project: NewProje
     assert done.returncode == 1
     assert "Error: wheel_store must be set where this user may write neither to the project's folder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_does_not_set_django_up_is_told_to(project: NewProject) -> None:
+    project.write_django('CELERY_BEAT_SCHEDULER = "wheel"\nCELERY_BROKER_URL = "memory://"\n', "CELERY")
+    use = "from django_wheel import wheel; print(wheel.conf.store)"
+    said = project.run("-c", use).stderr
+    assert said.endswith("Django is not set up in this process: call django.setup() first.\n")
+    assert project.output("-c", f"import django; django.setup(); {use}").endswith("celery-wheel.sqlite3")
