@@ -23,7 +23,8 @@ def check(site: Installation) -> Iterator[Finding]:
         clocks.append((site.store.name, site.store.now_ms))
     if len(clocks) < 2:
         unseen = "the broker and the store" if not clocks else "the broker" if site.broker is None else "the store"
-        yield note("clock", f"it was not compared with that of {unseen}, which does not answer", "Mend that first.")
+        text = f"this host's clock was not compared with that of {unseen}: there was no answer"
+        yield note("clock", text, "Follow the remedies above, and run this again.")
     found = [one for name, clock in clocks if (one := _compared(name, clock, site.conf.max_clock_skew_ms)) is not None]
     yield from found
     if len(clocks) == 2 and not found:

@@ -44,8 +44,8 @@ def _check_file(path: Path, create: bool, place: StorePlace) -> None:
         raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
         raise StoreUnused(
-            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; where a scheduler "
-            "runs, it uses another folder or another machine: give wheel_store an absolute path"
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; start one, or "
+            "give wheel_store an absolute path where a scheduler runs (in another folder, or on another machine)"
         )
     folder = path.parent
     if not folder.is_dir():
