@@ -212,7 +212,7 @@ def warn_of_another_scheduler(sender: Any = None, **_: Any) -> None:
     if ours is None or not isinstance(sender.scheduler, ours.WheelMixin):
         logger.warning(
             "this beat runs %s: delayed tasks of this app wait in the broker until a beat with the wheel runs; set "
-            '%s = "wheel", or start: celery -A <project> beat -S wheel',
+            '%s = "wheel", or start: celery -A proj beat -S wheel',
             type(sender.scheduler).__name__,
             Conf(app).spelling("beat_scheduler"),
             extra={"action": "other_scheduler"},

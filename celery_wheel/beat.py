@@ -61,12 +61,12 @@ class StartRefused(WheelError, click.ClickException):
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Raise StartRefused for an error of the wheel."""
+def refusals(app: Any) -> Iterator[None]:
+    """Raise StartRefused for an error of the wheel, with the names of settings as the app reads them."""
     try:
         yield
     except WheelError as error:
-        raise StartRefused(str(error)) from error
+        raise StartRefused(Conf(app).spelled(str(error))) from error
 
 
 #: A scheduler class of Celery comes after the mixin; celery carries no types.
@@ -92,9 +92,11 @@ class WheelMixin(_Base):  # type: ignore[misc]
                 extra={"action": "not_installed"},
             )
             install(app)  # in this process: schedules are rendered by the installed app
-        with refusals():
+        with refusals(app):
             self._service.check()
             self._supervisor.check()
+        for problem, remedy in () if lazy else Conf(app).ignored():
+            logger.warning("%s. %s", problem, remedy, extra={"action": "ignored_setting"})
         # The base is set up only while this process holds the shard; see the module's header.
         super().__init__(app, *args, lazy=True, **kwargs)
 
@@ -103,7 +105,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._supervisor.tend()
         if not self._service.started:
             end_on_hangup()
-            with refusals():
+            with refusals(self.app):
                 self._service.start()
         self._service.raise_failure()
         holds = self._service.holds(0)

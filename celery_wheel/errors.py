@@ -55,7 +55,7 @@ class StoreOutdated(StoreUnusable):
 
 
 class StoreUnused(StoreUnusable):
-    """The tables exist; no scheduler has used them yet."""
+    """No scheduler has used the store yet: it has no rows, or no tables where the scheduler makes them."""
 
 
 class LoadEnded(WheelError, RuntimeError):

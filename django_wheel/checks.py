@@ -11,6 +11,7 @@
     W009  naive times are read as UTC                       W012  no scheduler has used the store yet
     E013  wheel_transactional with a store outside Django
     E015  the store is a database that Django does not have
+    W016  a setting has no effect under its name
 
     migrate
     W014  the migrations are recorded, and the tables are not there
@@ -21,7 +22,7 @@ of ``--deploy``. The texts are English, as those of Django's own checks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -31,7 +32,7 @@ from django.db import connections
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
-from celery_wheel.operations.doctor import Finding, Installation, broker, queues
+from celery_wheel.operations.doctor import Finding, Installation, broker, queues, split_remedy
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
@@ -57,15 +58,16 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         ]
     conf = Conf(app)
     errors: list[CheckMessage] = [
-        Error(f"{problem}.", hint="See the table of settings in docs/settings.md.", id="django_wheel.E002")
+        Error(f"{conf.spelled(str(problem))}.", hint=doctor_settings.MANUAL, id="django_wheel.E002")
         for problem in conf.problems()
     ]
     return errors or [
         *_alias(conf),
         *_transactional_store(app, conf),
         *_locks(conf),
-        *_warnings(doctor_settings.queues(app, conf), "W006"),
-        *_warnings(doctor_settings.visibility(app, conf), "W007"),
+        *_warnings(conf, doctor_settings.queues(app, conf), "W006"),
+        *_warnings(conf, doctor_settings.visibility(app, conf), "W007"),
+        *_warnings(conf, doctor_settings.ignored(conf), "W016"),
         *_zone(),
     ]
 
@@ -99,10 +101,19 @@ def check_live(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[
     return [*_store(app)] or [*_broker(app)]
 
 
-def _warnings(findings: Iterable[Finding], number: str) -> CheckMessages:
+def _warnings(conf: Conf, findings: Iterable[Finding], number: str) -> CheckMessages:
     """Findings that ``celery wheel doctor`` also prints."""
-    for one in findings:
+    for one in (finding.spelled(conf) for finding in findings):
         yield Warning(one.text, hint=one.remedy, id=f"django_wheel.{number}")
+
+
+def _hinted(
+    kind: Callable[..., CheckMessage], conf: Conf, error: Exception, number: str, hint: str = ""
+) -> CheckMessage:
+    """Return the message of an error, whose hint is the remedy that it names, unless another one is given."""
+    message = conf.spelled(str(error))
+    problem, remedy = (message, hint) if hint else split_remedy(message)
+    return kind(f"{problem}.", hint=remedy or doctor_settings.MANUAL, id=f"django_wheel.{number}")
 
 
 def _alias(conf: Conf) -> CheckMessages:
@@ -122,7 +133,7 @@ def _transactional_store(app: Any, conf: Conf) -> CheckMessages:
         inbox_of(app)
     except SettingError as error:
         yield Error(
-            f"{error}.",
+            f"{conf.spelled(str(error))}.",
             hint=f'Set {conf.spelling("wheel_store")} = "django://default", or '
             f"{conf.spelling('wheel_transactional')} = False.",
             id="django_wheel.E013",
@@ -136,7 +147,9 @@ def _locks(conf: Conf) -> CheckMessages:
     options = connections[alias].settings_dict["OPTIONS"]
     if str(options.get("transaction_mode") or "DEFERRED").upper() != "IMMEDIATE":
         schedules = (
-            " Scheduling a task is such a write, because wheel_transactional is set." if conf.transactional else ""
+            f" Scheduling a task is such a write, because {conf.spelling('wheel_transactional')} is set."
+            if conf.transactional
+            else ""
         )
         yield Warning(
             f"The wheel writes to the SQLite file of DATABASES[{alias!r}] all the time. A Django transaction that "
@@ -160,27 +173,24 @@ def _zone() -> CheckMessages:
 
 
 def _store(app: Any) -> CheckMessages:
+    conf = Conf(app)
     try:
         open_store(app).close()
     except NotMigrated as error:
-        yield Error(f"{error}.", hint=error.hint, id="django_wheel.E004")
+        yield _hinted(Error, conf, error, "E004", error.hint)
     except StoreUnused as error:
-        yield Warning(f"{error}.", hint=START, id="django_wheel.W012")
+        yield _hinted(Warning, conf, error, "W012", START)
     except WheelError as error:
-        yield Error(
-            f"{error}.",
-            hint=f"Set the same {Conf(app).spelling('wheel_store')} for the web processes and for beat.",
-            id="django_wheel.E003",
-        )
+        yield _hinted(Error, conf, error, "E003")
 
 
 def _broker(app: Any) -> CheckMessages:
     with Installation(app) as site:
-        problem = site.broker_trouble if site.broker is None else ""
+        problem = BrokerError(site.broker_trouble) if site.broker is None else None
         try:
-            yield from _warnings(broker.eviction(site), "W008")
-            yield from _warnings(queues.growth(site), "W010")
+            yield from _warnings(site.conf, broker.eviction(site), "W008")
+            yield from _warnings(site.conf, queues.growth(site), "W010")
         except BrokerError as error:
-            problem = str(error)
-        if problem:
-            yield Warning(f"{problem}.", hint="Start the broker, or correct broker_url.", id="django_wheel.W011")
+            problem = error
+        if problem is not None:
+            yield _hinted(Warning, site.conf, problem, "W011")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import _state, current_app
+from django.apps import apps as django_apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
@@ -79,6 +80,8 @@ def project_wheel() -> Wheel:
 
 def how_to_use_it() -> str:
     """Return the remedy where no app uses the wheel, with the name under which the app reads ``beat_scheduler``."""
+    if not (django_apps.ready or django_apps.loading):
+        return "Django is not set up in this process: call django.setup() first."
     current = current_app._get_current_object()
     apps = [app for app in (current, *_state._get_active_apps()) if app.main != "default"]  # Celery's own, without one
     given = [name for name in dir(settings) if name.endswith(("_BEAT_SCHEDULER", "CELERYBEAT_SCHEDULER"))]

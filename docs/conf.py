@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from pygments.lexers.special import TextLexer
@@ -27,9 +28,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 
-#: The address of the repository, which a release knows: links to files that are no pages lead there.
+#: The address of the repository, which a release knows: links to files that are no pages lead there. Without it the
+#: site has copies of the files, for readers who have the built wheel and no clone.
 REPOSITORY = os.environ.get("REPOSITORY", "")
 #: Files beside this folder that a page of the site includes.
+ROOT = Path(__file__).parent.parent
 INCLUDED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 _FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
@@ -39,7 +42,9 @@ def link_files(app: Any, page: str, source: list[str]) -> None:
         text, file = found.groups()
         if file in INCLUDED:
             return f"[{text}]({INCLUDED[file]})"
-        return f"[{text}]({REPOSITORY}/blob/v{release}/{file})" if REPOSITORY else text
+        if REPOSITORY:
+            return f"[{text}]({REPOSITORY}/blob/v{release}/{file})"
+        return f"{{download}}`{text.strip('`')} <../{file}>`" if (ROOT / file).is_file() else text
 
     source[0] = _FILE.sub(link, source[0])
 

@@ -160,6 +160,20 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), link
 
 
+@BY_PAGE
+def test_a_link_has_the_title_of_a_page_and_not_the_name_of_its_file(path: Path) -> None:
+    assert re.findall(r"\[[^\]]*\.md\]\([^)]*\)", PAGES[path]) == []
+
+
+def test_every_file_of_the_deployment_can_be_read_on_the_site() -> None:
+    shown = set(re.findall(r"```\{literalinclude\} \.\./(\S+)", page("deployment.md")))
+    linked = {link.removeprefix("../") for name in ("deployment.md", "alerts.md") for link in links(page(name))}
+    folder = ROOT / "example_project/deploy"
+    files = {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files <= linked
+    assert {name for name in files if Path(name).parent == folder.relative_to(ROOT)} == shown
+
+
 def test_every_page_is_reachable_from_the_readme() -> None:
     reached, todo = {README}, [README]
     while todo:

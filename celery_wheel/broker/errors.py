@@ -10,6 +10,9 @@ from kombu.exceptions import OperationalError
 
 from celery_wheel.errors import BrokerError, PublishInterrupted
 
+#: The remedy where a broker does not answer.
+CHECK_BROKER = "check that it runs and that this host reaches it, or correct broker_url"
+
 
 class UnencodableMessage(ValueError):
     """This broker cannot carry the message of a row; the text gives the reason."""
@@ -32,6 +35,4 @@ def broker_errors(connection: Any) -> Iterator[None]:
     try:
         yield
     except (OperationalError, OSError, *connection.connection_errors) as error:
-        raise BrokerError(
-            f"the broker at {connection.as_uri()} does not answer ({error}); start it, or correct broker_url"
-        ) from error
+        raise BrokerError(f"the broker at {connection.as_uri()} does not answer ({error}); {CHECK_BROKER}") from error

@@ -54,8 +54,7 @@ def meet_broker(app: Any, store: FullStore) -> None:
         raise StoreConflict(
             f"the store {store.name} dispatches to {shown(store.brokers())}, and this app's broker is "
             f"{shown(broker_places(app))}: its tasks would be published there; nothing was changed; give each app a "
-            "wheel_store of its own; if the broker has another address now, run: "
-            "celery -A <project> wheel claim-broker"
+            "wheel_store of its own; if the broker has another address now, run: celery -A proj wheel claim-broker"
         )
     if not broker_places(app) <= store.brokers():
         store.add_brokers(broker_places(app))

@@ -10,7 +10,7 @@ from celery_wheel.console import parameters as options
 from celery_wheel.console.output import print_json, progress
 from celery_wheel.values.format import format_count
 
-SHOWN = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
+SHOWN = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
 
 
 @wheel.command(short_help="Check this installation, and name each remedy.")
@@ -19,7 +19,8 @@ SHOWN = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERR
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check settings, broker, store, clocks and schedulers, from this host, and name the remedy of each problem.
 
-    Nothing is changed. Exit code: 0 when all is well, 3 when there are warnings, 1 when there are errors.
+    Nothing is changed. Exit code: 0 when all is well, 3 when there are warnings, 1 when there are errors. A note is
+    right for some installations, and does not count.
     """
     from celery_wheel.operations.doctor import CHECKS, Grade, examine
 
@@ -39,5 +40,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"{click.style(f'{word:7}', fg=colour)}  {one.about:13} {one.text}")
         if one.remedy:
             click.echo(f"{'':24}→ {one.remedy}")
-    click.echo(f"{len(found)} findings: {format_count(errors, 'error')}, {format_count(warnings, 'warning')}")
+    counts = f"{format_count(errors, 'error')}, {format_count(warnings, 'warning')}"
+    click.echo(f"{format_count(len(found), 'finding')}: {counts}")
     ctx.exit(code)

@@ -10,6 +10,7 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from kombu.exceptions import OperationalError
 
+from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError, WheelUnavailable
 from celery_wheel.values.format import format_count
 from celery_wheel.values.mask import NO_MASK, Mask
@@ -53,9 +54,17 @@ def user_errors(mask: Mask = NO_MASK) -> Iterator[None]:
         yield
     except (WheelError, ImportError) as error:
         kind = _NoAnswer if isinstance(error, WheelUnavailable) else click.ClickException
-        raise kind(mask.text(str(error))) from error
+        raise kind(_spelled(mask.text(str(error)))) from error
     except OperationalError as error:
-        raise click.ClickException(f"the broker does not answer ({error}); start it, or correct broker_url") from error
+        remedy = "check that it runs and that this host reaches it, or correct broker_url"
+        text = f"the broker does not answer ({error}); {remedy}"
+        raise click.ClickException(_spelled(text)) from error
+
+
+def _spelled(text: str) -> str:
+    """Return an error with the names of settings as the command's app reads them."""
+    app = getattr(click.get_current_context().obj, "app", None)
+    return text if app is None else Conf(app).spelled(text)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from celery_wheel.store.ports.pages import END
 
 REQUEUED = {
     "done": "it is due now",
-    "too_late": "it has no such outcome (any more): see `celery wheel show`",
+    "too_late": "it has no such outcome (any more): see `celery -A proj wheel show`",
     "unknown": "the store does not know it",
 }
 REPLAYED = {

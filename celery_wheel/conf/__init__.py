@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -63,6 +64,11 @@ def _installed(project: Any, name: str) -> bool:
     return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
 
 
+def in_django() -> bool:
+    """Whether this process has the settings of a Django project."""
+    return _django_settings() is not None
+
+
 def default_base_scheduler(app: Any = None) -> str:
     """Return django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
     if _installed(_django_settings(), "django_celery_beat"):
@@ -96,7 +102,7 @@ class Conf:
     shards = Setting(
         1,
         whole(1, 256),
-        "The store's number of shards, each with its own queue, holder and order. `celery wheel reshard` changes it.",
+        "The store's number of shards, each with its own queue, holder and order; `wheel reshard` changes it.",
     )
     processes = Setting(
         1,
@@ -256,16 +262,42 @@ class Conf:
             return OLD_BEAT_SCHEDULER
         return name.upper() if of_django else name
 
+    def spelled(self, text: str) -> str:
+        """Return a text for people with the names of settings as this app's configuration has them."""
+        names = _names() | {"broker_url", "broker_transport_options"}
+        return re.sub(r"\b(?:wheel|broker)_[a-z_]+", lambda found: self._in_text(found[0], names), text)
+
+    def _in_text(self, word: str, names: set[str]) -> str:
+        return self.spelling(word) if word in names else word
+
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        """Yield a sentence and its remedy for each name of a setting that this app does not read, with its namespace.
+
+        The name may belong to another package, so it is no error.
+        """
+        settings = self.app.conf
+        loaded_maps(settings)
+        prefix = settings.prefix
+        for given in sorted(map(str, settings.keys())) if prefix else ():
+            name = given.removeprefix("CELERY_").lower()
+            if given.isupper() and name in _names() and given not in spellings(name, prefix):
+                namespace = prefix.rstrip("_")
+                yield (
+                    f"{given} has no effect: the Celery app {self.app.main!r} reads its settings with "
+                    f"namespace={namespace!r}",
+                    f"Rename it to {spellings(name, prefix)[0]}.",
+                )
+
     def _unknown(self) -> Iterator[SettingError]:
         """Yield an error for each name that begins like a setting of celery-wheel and is none."""
-        known = {setting.name for setting in _all()}
+        known = _names()
         prefix = self.app.conf.prefix or ""
         for spelling in sorted(map(str, self.app.conf.keys())):
             name = spelling.removeprefix(prefix or "CELERY_").lower()  # CELERY_WHEEL_… of an app without a namespace
             if not name.startswith("wheel_") or (name in known and spelling in spellings(name, prefix)):
                 continue
             if prefix and not spelling.startswith((prefix, "wheel_")):
-                continue  # WHEEL_SIZE beside CELERY_… in a project's settings: another package's
+                continue  # WHEEL_SIZE beside CELERY_… in a project's settings: see ``ignored``
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             meant = spellings(nearest, prefix)[1 if not prefix and spelling.isupper() else 0]
             yield SettingError(f"{spelling} is an unknown setting and has no effect; did you mean {meant}?")
@@ -273,6 +305,10 @@ class Conf:
 
 def _all() -> Iterator[Setting[Any]]:
     return (value for value in vars(Conf).values() if isinstance(value, Setting))
+
+
+def _names() -> set[str]:
+    return {setting.name for setting in _all()}
 
 
 def settings() -> Iterator[tuple[str, Any, str]]:

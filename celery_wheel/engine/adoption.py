@@ -10,6 +10,8 @@
                           equal           nothing to do
                           ahead           the former holder ended between publish and settlement:
                                           the store is settled up to it, failed rows are rejected
+                          ahead, and its  as before, with a warning: the store had been settled further than it is, so
+                          checksum later  it was restored from an older copy, or lost its last commits
                           ahead, but      the range has other rows than were published (the checksum differs):
                           other rows      the broker lost an epoch with its writes, and a former holder published by
                                           an older offset; or the store was restored from an older copy. This is a
@@ -42,6 +44,7 @@ from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
+from celery_wheel.errors import Fenced
 from celery_wheel.store.model import (
     MAX_SEQ,
     ORIGIN,
@@ -67,6 +70,16 @@ OTHER_ROWS = (
     "lost writes, or the store was restored from an older copy; then the tasks of the copy that were dispatched since "
     "are dispatched again when they are due"
 )
+OLDER_STORE = (
+    "the store is older than its broker: the offset of lane %d is %s there and %s in the store, which was restored "
+    "from an older copy, or lost its last commits; tasks of the copy up to the broker's offset count as dispatched; "
+    "tasks and requests that were accepted since the copy are lost"
+)
+#: Added to the reason why the broker refuses a new epoch.
+OLDER_EPOCH = (
+    "; where no other scheduler runs, the store was restored from an older copy, and tasks that were accepted since "
+    "are lost; each try has a newer epoch, until one passes that of the broker"
+)
 
 
 class Adoption:
@@ -86,7 +99,10 @@ class Adoption:
 
     def steps(self) -> Iterator[str]:
         """Run steps 2 and 3; after a crash between any two steps the next adoption runs them again."""
-        offsets = self.delivery.adopt(self.shard, self.epoch)
+        try:
+            offsets = self.delivery.adopt(self.shard, self.epoch)
+        except Fenced as error:
+            raise Fenced(f"{error}{OLDER_EPOCH}") from error
         yield "adopted in the broker"
         self._seq = self.store.state(self.shard).seq
         if offsets is not None and isinstance(self.delivery, FencedDelivery):
@@ -105,6 +121,9 @@ class Adoption:
                 yield "offset set in the broker"
             elif found.offset > lane.offset:
                 if found.checksum is None or self._matches(lane, found.offset, found.checksum):
+                    if found.checksum is None or found.checksum.after > lane.offset:
+                        extra = {"action": "older_store", "shard": self.shard, "lane": lane.lane}
+                        logger.error(OLDER_STORE, lane.lane, tuple(found.offset), tuple(lane.offset), extra=extra)
                     yield from self._settle(lane, found)
                 else:
                     start = min(lane.offset, found.checksum.after)
@@ -202,7 +221,7 @@ class Adoption:
         redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)
         left = self.store.count(self.shard, lane.lane, found, start)
         logger.error(
-            "%s; %d tasks are published again; %d older tasks are not, until you run celery -A <project> wheel replay; "
+            "%s; %d tasks are published again; %d older tasks are not, until you run celery -A proj wheel replay; "
             "check the broker's persistence",
             reason,
             redelivered.count,

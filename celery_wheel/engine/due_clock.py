@@ -252,7 +252,7 @@ class DueClock:
         if not self.disputed_ms:
             logger.error(
                 "the wall clock of this host was stepped and is %+d ms from due time; tasks are still published by the "
-                "monotonic clock; check the time service of this host; if its clock is right now: celery -A <project> "
+                "monotonic clock; check the time service of this host; if its clock is right now: celery -A proj "
                 "wheel clock accept",
                 ahead_ms,
                 extra={"action": "clock_disputed", "disputed_ms": ahead_ms},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.store import move_store
-from celery_wheel.store.place import place_of
+from celery_wheel.store.place import place_of, read_url
 from celery_wheel.store.ports.maintenance import MovedStore, Progress
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.store_urls import EXAMPLES, is_store_url
@@ -38,3 +40,18 @@ def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStor
             app.conf.changes.clear()
             app.conf.changes.update(before)
     return move_store(source, to, SystemClock().now_ms(), progress)
+
+
+def settings_line(conf: Conf, store: str) -> str:
+    """Return the line that names a store in the project's settings, with PASSWORD for each password of its URL."""
+    scheme = store.partition("://")[0]
+    if scheme.startswith("sqlite"):
+        store = f"sqlite:///{Path(read_url(store).database or '').absolute()}"  # in each process, whatever its folder
+    elif scheme.startswith("postgres"):
+        url = read_url(store)
+        hidden = {name: "PASSWORD" for name in ("password", "sslpassword") if name in url.query}
+        url = url.set(password=url.password and "PASSWORD").update_query_dict(hidden)
+        store = url.render_as_string(hide_password=False)
+    name = conf.spelling("wheel_store")
+    plain = name == "wheel_store" and not conf.app._config_source
+    return f"{'app.conf.' if plain else ''}{name} = {json.dumps(store)}"

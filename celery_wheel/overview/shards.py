@@ -50,7 +50,7 @@ class ShardStatus:
         if snapshot.get("clock_skew_ms") is None:
             return (
                 f"the wall clock of its host is {where}, and neither broker nor store has a clock that could decide; "
-                "tasks are dispatched at due time; if the wall clock is right: celery -A <project> wheel clock accept"
+                "tasks are dispatched at due time; if the wall clock is right: celery -A proj wheel clock accept"
             )
         return (
             f"the wall clock of its host is {where}, and the clock of the broker or the store does not agree with it; "

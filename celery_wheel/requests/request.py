@@ -78,8 +78,9 @@ class Request(Generic[Result]):
         Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled awaiter), commands not carried
         out yet are withdrawn.
         """
+        until_s = time.monotonic() + timeout_s
         self.send(names)
-        return self.receive(timeout_s)
+        return self.receive(timeout_s, until_s)
 
     def send(self, names: Names) -> None:
         """Put the commands into the inboxes; ``receive`` follows."""
@@ -88,10 +89,14 @@ class Request(Generic[Result]):
             store = self.open_store().store
             self.put(names, store.shards, store.put_commands)
 
-    def receive(self, timeout_s: float) -> dict[str, Result]:
-        """Return the results of ``send``, as ``ask`` does."""
+    def receive(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
+        """Return the results of ``send``, as ``ask`` does.
+
+        Args:
+            until_s: the end of the time-out by the monotonic clock, where it began before this call.
+        """
         with self._withdrawn_on_error():
-            return self.result(timeout_s)
+            return self.result(timeout_s, until_s)
 
     def withdraw(self, error: BaseException) -> None:
         """Withdraw the commands that are not carried out yet; a failure is noted in the error."""
@@ -140,9 +145,9 @@ class Request(Generic[Result]):
             found[self.shard_of(None, name, shards)].append(name)
         return found
 
-    def result(self, timeout_s: float) -> dict[str, Result]:
+    def result(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
         """Wait for the answers, and return the result of each name that was put."""
-        self._wait(timeout_s)
+        self._wait(time.monotonic() + timeout_s if until_s is None else until_s)
         silent = [command for command in self._unanswered() if not self._withdraw(command)]
         found = self.merge.merged(self._names, [one.answer for one in self._commands if one.answer is not None])
         in_doubt = self.merge.in_doubt(found, {name for command in silent for name in command.names})
@@ -151,7 +156,7 @@ class Request(Generic[Result]):
             raise WheelUnavailable(
                 f"no scheduler answered for shard {shards} within {timeout_s:g} s: none runs, or none can reach the "
                 f"broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a scheduler: "
-                "celery beat -S wheel",
+                "celery -A proj beat -S wheel",
                 self.merge.certain(found, in_doubt),
             )
         return {name: found[name] for name in self._names}
@@ -170,9 +175,9 @@ class Request(Generic[Result]):
     def _unanswered(self) -> list[_InboxCommand]:
         return [command for command in self._commands if command.answer is None]
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, until_s: float) -> None:
         """Wait until every command is answered or the time is over, also where the store is opened anew meanwhile."""
-        until_s, left_s = time.monotonic() + timeout_s, timeout_s
+        left_s = max(0.0, until_s - time.monotonic())
         while left_s >= 0 and (waiting := self._unanswered()):
             answers = self.open_store().answers.wait([command.id for command in waiting], left_s, self.turn)
             for command in waiting:

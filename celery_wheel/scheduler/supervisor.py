@@ -91,7 +91,7 @@ class Supervisor:
         if conf.processes > conf.shards:
             logger.warning(
                 "wheel_processes is %d and wheel_shards is %d: a process without a shard has no work, so %d are "
-                "started; `celery wheel reshard` changes the number of shards",
+                "started; `celery -A proj wheel reshard` changes the number of shards",
                 conf.processes,
                 conf.shards,
                 conf.shards,

@@ -26,7 +26,7 @@ from celery_wheel.store.postgresql.place import sqlalchemy_form
 from celery_wheel.values.store_urls import EXAMPLES, SCHEMES
 
 #: The command whose scheduler makes the tables of a new store.
-BEAT = "celery beat -S wheel"
+BEAT = "celery -A proj beat -S wheel"
 
 #: The command that brings the tables of an older version to this one.
 MIGRATE = "celery -A proj wheel migrate"

@@ -140,7 +140,7 @@ def _open(database: Database, shards: int | None, create: bool, place: StorePlac
     if found is None:
         if not tables and not (create and place.own):
             if place.own:
-                raise StoreUnusable(
+                raise StoreUnused(
                     f"{database.name} has no tables of a store; a scheduler makes them when it starts: {BEAT}"
                 )
             raise StoreOutdated(f"{database.name} has no tables of a store; run: {place.made_by}")
@@ -181,5 +181,5 @@ def _check(name: str, found: Any, shards: int | None, place: StorePlace) -> None
     if shards is not None and shards != found.shards:
         raise StoreUnusable(
             f"the store {name} has {found.shards} shards, not {shards}; nothing was changed; set wheel_shards = "
-            f"{found.shards}, run `celery -A proj wheel reshard`, or let wheel_store name a new store"
+            f"{found.shards}, or run: celery -A proj wheel reshard {shards}"
         )

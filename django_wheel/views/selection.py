@@ -70,7 +70,7 @@ def selection_of(wheel: Wheel, action: TaskAction, rows: Iterable[str]) -> TaskS
             % {
                 "most": number(MAX_TASKS),
                 "number": number(len(distinct)),
-                "command": f"celery -A <project> wheel {action.verb.replace('_', '-')}",
+                "command": f"celery -A proj wheel {action.verb.replace('_', '-')}",
             }
         )
     numbers = {int(text) for text in distinct if text.isascii() and text.isdecimal() and len(text) <= 18}

@@ -67,7 +67,7 @@ def test_a_site_without_an_app_of_the_wheel_is_warned(monkeypatch: pytest.Monkey
 def test_an_invalid_setting_is_an_error(conf: Callable[..., None]) -> None:
     conf(wheel_shards=0)
     (one,) = check_settings(None)
-    assert (one.id, "wheel_shards must be a whole number" in one.msg) == ("django_wheel.E002", True)
+    assert (one.id, "WHEEL_SHARDS must be a whole number" in one.msg) == ("django_wheel.E002", True)
     assert check_live(None) == []
 
 
@@ -103,7 +103,7 @@ def test_a_locked_file_matters_most_for_tasks_scheduled_in_transactions(conf: Ca
 def test_a_store_outside_of_the_transactions_database_is_an_error(conf: Callable[..., None], store: str | None) -> None:
     conf(wheel_transactional=True, **({"wheel_store": store} if store else {}))
     [found] = check_settings(None)
-    assert (found.id, "wheel_store" in found.msg) == ("django_wheel.E013", True)
+    assert (found.id, "WHEEL_STORE" in found.msg) == ("django_wheel.E013", True)
     assert found.hint
 
 
@@ -139,9 +139,18 @@ def test_naive_times_that_are_read_as_utc_are_warned_about() -> None:
             assert check_settings(None) == []
 
 
-def test_a_missing_store_is_an_error(conf: Callable[..., None], tmp_path: Path) -> None:
+def test_a_store_that_the_first_scheduler_makes_is_a_warning(conf: Callable[..., None], tmp_path: Path) -> None:
     conf(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3")
-    assert ids(check_live(None)) == ["E003"]
+    assert ids(check_live(None)) == ["W012"]
+
+
+def test_a_server_that_does_not_answer_is_an_error_that_asks_for_the_server(conf: Callable[..., None]) -> None:
+    conf(wheel_store="postgresql://user@127.0.0.1:1/wheel")
+    [found] = check_live(None)
+    assert (found.id, found.hint) == (
+        "django_wheel.E003",
+        "Check that the server runs and that this host reaches it.",
+    )
 
 
 @pytest.mark.django_db

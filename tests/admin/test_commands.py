@@ -43,5 +43,6 @@ def test_status_without_a_store_is_an_error(tmp_path: Any, monkeypatch: pytest.M
     monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
     with pytest.raises(CommandError, match="there is no store at"):
         said()
-    with pytest.raises(CommandError, match="there is no store at"):
-        call_command("wheel_migrate_check")
+    out = io.StringIO()
+    call_command("wheel_migrate_check", stdout=out)
+    assert out.getvalue().startswith("no migration is missing; there is no store at")

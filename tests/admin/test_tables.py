@@ -193,11 +193,31 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
     assert "was never used" in manage(tmp_path, database, "wheel_migrate_check").stdout
 
 
-def test_a_first_deployment_may_check_before_the_first_scheduler_starts(database: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["in Django", "own"])
+def test_a_first_deployment_may_check_before_the_first_scheduler_starts(
+    database: str, tmp_path: Path, own: bool
+) -> None:
     """Otherwise a deployment that runs the checks first could never start its first scheduler."""
-    migrated(tmp_path, database)
-    check = manage(tmp_path, database, "check", "--deploy", "--tag", "celery_wheel")
+    more = {}
+    if own:
+        more["SITE_STORE"] = f"sqlite:///{tmp_path}/own.sqlite3" if database.startswith("sqlite") else database
+    migrated(tmp_path, database, **more)
+    check = manage(tmp_path, database, "check", "--deploy", "--tag", "celery_wheel", **more)
     assert (check.returncode, "django_wheel.W012" in check.stderr) == (0, True), check.stderr
+    check = manage(tmp_path, database, "wheel_migrate_check", **more)
+    assert (check.returncode, "no migration is missing; " in check.stdout) == (0, True), check.stderr
+    assert "when it starts: celery -A proj beat -S wheel" in check.stdout
+
+
+def test_django_drops_the_tables_of_a_project_that_leaves(database: str, tmp_path: Path) -> None:
+    migrated(tmp_path, database)
+    done = manage(tmp_path, database, "migrate", "django_wheel", "zero", "--database=default")
+    assert done.returncode == 0, done.stderr
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
+    names = inspect(engine).get_table_names()
+    engine.dispose()
+    assert [name for name in names if name.startswith("wheel_")] == []
+    assert "auth_user" in names
 
 
 def test_migrating_sqlite_prints_no_warning_about_comments(tmp_path: Path) -> None:

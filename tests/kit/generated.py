@@ -40,8 +40,18 @@ def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
 def settings_table() -> str:
     return table(
         "setting | default | what it does",
-        ((f"`{name}`", default_cell(default), sentence) for name, default, sentence in settings()),
+        ((f"`{name}`", default_cell(default), linked(sentence)) for name, default, sentence in settings()),
     )
+
+
+def linked(sentence: str) -> str:
+    """Return a sentence with links to the pages that it names by their files."""
+
+    def link(found: re.Match[str]) -> str:
+        [title] = re.findall(r"\A# (.*)$", page(found[1]), re.MULTILINE)
+        return f"[{title}]({found[1]})"
+
+    return re.sub(r"docs/([\w-]+\.md)", link, sentence)
 
 
 def default_cell(default: Any) -> str:

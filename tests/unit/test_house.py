@@ -59,6 +59,26 @@ def test_the_name_of_a_test_has_a_subject() -> None:
     assert names == []
 
 
+def test_every_command_and_page_in_a_text_for_people_can_be_followed_as_printed() -> None:
+    """``celery wheel`` needs ``-A``; a shell reads ``<project>`` as a file; an installed user has no folder docs/."""
+    found = [
+        f"{name}: {text}"
+        for name, source in modules(*PACKAGES)
+        for text in printed(ast.parse(source))
+        if re.search(r"celery (wheel|beat) [a-z-]|-A <", text)
+        or ("docs/" in text and name != "celery_wheel/conf/__init__.py")  # the table of settings makes links of them
+    ]
+    assert found == []
+
+
+def printed(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that are no docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
 def test_no_sentence_opens_without_a_subject() -> None:
     headless = []
     for name, text in modules(*PACKAGES, "example_project", "tests"):

@@ -22,6 +22,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_wheel.broker.amqp.frames import FrameReader, frame_handler
+from celery_wheel.broker.errors import CHECK_BROKER
 from celery_wheel.errors import BrokerError
 
 TIMEOUT_S = 5
@@ -32,7 +33,7 @@ CONNECTION_ERRORS = (amqp.exceptions.ConnectionError, OSError, OperationalError,
 #: Longest wait of one call for the rest of a record of TLS.
 FRAME_S = 0.2
 
-_REMEDY = "nothing is lost, and the call is tried again; check that the server runs, and the broker URL"
+_REMEDY = f"nothing is lost, and the call is tried again; {CHECK_BROKER}"
 
 
 class AmqpLink:

@@ -327,7 +327,7 @@ class RedisBroker:
     def _fenced(self, shard: int, epoch: int, why: str) -> Fenced:
         return Fenced(
             f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "
-            f"more is published under that epoch; `celery wheel status` shows the holder"
+            f"more is published under that epoch; `celery -A proj wheel status` shows the holder"
         )
 
     def _conflict(self, shard: int, owner: Owner) -> StoreConflict:

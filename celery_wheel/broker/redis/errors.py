@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from redis import exceptions
 
+from celery_wheel.broker.errors import CHECK_BROKER
 from celery_wheel.errors import BrokerError
 
 _UNKNOWN = "whether it took effect is unknown, and repeating it is safe"
@@ -72,5 +73,5 @@ def describe(server: str, doing: str, error: Exception) -> str:
     if isinstance(error, exceptions.TimeoutError):
         return f"{server} did not answer in time while {doing}; {_UNKNOWN}; check its load and the network to it"
     if isinstance(error, (exceptions.ConnectionError, OSError)):
-        return f"{server} cannot be reached ({error}) while {doing}; {_UNKNOWN}; check that it runs and the network"
+        return f"{server} cannot be reached ({error}) while {doing}; {_UNKNOWN}; {CHECK_BROKER}"
     return f"{server} answered with an error ({error}) while {doing}; {_NOTHING}; see the server's log"

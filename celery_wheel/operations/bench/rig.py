@@ -91,7 +91,7 @@ class BenchRig:
             if now - changed > PATIENCE_S:
                 raise StoreUnusable(
                     f"{step}: {reached:,} of {count:,} in {now - began:.0f} s, and no progress for {PATIENCE_S:g} s; "
-                    "run `celery wheel doctor`, and read the log"
+                    "run `celery -A proj wheel doctor`, and read the log"
                 )
         return Pace(count, time.monotonic() - began, time.process_time() - cpu)
 

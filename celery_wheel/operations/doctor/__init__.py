@@ -2,7 +2,7 @@
 
 ::
 
-    settings   values, the app's class, wheel queues that workers consume, delays left to workers
+    settings   values and names, the app's class, wheel queues that workers consume, delays left to workers
     store      answers, its version and number of shards, open loads, room on its disk, history not archived
     broker     answers, the promises of its edge; RabbitMQ's confirms; Redis's persistence and eviction, and the store
                to which its offsets belong
@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_wheel.operations.doctor import broker, clocks, queues, schedules, settings, shards, store
-from celery_wheel.operations.doctor.finding import Finding, Grade
+from celery_wheel.operations.doctor.finding import Finding, Grade, split_remedy
 from celery_wheel.operations.doctor.installation import Installation
 
-__all__ = ["CHECKS", "Finding", "Grade", "Installation", "examine"]
+__all__ = ["CHECKS", "Finding", "Grade", "Installation", "examine", "split_remedy"]
 
 CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
     settings.check,
@@ -41,6 +41,6 @@ def examine(app: Any) -> Iterator[list[Finding]]:
     """Yield the findings of each check in turn. With wrong settings no other check can run."""
     with Installation(app) as site:
         for check in CHECKS:
-            yield list(check(site))
+            yield [one.spelled(site.conf) for one in check(site)]
             if check is settings.check and any(site.conf.problems()):
                 return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_wheel.broker import unsupported_reason
 from celery_wheel.broker.places import is_brokers_store, shown
-from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.finding import Finding, Grade, error, note, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.values.format import format_duration, printable
 
@@ -19,12 +19,18 @@ EDGES = {
     "redis": "exactly once into the task's queue, unless Redis loses writes that it acknowledged",
     "amqp": "at least once into the task's queue, redelivered messages are marked; a loss in RabbitMQ is not noticed",
 }
-ANY_EDGE = "at least once as far as the transport keeps messages, without confirms; see docs/transports.md"
+ANY_EDGE = (
+    'at least once as far as the transport keeps messages, without confirms: see the page "Other kombu transports"'
+)
 
 
 def check(site: Installation) -> Iterator[Finding]:
     if site.transport and (why := unsupported_reason(site.transport)):
-        yield error("broker", f"the wheel does not serve the transport {site.transport!r}: {why}", "Use another.")
+        yield error(
+            "broker",
+            f"the wheel does not serve the transport {site.transport!r}: {why}",
+            "Let broker_url name Redis, RabbitMQ, or another broker with queues that all processes share.",
+        )
         return
     if site.broker is None:
         yield unavailable(site)
@@ -38,19 +44,25 @@ def check(site: Installation) -> Iterator[Finding]:
         yield from _owners(site, site.redis)
         info = site.redis.info()
         yield _eviction(info)
-        yield from _persistence(info)
+        yield from _persistence(info, is_local(site))
 
 
 def unavailable(site: Installation) -> Finding:
     """Return the finding for a broker that does not answer."""
-    remedy = "Start it, or correct broker_url." if site.transport else "Install what it needs, or correct broker_url."
-    return error("broker", f"{site.broker_trouble}.", remedy)
+    problem, remedy = split_remedy(site.broker_trouble)
+    return error("broker", problem, remedy or "Correct broker_url.")
 
 
 def eviction(site: Installation) -> list[Finding]:
     """Return a finding for a Redis that drops queues; none for a Redis that does not, or another broker."""
     found = [_eviction(site.redis.info())] if site.redis is not None else []
-    return [one for one in found if one.remedy]
+    return [one for one in found if one.grade is Grade.WARNING]
+
+
+def is_local(site: Installation) -> bool:
+    """Whether the broker is on this machine, as a developer's is."""
+    host = str(site.app.connection_for_write().hostname or "localhost")
+    return host in ("localhost", "::1") or host.startswith(("127.", "/"))
 
 
 def _confirms(site: Installation) -> Finding:
@@ -72,7 +84,7 @@ def _other_broker(site: Installation) -> list[Finding]:
             "other broker",
             f"the store dispatches to {shown(site.store.brokers())}: no scheduler starts on this broker",
             "Give each app a wheel_store of its own; if the broker has another address now: "
-            "celery -A <project> wheel claim-broker",
+            "celery -A proj wheel claim-broker",
         )
     ]
 
@@ -89,7 +101,7 @@ def _owners(site: Installation, edge: RedisBroker) -> Iterator[Finding]:
                 f"the broker's offsets belong to another store, {printable(str(owner), 200)}, last seen "
                 f"{format_duration(owner.silent_ms)} ago: nothing is dispatched from this store",
                 "Let all schedulers share one wheel_store, or give each its wheel_namespace; if the other store is "
-                "given up: celery -A <project> wheel claim-broker",
+                "given up: celery -A proj wheel claim-broker",
             )
 
 
@@ -106,16 +118,18 @@ def _eviction(info: dict[str, str | None]) -> Finding:
     )
 
 
-def _persistence(info: dict[str, str | None]) -> Iterator[Finding]:
+def _persistence(info: dict[str, str | None], local: bool) -> Iterator[Finding]:
+    """Yield a note for a Redis on this machine, where its owner may want to lose everything at a restart."""
+    grade, unless = (note, " On a machine for development it may stay as it is.") if local else (warning, "")
     appends = info["aof_enabled"]
     if appends is None:
         yield _unknown("appendonly", "appendonly", "yes")
         return
     if appends == "0":
-        yield warning(
+        yield grade(
             "appendonly",
             "Redis has appendonly no: after a restart its queues have the tasks of its last snapshot, or none",
-            "Set appendonly to yes.",
+            f"Set appendonly to yes.{unless}",
         )
         return
     yield ok("appendonly", "Redis logs every write (appendonly yes)")
@@ -123,10 +137,10 @@ def _persistence(info: dict[str, str | None]) -> Iterator[Finding]:
     if syncs is None:
         yield _unknown("appendfsync", "appendfsync", "everysec or always")
     elif syncs == "no":
-        yield warning(
+        yield grade(
             "appendfsync",
             "Redis leaves it to the system to sync its log: a power failure may lose half a minute of tasks",
-            "Set appendfsync to everysec, or to always.",
+            f"Set appendfsync to everysec, or to always.{unless}",
         )
     else:
         lost = "nothing" if syncs == "always" else "a second of tasks, which the wheel notices and dispatches again"
@@ -134,4 +148,5 @@ def _persistence(info: dict[str, str | None]) -> Iterator[Finding]:
 
 
 def _unknown(about: str, name: str, wanted: str) -> Finding:
-    return warning(about, f"Redis does not show its {name} to this user", f"Make sure that it is {wanted}.")
+    """Return a note: hosted servers mostly hide their settings, which nobody can change then."""
+    return note(about, f"Redis does not show its {name} to this user", f"Make sure that it is {wanted}.")

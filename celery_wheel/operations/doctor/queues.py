@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import BrokerError
-from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.finding import Finding, error, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.overview import ShardStatus
@@ -24,7 +24,7 @@ def check(site: Installation) -> Iterator[Finding]:
         try:
             yield from _queue(site, site.broker, one)
         except BrokerError as trouble:
-            yield error(_about(one), f"{trouble}.", "Start it, or correct broker_url.")
+            yield error(_about(one), *split_remedy(str(trouble)))
 
 
 def growth(site: Installation) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def check(site: Installation) -> Iterator[Finding]:
             "schedules",
             f"an instant of {format_duration(behind_ms)} ago has not become a task, though schedulers run: the wheel "
             "does not run schedules, or an earlier run of that schedule is not over",
-            "See celery -A <project> wheel schedules show for its runs, and beat's log.",
+            "See celery -A proj wheel schedules show for its runs, and beat's log.",
         )
 
 
@@ -61,7 +61,7 @@ def _clashes(site: Installation) -> Iterator[Finding]:
                     "schedules",
                     f"{format_count(len(names), 'entry')} of {source} cannot run, since another source has a schedule "
                     f"of that name: {listed}{more}",
-                    "Rename the entry, or the schedule: celery -A <project> wheel schedules show names its source.",
+                    "Rename the entry, or the schedule: celery -A proj wheel schedules show names its source.",
                 )
 
 
@@ -73,14 +73,14 @@ def _broken(site: Installation, count: int) -> Iterator[Finding]:
         yield warning(
             "schedule",
             f"{printable(one.name)} is broken, and does not run: {printable(mask.text(one.note), 300)}",
-            "Correct its definition at its source; or fix the cause, and run: celery -A <project> wheel schedules "
+            "Correct its definition at its source; or fix the cause, and run: celery -A proj wheel schedules "
             f"resume {shlex.quote(printable(one.name))}",
         )
     if count > NAMED:
         yield warning(
             "schedules",
             f"{count - NAMED:,} more schedules are broken",
-            "List them: celery -A <project> wheel schedules list --broken",
+            "List them: celery -A proj wheel schedules list --broken",
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_wheel.app import WheelApp
 from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.conf import Conf
+from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
 
@@ -15,14 +15,16 @@ from celery_wheel.operations.doctor.installation import Installation
 REDELIVERING = ("redis", "rediss", "sentinel", "sqs")
 VISIBILITY_S = 3_600
 
+MANUAL = 'The page "Settings" of the documentation has a table of them.'
+
 
 def check(site: Installation) -> Iterator[Finding]:
     problems = [str(problem) for problem in site.conf.problems()]
     for problem in problems:
-        yield error("settings", problem, "Correct it; docs/settings.md has a table of the settings.")
+        yield error("settings", problem, f"Correct it. {MANUAL}")
     if problems:
         return
-    yield ok("settings", "all values are valid")
+    yield from ignored(site.conf) or [ok("settings", "all values are valid")]
     yield from _installed(site)
     yield from queues(site.app, site.conf) or [ok("task_queues", "no worker consumes a wheel queue")]
     yield from visibility(site.app, site.conf) or [ok("visibility", "no delay beyond the timeout is left to workers")]
@@ -33,16 +35,28 @@ def _installed(site: Installation) -> Iterator[Finding]:
         yield warning(
             "app",
             f"the app {site.app.main!r} is a plain Celery app: its delayed tasks wait in workers, not in the wheel",
-            "Make it with celery_wheel.Celery, or call celery_wheel.install(app), and restart its producers.",
+            f"{installing(site.conf)} Restart everything that sends tasks.",
         )
     elif not site.conf.enabled:
         yield warning(
             "app",
             "wheel_enabled is False: every delayed task is sent as Celery itself would",
-            f"Set {site.conf.spelling('wheel_enabled')} = True, unless that is intended.",
+            "Set wheel_enabled = True, unless that is intended.",
         )
     else:
         yield ok("app", "its delayed tasks go to the wheel")
+
+
+def installing(conf: Conf) -> str:
+    """Return the remedy where an app is a plain one."""
+    if in_django():
+        return f'Have "django_wheel" in INSTALLED_APPS, and set {conf.spelling("beat_scheduler")} = "wheel".'
+    return "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."
+
+
+def ignored(conf: Conf) -> list[Finding]:
+    """Return a finding for each setting that has no effect under its name."""
+    return [warning("settings", text, remedy) for text, remedy in conf.ignored()]
 
 
 def queues(app: Any, conf: Conf) -> list[Finding]:
@@ -55,7 +69,7 @@ def queues(app: Any, conf: Conf) -> list[Finding]:
         warning(
             "task_queues",
             f"task_queues names {', '.join(sorted(consumed))}: workers would run tasks before they are due.",
-            f"Remove them from task_queues, or give the wheel another {conf.spelling('wheel_namespace')}.",
+            "Remove them from task_queues, or give the wheel another wheel_namespace.",
         )
     ]
 
@@ -66,14 +80,19 @@ def visibility(app: Any, conf: Conf) -> list[Finding]:
     if not url.startswith(REDELIVERING):
         return []
     timeout_s = (app.conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_S)
-    if isinstance(app, WheelApp) and conf.enabled and conf.min_delay_ms <= timeout_s * 1_000:
+    if not isinstance(app, WheelApp):
+        remedy = installing(conf)
+    elif not conf.enabled:
+        remedy = "Set wheel_enabled = True."
+    elif conf.min_delay_ms > timeout_s * 1_000:
+        remedy = f"Set wheel_min_delay, {conf.min_delay_ms / 1_000:g} s now, well below the visibility timeout."
+    else:
         return []
     return [
         warning(
             "visibility",
             f"Tasks with a delay beyond the broker's visibility timeout ({timeout_s:g} s) wait in workers, and "
             "are redelivered and run again and again.",
-            f"Set {conf.spelling('wheel_enabled')} = True, and {conf.spelling('wheel_min_delay')} well below the "
-            "visibility timeout.",
+            remedy,
         )
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.finding import Finding, error, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import PAUSED
@@ -14,7 +14,7 @@ from celery_wheel.values.version import __version__
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
 BEHIND_MS = 5_000
-START = "Start one: celery -A <project> beat -S wheel."
+START = "Start one: celery -A proj beat -S wheel"
 
 
 def check(site: Installation) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def _paused(site: Installation) -> Iterator[Finding]:
             "paused",
             f"{printable(gate.what)} is paused since {format_utc(gate.at_ms)} by {printable(gate.actor)}{why}: "
             "nothing of it is dispatched",
-            f"To resume dispatch: celery -A <project> wheel resume {named}",
+            f"To resume dispatch: celery -A proj wheel resume {named}",
         )
 
 
@@ -67,8 +67,7 @@ def _behind(one: ShardStatus) -> Iterator[Finding]:
 def _reported(one: ShardStatus) -> Iterator[Finding]:
     about, snapshot = f"shard {one.shard}", one.snapshot or {}
     if one.clock_dispute:
-        problem, _, remedy = one.clock_dispute.rpartition("; ")
-        yield error(about, problem, remedy[:1].upper() + remedy[1:])
+        yield error(about, *split_remedy(one.clock_dispute))
     for name, text in (
         ("guard_trips", "times the store had other rows than the holder was about to dispatch"),
         ("rollbacks", "times the broker was found to have lost writes"),

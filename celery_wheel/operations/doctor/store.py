@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
+from celery_wheel.operations.doctor.finding import Finding, error, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
-from celery_wheel.operations.doctor.shards import START
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -25,7 +24,8 @@ LEFT_OPEN_MS = 86_400_000
 def check(site: Installation) -> Iterator[Finding]:
     store = site.store
     if store is None:
-        yield error("store", site.store_trouble, f"Set wheel_store to the store of the schedulers. {START}")
+        problem, remedy = split_remedy(site.store_trouble)
+        yield error("store", problem, remedy or "Correct wheel_store.")
         return
     yield ok("store", f"{store.name} answers; its tables have version {SCHEMA_VERSION}, as required")
     if store.shards != site.conf.shards:
@@ -33,7 +33,7 @@ def check(site: Installation) -> Iterator[Finding]:
             "shards",
             f"the store has {store.shards} shards, and wheel_shards is {site.conf.shards}: producers send to queues "
             "that no scheduler reads, or schedulers refuse to start",
-            f"Set wheel_shards = {store.shards} everywhere, or: celery -A <project> wheel reshard {site.conf.shards}",
+            f"Set wheel_shards = {store.shards} everywhere, or: celery -A proj wheel reshard {site.conf.shards}",
         )
     yield from _left_open(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
@@ -51,7 +51,7 @@ def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
                 f"the bulk load {printable(one.name)} was begun {format_duration(age_ms)} ago and is open: nothing "
                 "of it is scheduled",
                 "Run the same job again to complete it, or: "
-                f"celery -A <project> wheel loads --abort {shlex.quote(printable(one.name))}",
+                f"celery -A proj wheel loads --abort {shlex.quote(printable(one.name))}",
             )
 
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 def refuse_overwrite() -> NoReturn:
     raise SettingError(
         "mode must be append, got overwrite: a load does not replace scheduled tasks; write with .mode('append'), and "
-        "cancel unwanted tasks with celery wheel cancel"
+        "cancel unwanted tasks with celery -A proj wheel cancel"
     )
 
 

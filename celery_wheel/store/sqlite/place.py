@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable
+from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.place import StorePlace
 from celery_wheel.store.sqlite.database import SqliteDatabase
 
@@ -43,9 +43,9 @@ def _check_file(path: Path, create: bool, place: StorePlace) -> None:
     if not place.own:
         raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
-        raise StoreUnusable(
-            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; where a scheduler "
-            "runs, it uses another folder or another machine: give wheel_store an absolute path"
+        raise StoreUnused(
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; start one, or "
+            "give wheel_store an absolute path where a scheduler runs (in another folder, or on another machine)"
         )
     folder = path.parent
     if not folder.is_dir():

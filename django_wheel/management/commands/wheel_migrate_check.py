@@ -16,14 +16,15 @@ from django_wheel.store import NotMigrated, open_store
 class Command(BaseCommand):
     help = (
         "Check that the wheel's store has the tables that this version of celery-wheel needs. Exit code: 0 if it has, "
-        "2 if migrations are missing (the command to run is printed), 1 if the store cannot be read."
+        "or if its first scheduler makes them; 2 if migrations are missing (the command to run is printed); 1 if the "
+        "store cannot be read."
     )
 
     def handle(self, **options: Any) -> None:
         try:
             store = open_store(project_wheel().conf.app)
         except StoreUnused as unused:  # before the first start of a scheduler, which comes after the deployment
-            self.stdout.write(f"the store has the tables of version {SCHEMA_VERSION}; {unused}")
+            self.stdout.write(f"no migration is missing; {unused}")
             return
         except NotMigrated as error:
             raise CommandError(f"{error}\n{error.hint}", returncode=2) from error

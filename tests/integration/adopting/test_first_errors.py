@@ -34,8 +34,7 @@ def test_a_missing_client_of_the_broker_is_one_line(project: NewProject, missing
         sent = project.run("-c", "from proj import app; app.send_task('add', countdown=5)")
         assert "SettingError: broker_url needs the client library of sqs://" in sent.stderr
     doctor = project.run("-m", "celery", "-A", "proj", "wheel", "doctor")
-    assert "run: pip install 'kombu[sqs]'" in doctor.stdout, doctor.stderr
-    assert "Start it" not in doctor.stdout
+    assert "→ Run: pip install 'kombu[sqs]'\n" in doctor.stdout, doctor.stderr
 
 
 def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -> None:
@@ -62,3 +61,11 @@ def test_beat_without_a_folder_for_its_store_names_the_setting(project: NewProje
     assert done.returncode == 1
     assert "Error: wheel_store must be set where this user may write neither to the project's folder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_does_not_set_django_up_is_told_to(project: NewProject) -> None:
+    project.write_django('CELERY_BEAT_SCHEDULER = "wheel"\nCELERY_BROKER_URL = "memory://"\n', "CELERY")
+    use = "from django_wheel import wheel; print(wheel.conf.store)"
+    said = project.run("-c", use).stderr
+    assert said.endswith("Django is not set up in this process: call django.setup() first.\n")
+    assert project.output("-c", f"import django; django.setup(); {use}").endswith("celery-wheel.sqlite3")

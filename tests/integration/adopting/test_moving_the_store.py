@@ -45,6 +45,7 @@ def test_pending_tasks_and_pauses_move_to_django_default(project: NewProject) ->
 
         said = project.output(*command, "move", "--to", "django://default", "--yes")
         assert said.startswith("3 tasks, history included, and ")
+        assert said.endswith('restart everything that uses the wheel:\n\nCELERY_WHEEL_STORE = "django://default"')
         assert project.run(*command, "list", "--json").returncode == 1
         stopped = project.start("stopped", "shop", "beat")
         assert stopped.end()[0] == 1

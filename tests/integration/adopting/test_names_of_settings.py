@@ -88,6 +88,22 @@ def test_the_check_names_the_setting_that_the_app_reads(
     assert reason in said
 
 
+@pytest.mark.parametrize("namespace", ["CELERY", "JOBS"])
+def test_a_setting_without_the_prefix_of_the_namespace_is_named_by_check_doctor_and_beat(
+    project: NewProject, namespace: str
+) -> None:
+    settings = f'{namespace}_BEAT_SCHEDULER = "wheel"\n{namespace}_BROKER_URL = "memory://"\nWHEEL_LEASE = 7\n'
+    project.write_django(settings, namespace)
+    text = f"WHEEL_LEASE has no effect: the Celery app 'shop' reads its settings with namespace='{namespace}'"
+    remedy = f"Rename it to {namespace}_WHEEL_LEASE."
+    said = project.run("-m", "django", "check").stderr
+    assert f"(django_wheel.W016) {text}\n\tHINT: {remedy}\n" in said
+    doctor = project.run("-m", "celery", "-A", "shop", "wheel", "doctor").stdout
+    assert text in doctor
+    assert f"→ {remedy}\n" in doctor
+    project.start("beat", "shop", "beat").wait_for(f"{text}. {remedy}")
+
+
 @pytest.mark.parametrize("scheduler", ["wheel", "celery.beat:PersistentScheduler"])
 def test_the_check_asks_only_for_the_import_where_the_setting_is_there(project: NewProject, scheduler: str) -> None:
     project.write_django(f'CELERY_BEAT_SCHEDULER = "{scheduler}"', "CELERY")

@@ -37,7 +37,7 @@ def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path, arguments: tu
     assert found.exit_code == 1, found.output
     [line] = found.stderr.splitlines()
     assert line.startswith(f"Error: the broker at redis://:**@127.0.0.1:{port}/0 does not answer (")
-    assert line.endswith("start it, or correct broker_url")
+    assert line.endswith("check that it runs and that this host reaches it, or correct broker_url")
     assert [one.name for one in tmp_path.iterdir() if "bench" in one.name] == []
 
 

@@ -277,6 +277,27 @@ def test_an_unknown_setting_is_reported(make_conf: MakeConf, namespace: str | No
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "given", "meant"),
+    [
+        ("CELERY", "WHEEL_STORE", "CELERY_WHEEL_STORE"),
+        ("JOBS", "WHEEL_LEASE", "JOBS_WHEEL_LEASE"),
+        ("JOBS", "CELERY_WHEEL_LEASE", "JOBS_WHEEL_LEASE"),
+    ],
+)
+def test_a_name_that_the_app_does_not_read_is_named_with_the_right_one(
+    make_conf: MakeConf, namespace: str, given: str, meant: str
+) -> None:
+    conf = make_conf(namespace, SimpleNamespace(**{given: 7, f"{namespace}_WHEEL_SHARDS": 2, "WHEEL_COLOUR": "red"}))
+    said = f"{given} has no effect: the Celery app 'proj' reads its settings with namespace={namespace!r}"
+    assert list(conf.ignored()) == [(said, f"Rename it to {meant}.")]
+    conf.check()  # it may be another package's
+
+
+def test_no_name_is_ignored_without_a_namespace(make_conf: MakeConf) -> None:
+    assert list(make_conf(None, SimpleNamespace(WHEEL_LEASE=7)).ignored()) == []
+
+
 # ---- the base scheduler
 
 

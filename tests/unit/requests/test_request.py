@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.requests import request as requests
 from celery_wheel.requests.answers import Answers
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
@@ -72,6 +73,30 @@ def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> Non
 def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
     request = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
     assert request.ask(["a"], 0.05) == {"a": CommandResult.DONE}
+
+
+def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender waits for the lock of a SQLite file, for example."""
+    put, waited = SqlStore.put_commands, []
+    now = [0.0]
+    monkeypatch.setattr(requests.time, "monotonic", lambda: now[0])
+
+    def slow(self: SqlStore, commands: list[tuple[int, str, bytes]]) -> list[int]:
+        now[0] += 7
+        return put(self, commands)
+
+    def wait(self: Answers, numbers: list[str], timeout_s: float, turn: object) -> dict[str, Any]:
+        waited.append(timeout_s)
+        now[0] += timeout_s + 0.001
+        return {}
+
+    monkeypatch.setattr(SqlStore, "put_commands", slow)
+    monkeypatch.setattr(Answers, "wait", wait)
+    with pytest.raises(WheelUnavailable, match="within 10 s"):
+        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 10)
+    assert waited == [3.0]
 
 
 def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -> None:

@@ -196,7 +196,9 @@ def test_a_file_that_is_no_database_stays_unchanged(path: Path) -> None:
 
 def test_opening_without_create_makes_nothing(path: Path) -> None:
     said = refusal(f"sqlite:///{path}", create=False)
-    assert said.startswith(f"there is no store at {path}; a scheduler makes it when it starts: celery beat -S wheel")
+    assert said.startswith(
+        f"there is no store at {path}; a scheduler makes it when it starts: celery -A proj beat -S wheel"
+    )
     assert not path.exists()
 
 

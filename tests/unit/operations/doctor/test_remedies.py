@@ -1,0 +1,120 @@
+"""The remedy of a finding fits its cause and the project, and can be followed as it is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery as PlainCelery
+
+from celery_wheel import Celery
+from celery_wheel.conf import Conf
+from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, clocks, settings, split_remedy, store
+
+REDIS = "redis://127.0.0.1:1/0"
+
+
+def plain(**values: Any) -> Any:
+    app = PlainCelery("proj", broker=REDIS, set_as_current=False)
+    app.conf.update(values)
+    return app
+
+
+def wheel(**values: Any) -> Any:
+    app = Celery("proj", broker=REDIS, set_as_current=False)
+    app.conf.update(values)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("message", "problem", "remedy"),
+    [
+        ("the disk is full; nothing was written; free space", "the disk is full; nothing was written", "Free space."),
+        ("no client; run: pip install 'kombu[sqs]'", "no client", "Run: pip install 'kombu[sqs]'"),
+        ("wheel_tick must be a time, got 5", "wheel_tick must be a time, got 5", ""),
+    ],
+)
+def test_the_remedy_is_the_last_part_of_an_errors_message(message: str, problem: str, remedy: str) -> None:
+    assert split_remedy(message) == (problem, remedy)
+
+
+@pytest.mark.parametrize(
+    ("app", "remedy"),
+    [
+        (plain(), "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."),
+        (wheel(wheel_enabled=False), "Set wheel_enabled = True."),
+        (wheel(wheel_min_delay=7_200), "Set wheel_min_delay, 7200 s now, well below the visibility timeout."),
+    ],
+    ids=["plain", "disabled", "short delays"],
+)
+def test_the_visibility_finding_names_the_cause_of_the_delays_in_workers(
+    app: Any, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "in_django", lambda: False)
+    [found] = settings.visibility(app, Conf(app))
+    assert found.remedy == remedy
+
+
+def test_in_django_the_app_is_installed_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "in_django", lambda: True)
+    app = PlainCelery("proj", broker=REDIS, set_as_current=False)
+    app.config_from_object(SimpleNamespace(CELERY_TIMEZONE="UTC"), namespace="CELERY")
+    assert settings.installing(Conf(app)) == (
+        'Have "django_wheel" in INSTALLED_APPS, and set CELERY_BEAT_SCHEDULER = "wheel".'
+    )
+
+
+def store_finding(url: str) -> Finding:
+    with Installation(wheel(wheel_store=url)) as site:
+        [found] = store.check(site)
+    assert found.grade is Grade.ERROR
+    return found
+
+
+def test_a_server_that_does_not_answer_is_to_be_started_or_reached() -> None:
+    found = store_finding("postgresql://user@127.0.0.1:1/wheel")
+    assert "cannot be reached" in found.text
+    assert found.remedy == "Check that the server runs and that this host reaches it."
+
+
+def test_a_store_that_does_not_exist_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    found = store_finding(f"sqlite:///{tmp_path}/none.sqlite3")
+    assert found.text.endswith("a scheduler makes it when it starts: celery -A proj beat -S wheel")
+    assert "give wheel_store an absolute path" in found.remedy
+
+
+def test_a_broker_that_does_not_answer_is_to_be_reached(tmp_path: Path) -> None:
+    with Installation(wheel(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3")) as site:
+        [found] = broker.check(site)
+        assert "cannot be reached" in found.text
+        assert found.remedy == "Check that it runs and that this host reaches it, or correct broker_url."
+        [unseen] = clocks.check(site)
+    assert (unseen.grade, "the broker and the store" in unseen.text) == (Grade.NOTE, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "grade"), [("127.0.0.1", Grade.NOTE), ("localhost", Grade.NOTE), ("redis.example", Grade.WARNING)]
+)
+def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade) -> None:
+    site = SimpleNamespace(app=wheel(broker_url=f"redis://{host}:6379/0"))
+    info: dict[str, str | None] = {"aof_enabled": "0", "appendfsync": "everysec", "maxmemory_policy": None}
+    [found] = broker._persistence(info, broker.is_local(site))  # type: ignore[arg-type]
+    assert found.grade is grade
+    assert ("On a machine for development" in found.remedy) is (grade is Grade.NOTE)
+    assert broker._eviction(info).grade is Grade.NOTE, "nobody can mend a setting that is hidden"
+
+
+def test_a_finding_has_the_names_of_the_projects_settings() -> None:
+    app = PlainCelery("proj", set_as_current=False)
+    app.config_from_object(SimpleNamespace(JOBS_TIMEZONE="UTC"), namespace="JOBS")
+    found = Finding(
+        "x", Grade.ERROR, "wheel_shards is 3, as wheel_native is not", "Correct wheel_store, or broker_url."
+    )
+    assert found.spelled(Conf(app)) == Finding(
+        "x",
+        Grade.ERROR,
+        "JOBS_WHEEL_SHARDS is 3, as wheel_native is not",
+        "Correct JOBS_WHEEL_STORE, or JOBS_BROKER_URL.",
+    )
