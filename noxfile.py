@@ -81,7 +81,7 @@ def build(session: nox.Session) -> None:
 
 
 def install(session: nox.Session, *packages: str, resolution: str = "highest", without: str = "no tool") -> None:
-    """Install the wheel with some packages, then the tools of the tests; go where the wheel alone can be imported."""
+    """Install the wheel with some packages, then the tools of the tests, and enter the tree."""
     (wheel,) = DIST.glob("*.whl")
     (tree,) = TREE.iterdir()
     extras = [f"--extra={name}" for name in TESTED]
@@ -91,6 +91,12 @@ def install(session: nox.Session, *packages: str, resolution: str = "highest", w
     pins.write_text("".join(line for line in found if line.partition("==")[0] in DECLARED), encoding="utf-8")
     session.install(str(wheel))
     session.install("--constraint", str(pins), *(tool for tool in TOOLS if without not in tool))
+    enter(session)
+
+
+def enter(session: nox.Session) -> None:
+    """Go into the unpacked sdist, where the installed wheel alone can be imported."""
+    (tree,) = TREE.iterdir()
     session.chdir(tree)
     session.run("python", "-c", "import celery_wheel as it; assert 'site-packages' in it.__file__, it.__file__")
 
@@ -167,10 +173,9 @@ BESIDE = ("celery-once", "celery-prometheus-exporter", "django-celery-results", 
 def adopt(session: nox.Session, project: str) -> None:
     """A public project, with the wheel that is built here, the project's own worker and its own tests of tasks."""
     (wheel,) = DIST.glob("*.whl")
-    (tree,) = TREE.iterdir()
     if project == "packages":
         session.install(*BESIDE, f"{wheel}[redis,cli,django]", "psutil", "pytest", "pytest-timeout")
-        session.chdir(tree)
+        enter(session)
         session.run("python", "-m", "pytest", "--noconftest", "-W", "default", "tests/adopt/test_packages.py")
         return
     session.install(*ADOPTED[project], f"{wheel}[redis,cli,django]", "psutil", "pytest", "pytest-django")
@@ -180,5 +185,5 @@ def adopt(session: nox.Session, project: str) -> None:
         name = session.run("python", "-m", "pip", "freeze", silent=True)
         (pin,) = (line for line in str(name).splitlines() if line.startswith(f"{project}=="))
         session.run("python", "-m", "pip", "download", *options, pin)
-    session.chdir(tree)
+    enter(session)
     session.run("python", "-m", "tests.adopt", project, str(ROOT / ".nox" / "adopted"), str(sdists))

@@ -9,18 +9,32 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-COLUMNS = ("project", "Celery", "delayed task of its own", "late", "retry late", "own tests with / without", "result")
+COLUMNS = (
+    "project",
+    "Celery",
+    "Django",
+    "delayed task",
+    "late",
+    "retried task",
+    "late",
+    "own tests with / without",
+    "seconds",
+    "result",
+)
 
 
 def attempt(name: str, results: Path, sdists: Path) -> None:
     from tests.adopt import suite, trial  # the table is printed where neither Celery nor Redis is installed
     from tests.adopt.site import Site
 
+    began_s = time.monotonic()
     packages = ("celery", "django", "redis", "celery-wheel")
     result: dict[str, Any] = {"project": name, "version": version(name)} | {one: version(one) for one in packages}
     results.mkdir(parents=True, exist_ok=True)
@@ -31,31 +45,29 @@ def attempt(name: str, results: Path, sdists: Path) -> None:
         own, again = trial.delayed(site, app), trial.retried(site, app)
         trial.once(site)
         assert site.errors() == [], "beat logged errors:\n" + "\n".join(site.errors())
-        result |= {"task": own.task, "late_ms": own.late_ms, "retry_late_ms": again.late_ms}
+        result |= {"delayed": asdict(own), "retried": asdict(again)}
         result["suite"] = suite.compare(site, suite.folder_of_tests(site, name, sdists))
         app.wheel.close()
+    result["seconds"] = round(time.monotonic() - began_s)
     report.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 def line(result: Mapping[str, Any]) -> tuple[str, ...]:
-    name = f"{result['project']} {result['version']}"
+    versions = (f"{result['project']} {result['version']}", result["celery"], result["django"])
     if "error" in result:
-        return (name, result["celery"], "", "", "", "", f"FAILED: {result['error']}")
+        return (*versions, *[""] * (len(COLUMNS) - len(versions) - 1), f"FAILED: {result['error']}")
     suite = result["suite"]
     counts = " / ".join(
         ", ".join(f"{number} {outcome}" for outcome, number in sorted(suite[kind].items()))
         for kind in ("with", "without")
     )
     verdict = f"{len(suite['differ'])} tests differ: {suite['differ'][0]}" if suite["differ"] else "pass"
-    return (
-        name,
-        result["celery"],
-        result["task"].rpartition(".")[2],
-        f"{result['late_ms']} ms",
-        f"{result['retry_late_ms']} ms",
-        counts,
-        verdict,
-    )
+    tasks = [
+        cell
+        for kind in ("delayed", "retried")
+        for cell in (result[kind]["task"].rpartition(".")[2], f"{result[kind]['late_ms']} ms")
+    ]
+    return (*versions, *tasks, counts, str(result["seconds"]), verdict)
 
 
 def table(results: Path) -> int:

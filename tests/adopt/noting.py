@@ -1,4 +1,4 @@
-"""Included by a project's worker: a note of each run of a task, whatever its kind, and a task that is tried again.
+"""Included by a project's worker: a note of each run of a task, whatever its kind.
 
 A note is a line of JSON in the file that ``ADOPT_NOTES`` names.
 """
@@ -10,11 +10,8 @@ import os
 import time
 from typing import Any
 
-from celery import Task, shared_task
+from celery import Task
 from celery.signals import task_prerun
-
-#: Seconds between the two tries.
-RETRY_S = 3
 
 
 @task_prerun.connect
@@ -22,9 +19,3 @@ def note(task_id: str, task: Task, **_: Any) -> None:
     line = {"id": task_id, "task": task.name, "retries": task.request.retries, "at_ms": time.time_ns() // 1_000_000}
     with open(os.environ["ADOPT_NOTES"], "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-
-
-@shared_task(bind=True, name="adopt.try_twice", max_retries=1)
-def try_twice(self: Task) -> None:
-    if not self.request.retries:
-        raise self.retry(countdown=RETRY_S)

@@ -1,25 +1,13 @@
-"""The projects that ``make adopt`` tries: how each is configured, and which of its own tasks waits.
-
-::
-
-    PROJECTS["pretix"].files(site)      the project's configuration, with the two lines of the documentation
-    PROJECTS["pretix"].start(app)       lets the project send a delayed task of its own
-    PROJECTS["pretix"].waits            the name of that task
-
-A project that is a package has no settings file of its own to edit. So its two lines are in a module of settings that
-imports the project's, which is what its administrator would write. ``LINES`` are the two of docs/django.md.
-"""
+"""The projects that ``make adopt`` tries; see ``tests.adopt.project``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-LINES = 'INSTALLED_APPS += ["django_wheel"]\nCELERY_BEAT_SCHEDULER = "wheel"\n'
-#: Where an app reads its settings without a namespace, Celery knows the old names alone.
-OLD_LINES = LINES.replace("CELERY_BEAT_SCHEDULER", "CELERYBEAT_SCHEDULER")
+from tests.adopt.busy import Api, Mail
+from tests.adopt.project import LINES, OLD_LINES, Place, Project
+
 #: A scheduler of the project's own stays the base: docs/periodic.md.
 OFFSETS = 'WHEEL_BASE_SCHEDULER = "allianceauth.crontab.schedulers.OffsetDatabaseScheduler"\n'
 
@@ -41,43 +29,9 @@ MIGRATION_MODULES = Tables()
 CLOSED = "http://127.0.0.1:9/"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A throw-away installation: its folder, and its broker."""
-
-    folder: Path
-    broker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A project of the package index.
-
-    Args:
-        app: the module of its Celery app.
-        settings: the module of settings that the site uses.
-        files: the files of the site by name, for the site's place.
-        start: lets the project send ``waits`` with a delay.
-        suite: settings of the project's own tests.
-        tests: its tests of Celery tasks; paths in its sdist, or in its package where ``packaged``.
-        commands: Python's arguments that prepare the site, before migrations.
-        environment: variables of every process; ``{folder}`` is the site's.
-        lines: the two lines.
-        root: the folder of the site from which its modules are imported.
-    """
-
-    app: str
-    settings: str
-    files: Callable[[Place], Mapping[str, str]]
-    start: Callable[[Any], None]
-    waits: str
-    suite: str
-    tests: tuple[str, ...]
-    commands: tuple[tuple[str, ...], ...] = ()
-    environment: Mapping[str, str] | None = None
-    lines: str = LINES
-    packaged: bool = False
-    root: str = "."
+def _mail(place: Place) -> str:
+    """Return the mail server, as pretix and pretalx are told of it."""
+    return f"[mail]\nhost=127.0.0.1\nport={place.busy_port}\nfrom=site@example.net\n"
 
 
 def _store(place: Place, setting: str = "CELERY_WHEEL_STORE") -> str:
@@ -93,7 +47,7 @@ def _pretix(place: Place) -> Mapping[str, str]:
         "pretix.cfg": (
             f"[pretix]\ndatadir={place.folder}/data\nurl=http://localhost\n"
             "allow_http_to_private_networks=on\n[database]\nbackend=sqlite3\n"
-            f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
+            f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n{_mail(place)}"
         ),
         "adopted.py": f"from pretix.settings import *\n\n{LINES}{_store(place)}{NO_MIGRATIONS}",
     }
@@ -112,6 +66,13 @@ def _refused_webhook(app: Any) -> None:
     app.tasks["pretix.api.webhooks.send_webhook"].delay(logged.pk, logged.action_type, hook.pk)
 
 
+def _forgotten_password(app: Any) -> None:
+    """A mail that the mail server refuses for now: pretix tries again 10 seconds later."""
+    from pretix.base.models import User
+
+    User.objects.create_user("one@example.net", "long enough, and random").send_password_reset()
+
+
 # -- Alliance Auth: access for the corporations of a game ---------------------------------------------
 
 
@@ -120,10 +81,16 @@ def _allianceauth(place: Place) -> Mapping[str, str]:
     cache = f'CACHES["default"]["LOCATION"] = {place.broker!r}'
     contact = 'REGISTRATION_VERIFY_EMAIL = False\nESI_USER_CONTACT_EMAIL = "one@example.org"\n'
     lines = f"{OLD_LINES}{OFFSETS}{_store(place, 'WHEEL_STORE')}"
+    discord = (
+        'INSTALLED_APPS += ["allianceauth.services.modules.discord"]\n'
+        f'DISCORD_API_BASE_URL = "http://127.0.0.1:{place.busy_port}/"\n'
+        'DISCORD_APP_ID = DISCORD_APP_SECRET = DISCORD_BOT_TOKEN = DISCORD_GUILD_ID = "1"\n'
+        'DISCORD_CALLBACK_URL = "http://localhost/discord/callback/"\n'
+    )
     own = f"{contact}DATABASES = {database}\nBROKER_URL = {place.broker!r}\n{cache}\n"
     return {
         "myauth/myauth/settings_here.py": f"from myauth.settings.local import *\n\n{own}",
-        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{lines}",
+        "myauth/myauth/adopted.py": f"from myauth.settings_here import *\n\n{discord}{lines}",
     }
 
 
@@ -134,6 +101,16 @@ def _groups_of_a_user(app: Any) -> None:
     app.tasks["allianceauth.services.tasks.update_groups_for_user"].apply_async((user.pk,), countdown=5)
 
 
+def _left_discord(app: Any) -> None:
+    """An account that Discord's rate limit keeps for now: Alliance Auth tries again when Discord allows it."""
+    from allianceauth.authentication.models import User
+    from allianceauth.services.modules.discord.auth_hooks import DiscordService
+    from allianceauth.services.modules.discord.models import DiscordUser
+
+    account = DiscordUser.objects.create(user=User.objects.create_user("leaver"), uid=1)
+    DiscordService().delete_user(account.user)
+
+
 # -- pretalx: calls for papers -----------------------------------------------------------------------
 
 
@@ -142,7 +119,7 @@ def _pretalx(place: Place) -> Mapping[str, str]:
         "pretalx.cfg": (
             f"[filesystem]\ndata={place.folder}/data\n[site]\nurl=http://localhost\n"
             f"[database]\nbackend=sqlite3\nname={place.folder}/db.sqlite3\n"
-            f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n"
+            f"[celery]\nbroker={place.broker}\nbackend={place.broker}\n{_mail(place)}"
         ),
         "adopted.py": f"from pretalx.settings import *\n\n{LINES}{_store(place)}",
     }
@@ -158,6 +135,14 @@ def _replaced_avatar(app: Any) -> None:
     user.avatar.save("second.png", ContentFile(b"second"))
 
 
+def _recovered_password(app: Any) -> None:
+    """A mail that the mail server refuses twice: pretalx tries again 1, then 4 seconds later."""
+    from pretalx.person.models import User
+
+    user = User.objects.create_user(password="long enough, and random", email="two@example.net")  # noqa: S106
+    user.reset_password(event=None, orga=True)
+
+
 PROJECTS = {
     "pretix": Project(
         app="pretix.celery_app",
@@ -165,6 +150,9 @@ PROJECTS = {
         files=_pretix,
         start=_refused_webhook,
         waits="pretix.api.webhooks.send_webhook",
+        fail=_forgotten_password,
+        retries="pretix.base.services.mail.mail_send_task",
+        busy=Mail,
         suite="pretix.testutils.settings",
         tests=("src/tests/base/test_webhooks.py", "src/tests/base/test_mail.py", "src/tests/api/test_webhooks.py"),
         environment={"PRETIX_CONFIG_FILE": "{folder}/pretix.cfg"},
@@ -175,6 +163,9 @@ PROJECTS = {
         files=_allianceauth,
         start=_groups_of_a_user,
         waits="allianceauth.services.tasks.update_groups_for_user",
+        fail=_left_discord,
+        retries="discord.delete_user",
+        busy=Api,
         suite="myauth.settings_here",
         tests=(
             "admin_status/tests/test_tasks.py",
@@ -184,6 +175,7 @@ PROJECTS = {
             "eveonline/tests/test_tasks.py",
             "services/tests/test_tasks.py",
         ),
+        worker=("-Q", "celery,services"),
         commands=(("-m", "allianceauth.bin.allianceauth", "start", "myauth"),),
         lines=OLD_LINES + OFFSETS,
         packaged=True,
@@ -195,6 +187,10 @@ PROJECTS = {
         files=_pretalx,
         start=_replaced_avatar,
         waits="pretalx.cleanup_file",
+        fail=_recovered_password,
+        retries="pretalx.common.send_mail",
+        refused=2,
+        busy=Mail,
         suite="pretalx.common.settings.test_settings",
         tests=(
             "src/tests/common/test_common_mail.py",

@@ -1,8 +1,8 @@
-"""A throw-away site of a project: its files, its Redis, its worker, and beat with the wheel.
+"""A throw-away site of a project: its files, its Redis, its worker, beat with the wheel, and a server that is busy.
 
 ::
 
-    with Site("pretix", folder) as site:        configured and migrated; Redis, worker and beat are up
+    with Site("pretix", folder) as site:        configured and migrated; the servers, worker and beat are up
         trial = trials(site)                    see tests.adopt.trial
 """
 
@@ -15,7 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.adopt.projects import PROJECTS, Place
+from tests.adopt.busy import BusyServer
+from tests.adopt.project import Place
+from tests.adopt.projects import PROJECTS
 from tests.kit.processes import ROOT, Process
 from tests.kit.servers.redis import RedisServer
 
@@ -34,6 +36,7 @@ class Site:
         folder.mkdir(parents=True)
         self._notes = folder / "notes"
         self._redis = RedisServer(folder / "redis")
+        self.busy = BusyServer(self.project.busy, self.project.refused)
         self._processes: list[Process] = []
 
     @property
@@ -74,13 +77,14 @@ class Site:
     def __enter__(self) -> Self:
         try:
             self._redis.start()
+            self.busy.start()
             for number, command in enumerate(self.project.commands):
                 self.run(f"command-{number}", *command, settings="")
-            for path, text in self.project.files(Place(self.folder, self._redis.url)).items():
+            for path, text in self.project.files(Place(self.folder, self._redis.url, self.busy.port)).items():
                 (self.folder / path).write_text(text, encoding="utf-8")
             self.run("migrate", "-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
             self.run("check", "-m", "django", "check")
-            self.celery("worker", "-P", "solo", "-I", "tests.adopt.noting", ready=" ready.")
+            self.celery("worker", "-P", "solo", "-I", "tests.adopt.noting", *self.project.worker, ready=" ready.")
             self.celery("beat", "--pidfile", "", ready="at epoch")
         except BaseException:
             self.close()
@@ -98,7 +102,6 @@ class Site:
         django.setup()
         app = __import__(self.project.app, fromlist=["app"]).app
         app.loader.import_default_modules()
-        __import__("tests.adopt.noting")
         app.finalize()
         return app
 
@@ -116,6 +119,7 @@ class Site:
         for process in self._processes:
             process.kill()
         self._redis.kill()
+        self.busy.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

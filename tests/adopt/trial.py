@@ -3,7 +3,7 @@
 ::
 
     delayed(site, app)      a task of the project that the project itself delays
-    retried(site, app)      a task of Celery in the project's app that is tried again
+    retried(site, app)      a task of the project that tries again, since a server is busy
 
 1. The task is pending in the wheel's store, while no queue of Redis has it, and no worker holds it for later.
 2. It runs once, and not before its eta.
@@ -18,7 +18,6 @@ from typing import Any
 
 import redis
 
-from tests.adopt.noting import try_twice
 from tests.adopt.site import Site
 from tests.kit.patience import patience, wait_until
 
@@ -48,19 +47,32 @@ def held(app: Any) -> list[str]:
     return [one["request"]["id"] for tasks in workers.values() for one in tasks]
 
 
+def runs(site: Site, task: str, retries: int) -> list[dict[str, Any]]:
+    """Return the notes of a task's first tries, or of the tries after so many retries."""
+    return [one for one in site.notes() if (one["task"], one["retries"]) == (task, retries)]
+
+
 def watch(site: Site, app: Any, task: str, retries: int) -> Trial:
-    """Watch the pending task of that name until it has run."""
-    wait_until(lambda: app.wheel.pending(task=task).items, f"{task} is pending on the wheel")
-    waits = app.wheel.pending(task=task).items[0]
+    """Watch the pending task of that name until it has run: its first try, or the one after so many retries."""
+    since_ms = 0
+    if retries:
+        wait_until(lambda: runs(site, task, retries - 1), f"{task} has been tried {retries} times", 60)
+        since_ms = runs(site, task, retries - 1)[0]["at_ms"]
+
+    def waiting() -> list[Any]:
+        return [one for one in app.wheel.pending(task=task).items if one.eta_ms > since_ms]
+
+    wait_until(waiting, f"{task} is pending on the wheel")
+    [waits] = waiting()
     assert waits.task_id not in queued(app), f"{task} is in a queue while it is pending"
     assert waits.task_id not in held(app), f"a worker holds {task}"
 
-    def runs() -> list[dict[str, Any]]:
-        return [one for one in site.notes() if (one["id"], one["retries"]) == (waits.task_id, retries)]
+    def done() -> list[dict[str, Any]]:
+        return [one for one in runs(site, task, retries) if one["id"] == waits.task_id]
 
-    wait_until(runs, f"{task} has run", 60)
+    wait_until(done, f"{task} has run", 60)
     wait_until(lambda: app.wheel.get(waits.task_id).state == "dispatched", f"{task} is dispatched in the history")
-    [run] = runs()
+    [run] = done()
     assert run["at_ms"] >= waits.eta_ms, f"{task} ran {waits.eta_ms - run['at_ms']} ms early"
     return Trial(task, run["at_ms"] - waits.eta_ms)
 
@@ -71,11 +83,14 @@ def delayed(site: Site, app: Any) -> Trial:
 
 
 def retried(site: Site, app: Any) -> Trial:
-    app.tasks[try_twice.name].delay()
-    return watch(site, app, try_twice.name, 1)
+    site.project.fail(app)
+    trial = watch(site, app, site.project.retries, site.project.refused)
+    wait_until(lambda: site.busy.accepted, "the server that was busy has accepted the last try")
+    return trial
 
 
 def once(site: Site) -> None:
     """Assert that nothing ran twice: at the end, when a second copy has had its time."""
-    runs = [(one["id"], one["retries"]) for one in site.notes()]
-    assert len(set(runs)) == len(runs), f"a task ran twice: {runs}"
+    assert site.busy.accepted == 1
+    tries = [(one["id"], one["retries"]) for one in site.notes()]
+    assert len(set(tries)) == len(tries), f"a task ran twice: {tries}"

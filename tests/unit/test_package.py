@@ -88,6 +88,15 @@ def test_the_extra_for_redis_installs_whatever_kombus_transport_imports() -> Non
     assert names <= {Requirement(text).name for text in extras["redis"]}
 
 
+def test_each_requirement_that_the_version_matrix_lowers_has_a_lower_bound() -> None:
+    """Without a bound an old environment keeps a release of ten years ago, which older tools then have to follow."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    others = {"demo", "docs", "lint", "test", "spark", "spark-jre"}  # for development, or not in the matrix
+    extras = [texts for name, texts in project["optional-dependencies"].items() if name not in others]
+    needed = [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+    assert [str(one) for one in needed if not any(each.operator == ">=" for each in one.specifier)] == []
+
+
 def test_the_wheel_carries_nothing_else(built: set[str]) -> None:
     tops = {name.split("/")[0] for name in built}
     assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "pyspark_wheel.py"}
