@@ -135,6 +135,7 @@ class Adoption:
             gates=gates,
             tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
             stamps=self.stamps,
+            adopted_ms=self.now_ms,
         )
 
     def _lane(self, found: LaneState) -> Lane:

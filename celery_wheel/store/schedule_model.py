@@ -44,6 +44,11 @@ OCCURRENCE = "wheel_occurrence"
 #: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
 LAST_REVISION = 2**31 - 2
 
+#: Sources of entries that have Beat's own catch-up: one run for all instants that are overdue.
+BEAT, DJANGO = "beat", "django-celery-beat"
+#: The source of schedules that tasks declare.
+CODE = "code"
+
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_wheel.store.schedule_model import BEAT
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -51,6 +53,7 @@ class Life:
     """One schedule, from its creation to its deletion. It has a number in each store that it has moved to."""
 
     ids: list[int]
+    source: str
     phases: list[Phase] = field(default_factory=list)
     deleted: bool = False
     too_late: set[int] = field(default_factory=set)
@@ -59,6 +62,10 @@ class Life:
     carried: dict[int, int] = field(default_factory=dict)
     #: Instants that a backfill made, and the largest run before it.
     backfilled: dict[int, int] = field(default_factory=dict)
+
+    def is_as_beat(self, policy: Policy) -> bool:
+        """Whether one instant runs for all that are overdue, as in Celery's Beat."""
+        return self.source == BEAT and policy.catch_up == "latest" and not policy.is_guarded
 
     @property
     def policies(self) -> list[Policy]:

@@ -8,7 +8,8 @@
                     so late that it was missed         only as its catch-up says
                     jitter                             within its bound, one a name or one a run
     a skip      has the instant of its decision
-                    missed                             was late, and catch-up left it out
+                    missed                             was late, and catch-up left it out; an entry of Beat
+                                                       runs once for all that is overdue
                     overlapped                         an earlier run was not over, or a later instant was due as well
                     paused                             a pause began or ended then
 
@@ -57,9 +58,20 @@ class Policies:
             raise self._violation(f"row {row.id} was made {ahead_ms} ms ahead, and is in the main lane")
 
     def judge(
-        self, data: ShardData, life: Life, rows: Iterable[StoredRow], skips: Iterable[Skip], ends: Mapping[int, int]
+        self,
+        data: ShardData,
+        life: Life,
+        rows: Iterable[StoredRow],
+        skips: Iterable[Skip],
+        ends: Mapping[int, int],
+        pushed_ms: Mapping[int, int],
     ) -> None:
-        """Judge all decisions on a schedule; ``ends`` has how long each run may have gone on."""
+        """Judge all decisions on a schedule.
+
+        Args:
+            ends: how long each run may have gone on.
+            pushed_ms: when each row was pushed last.
+        """
         late = []
         for stored in rows:
             assert isinstance(stored.message, Message)
@@ -70,7 +82,12 @@ class Policies:
         runs = [(one, ends[one.timer_id]) for one in data.runs.values() if one.schedule in life.ids]
         accepted = {id_: one.accepted_ms for id_, one in {**data.forgotten, **data.rows}.items()}
         for one in skips:
-            self._judge_skip(life, one, [end for run, end in runs if accepted[run.timer_id] <= one.at_ms])
+            ran = [(run, end) for run, end in runs if accepted[run.timer_id] <= one.at_ms]
+            stood_in = any(
+                run.instant_ms < one.from_ms <= pushed_ms.get(run.timer_id, NEVER) and not run.requested
+                for run, _ in ran
+            )
+            self._judge_skip(life, one, [end for _, end in ran], stood_in)
 
     def _judge_row(self, life: Life, row_id: int, task_id: str, instant_ms: int) -> None:
         from_ms, upto_ms = self._decided[task_id]
@@ -81,7 +98,8 @@ class Policies:
         is_latest = instant_ms + policy.every_ms > from_ms
         if policy.is_guarded and not is_latest:
             raise self._violation(f"row {row_id} of a guarded schedule is not of the latest instant")
-        if instant_ms >= from_ms - self._limits.late_ms or policy.overlap == "queue_one":
+        late_ms = 0 if life.is_as_beat(policy) else self._limits.late_ms
+        if instant_ms >= from_ms - late_ms or policy.overlap == "queue_one":
             return
         may_run = {
             "none": False,
@@ -101,7 +119,8 @@ class Policies:
         if by == "run" and jitter_ms >= 40 and len(late) >= ENOUGH and len(set(late)) == 1:
             raise self._violation(f"each of {len(late)} runs of schedule {life.ids} has the jitter {late[0]}")
 
-    def _judge_skip(self, life: Life, one: Skip, ends: list[int]) -> None:
+    def _judge_skip(self, life: Life, one: Skip, ends: list[int], stood_in: bool) -> None:
+        """Judge a skip; ``stood_in``: a row that was accepted before ran when these instants were overdue."""
         if one.reason == PAUSED:
             if not any(phase.paused and one.at_ms in (phase.from_ms, phase.upto_ms) for phase in life.phases):
                 raise self._violation(f"{one} is of no pause")
@@ -113,6 +132,8 @@ class Policies:
         if one.count != (count if count <= 100 else 0):
             raise self._violation(f"{one} has {count} instants")
         has_latest = one.to_ms + policy.every_ms > one.at_ms
+        if one.reason == MISSED and life.is_as_beat(policy) and (stood_in or not has_latest):
+            return
         right = {MISSED: self._missed, OVERLAPPED: self._overlapped}[one.reason](policy, one, has_latest, ends)
         if not right:
             raise self._violation(f"{one} is not as {policy} says; earlier runs went on until {sorted(ends)[-3:]}")

@@ -30,12 +30,12 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, QUEUE_ALL
 from celery_wheel.store.model import STOPPED, Message, Row
-from celery_wheel.store.schedule_model import Run, Schedule
+from celery_wheel.store.schedule_model import BEAT, Run, Schedule
 from tests.simulation.backfilling import Backfills, moved_by_users
 from tests.simulation.lives import Life, Phase, Policy
 from tests.simulation.model_history import StoredRow
@@ -44,6 +44,8 @@ from tests.simulation.moving import drain
 from tests.simulation.policies import Policies, end_of
 
 NAMES = ("hourly", "daily", "weekly")
+#: The source of each; users change them all.
+SOURCES = {"hourly": "api", "daily": "api", "weekly": BEAT}
 COMMANDS = ("create", "create", "update", "update", "pause", "resume", "resume", "delete", "trigger", "backfill")
 ACTOR = "scheduler's user"
 #: The engine looks at so many latest runs of a schedule.
@@ -86,6 +88,7 @@ class Scheduling:
         self._current: dict[str, Life] = {}
         self._seen_runs: set[int] = set()
         self._pushed_ms: dict[int, int] = {}
+        self._last_pushed_ms: dict[int, int] = {}
         self._reported: dict[int, tuple[int, int, list[int]]] = {}  #: by item of the inbox, the runs that ended
         self._backfills = Backfills(self.counts, self._pushed_ms, violation)
         self._ended: set[tuple[int, int]] = set()  #: schedules and instants, the end of whose runs was reported
@@ -144,6 +147,10 @@ class Scheduling:
         self._put(Asked("delete", list(NAMES), NO_POLICY))
 
     def _put(self, asked: Asked, documents: dict[str, Any] | None = None) -> str:
+        if asked.do == "create" and len(asked.names) > 1:  # a source creates its own
+            for name in asked.names:
+                said = self._put(replace(asked, names=[name]))
+            return said
         number = f"00000000-0000-4000-c000-{len(self._asked):012d}"
         self._asked[number] = asked
         for name in asked.names:
@@ -151,6 +158,8 @@ class Scheduling:
         fields: dict[str, Any] = {"do": asked.do, "id": number, "actor": ACTOR, "reason": "", "names": asked.names}
         if asked.do in ("create", "update"):
             fields["definitions"] = dict.fromkeys(asked.names, asked.policy.document())
+        if asked.do == "create":
+            fields["source"] = SOURCES[asked.names[0]]
         if asked.do == "restore":
             fields["definitions"] = documents
         if asked.do == "backfill":
@@ -230,7 +239,7 @@ class Scheduling:
             life, _ = asked.moved.pop(name)
             life.ids.append(number)
         else:
-            life = Life([number])
+            life = Life([number], SOURCES[name])
             self.lives.append(life)
         self._by_id[number] = self._current[name] = life
 
@@ -305,6 +314,7 @@ class Scheduling:
 
     def pushed(self, data: ShardData, row: Row, now_ms: int, loses: bool) -> None:
         self._pushed_ms.setdefault(row.id, now_ms)
+        self._last_pushed_ms[row.id] = now_ms
         run = data.runs.get(row.id)
         if run is None or loses:
             return
@@ -394,7 +404,7 @@ class Scheduling:
             for row_id, run in data.runs.items()
             if run.schedule in life.ids
         }
-        self._policies.judge(data, life, rows, skips, ends)
+        self._policies.judge(data, life, rows, skips, ends, self._last_pushed_ms)
 
     @staticmethod
     def _task_id(stored: StoredRow) -> str:

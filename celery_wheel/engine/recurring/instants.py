@@ -8,6 +8,7 @@
 
     overlap "allow"   every instant up to the look-ahead is on time; of the missed ones "latest" makes the last, where
                       no instant is on time
+                      ``late_ms`` is 0 for an entry of Beat: of the instants up to now the last one runs
     any other         at most one instant, the latest up to now, while no run is going on; the others are overlapped
                       where a run was going on, or missed
 

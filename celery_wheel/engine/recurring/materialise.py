@@ -35,9 +35,9 @@ from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
-from celery_wheel.recurring.definition import ALLOW, CANCEL_RUNNING, Definition, read_definition
+from celery_wheel.recurring.definition import ALLOW, CANCEL_RUNNING, LATEST, NONE, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
-from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
+from celery_wheel.store.schedule_model import BEAT, DJANGO, Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
 
 logger = logging.getLogger(__name__)
@@ -206,6 +206,9 @@ def _make(
         _break(ctx, found, schedule, error, times.now_ms)
         return
     first, ahead_ms = schedule.next_ms or 0, 0 if definition.is_guarded else ctx.limits.look_ahead_ms
+    policies = definition
+    if schedule.source in (BEAT, DJANGO) and definition.catch_up == LATEST and not definition.is_guarded:
+        policies, times, ahead_ms = _as_beat(state, schedule, definition, times, ahead_ms)
     if first > (times.now_ms if definition.is_guarded else times.upto_ms):
         found.waiting += 1
         found.look_at(first - ahead_ms)
@@ -214,7 +217,7 @@ def _make(
     if definition.is_guarded:
         runs = yield from occupied(ctx, state, schedule.id, definition, times.now_ms)
     try:
-        decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
+        decision = decide(schedule, first, policies, times, MAX_OF_ONE, runs)
         messages = _render(ctx, renderer, schedule, definition, decision.make)
     except BrokerError as error:
         _postpone(ctx, found, schedule, error, times.now_ms)
@@ -223,6 +226,25 @@ def _make(
         _break(ctx, found, schedule, error, times.now_ms)
         return
     _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
+
+
+def _as_beat(
+    state: ShardState, schedule: Schedule, definition: Definition, times: Times, ahead_ms: int
+) -> tuple[Definition, Times, int]:
+    """Return policies, times and look-ahead of an entry of Beat: of the instants that are overdue, one runs.
+
+    No instant is made before the one before it is over, so that an outage finds one message, except in a herd. That
+    message runs after the outage, in place of the instants that were missed.
+    """
+    now_ms, first, last_ms = times.now_ms, schedule.next_ms or 0, schedule.last_ms
+    upto_ms = times.upto_ms
+    if upto_ms <= now_ms + ahead_ms:
+        if last_ms is not None and last_ms < first:
+            ahead_ms = min(ahead_ms, first - last_ms)
+        upto_ms = min(max(first, now_ms), now_ms + ahead_ms)
+    if first <= state.adopted_ms and last_ms is not None and last_ms > state.sent_upto_ms:
+        definition = replace(definition, catch_up=NONE)
+    return definition, replace(times, upto_ms=upto_ms, late_ms=0), ahead_ms
 
 
 def _render(

@@ -51,10 +51,15 @@ class ShardState:
         gates: Gates | None = None,
         tombstones: TombstoneFilter | None = None,
         stamps: RevokedStamps | None = None,
+        adopted_ms: int = 0,
     ) -> None:
         self.shard = shard
         self.epoch = epoch
         self._count = seq >> SHARD_BITS
+        self.adopted_ms = adopted_ms  #: due time
+        self.sent_upto_ms = max(
+            (one.offset.due_ms for one in lanes), default=0
+        )  #: due times that were published by then
         self.lanes = Lanes(lanes, self.next_seq)
         self.window = window
         self.gates = gates or Gates()

@@ -10,7 +10,7 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.errors import StoreError
 from celery_wheel.recurring import calendars
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import BEAT, DJANGO, Schedule
 from celery_wheel.timing import ManualClock
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition, with_limits
@@ -44,6 +44,41 @@ def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> Non
     rig.engine = rig.new_engine("two")
     rig.tick(2_500)
     assert rig.ran() == [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]
+
+
+@pytest.mark.parametrize("source", [BEAT, DJANGO])
+@pytest.mark.parametrize("every_ms", [500, 1_000, 2_000, 5_000, 60_000])
+@pytest.mark.parametrize("outage_ms", [3_500, 7_700, 90_000])
+def test_an_entry_of_beat_runs_once_for_all_that_is_overdue(
+    rig: ScheduleRig, source: str, every_ms: int, outage_ms: int
+) -> None:
+    assert rig.ask("create", {"report": definition(every_ms)}, source=source) == {"report": {"result": "done"}}
+    rig.tick(59_400)
+    before = rig.ran()
+    assert before == list(range(every_ms, 59_401, every_ms))
+    rig.pass_time(outage_ms)
+    rig.engine = rig.new_engine("two")
+    rig.run()
+    rig.run()
+    back_ms = rig.clock.now_ms() - START_MS
+    passed = range((len(before) + 1) * every_ms, back_ms + 1, every_ms)
+    overdue = rig.ran()[len(before) :]
+    assert len(overdue) == min(1, len(passed))
+    skipped = [at_ms for first, last, *_ in rig.skips() for at_ms in range(first, last + 1, every_ms)]
+    assert sorted([*overdue, *skipped]) == list(passed)
+    rig.tick(10_000)
+    assert rig.ran()[len(before) + len(overdue) :] == list(
+        range((len(before) + len(passed) + 1) * every_ms, back_ms + 10_001, every_ms)
+    )
+
+
+def test_an_entry_of_beat_that_is_edited_runs_by_its_new_definition_at_once(rig: ScheduleRig) -> None:
+    rig.ask("create", {"report": definition(1_900)}, source=BEAT)
+    rig.run()
+    assert rig.made() == [1_900]
+    rig.ask("update", {"report": definition(500)}, source=BEAT)
+    rig.tick(2_000)
+    assert rig.ran() == [500, 1_000, 1_500, 2_000]
 
 
 @pytest.mark.parametrize("point", ["before commit", "after commit"])
