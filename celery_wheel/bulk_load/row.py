@@ -23,6 +23,7 @@ from typing import Any
 from celery.canvas import Signature
 from celery.local import Proxy
 
+from celery_wheel.conf.task_registry import find_task
 from celery_wheel.producer.eta import DueTime, due_time, epoch_us
 from celery_wheel.producer.options import PLAIN, CallOptions, name_of, parse
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -83,6 +84,7 @@ class RowReader:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._tasks = app.tasks
+        self._unknown: set[str] = set()
         self._cache: dict[int, tuple[Any, str, Any]] = {}  #: id(value of a row) → the value, its name, its task
 
     def read(self, row: Any) -> TaskCall:
@@ -143,7 +145,11 @@ class RowReader:
     def task(self, value: Any) -> tuple[str, Any]:
         """Return name and task of a row's task or task name; the task is None where no such task is registered."""
         if type(value) is str and value:
-            return value, self._tasks.get(value)
+            task = self._tasks.get(value)
+            if task is None and value not in self._unknown:
+                task = find_task(self._app, value)
+                self._unknown |= {value} if task is None else set()
+            return value, task
         cached = self._cache.get(id(value))
         if cached is not None:
             return cached[1:]

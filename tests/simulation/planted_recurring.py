@@ -426,6 +426,27 @@ def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
+@contextmanager
+def entry_of_beat_with_each_overdue_instant() -> Iterator[type[RecurringWorld]]:
+    """An entry of Beat runs for each instant that is a little overdue, as any other schedule."""
+    with mock.patch.object(materialise, "_as_beat", lambda _state, _schedule, *policies: policies):
+        yield RecurringWorld
+
+
+@contextmanager
+def entry_of_beat_without_its_overdue_instant() -> Iterator[type[RecurringWorld]]:
+    """An instant that ran before an outage counts as the one run after it."""
+    with mock.patch.object(materialise, "_as_beat", _nothing_was_sent):
+        yield RecurringWorld
+
+
+def _nothing_was_sent(state: ShardState, *rest: Any) -> Any:
+    state.sent_upto_ms = -1
+    return as_beat(state, *rest)
+
+
+as_beat = materialise._as_beat
+
 PLANTED: list[Callable[[], object]] = [
     step_without_its_row,
     row_without_its_step,
@@ -460,4 +481,6 @@ PLANTED: list[Callable[[], object]] = [
     queued_instant_out_of_turn,
     backfill_beside_a_run,
     backfill_of_every_instant,
+    entry_of_beat_with_each_overdue_instant,
+    entry_of_beat_without_its_overdue_instant,
 ]

@@ -84,6 +84,8 @@ KNOWN = {
     "queued_instant_out_of_turn": 36,
     "backfill_beside_a_run": 25,
     "backfill_of_every_instant": 0,
+    "entry_of_beat_with_each_overdue_instant": 7,
+    "entry_of_beat_without_its_overdue_instant": 205,
     "refused_row_looks_published": 3768,
     "forgotten_rows_that_an_adoption_compares": 11245,
 }

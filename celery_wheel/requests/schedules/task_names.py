@@ -4,11 +4,10 @@
 
     shop.tasks.report     registered                                    good
     shop.tasks.reprot     other tasks of shop.tasks are registered      refused by create, update and create_many
-    billing.tasks.charge  no task of billing.tasks is registered        sent by its name, as Beat does: another
-                                                                        project's workers may have it
+    billing.tasks.charge  no task of billing.tasks is registered        sent by its name, as Beat does, with a warning:
+                                                                        another project's workers may have it
 
-A process that sends requests need not import the modules of tasks, so a name alone proves nothing: only a module whose
-other tasks are there does.
+The modules of the app's tasks are imported first, so the answer is the same in every process.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from celery_wheel.conf.task_registry import find_task
 from celery_wheel.errors import ArgumentError
 
 
 def check_task_name(app: Any, name: Any) -> None:
     """Refuse a name that its module does not have. Raises ArgumentError."""
-    if not isinstance(name, str) or name in app.tasks:
+    if not isinstance(name, str) or find_task(app, name) is not None:
         return
     module, _, function = name.rpartition(".")
     others = sorted(one for of, _, one in (known.rpartition(".") for known in app.tasks) if module and of == module)
