@@ -17,6 +17,7 @@ of the caller's transaction and returns a ``TransactionalRequest`` (``celery_whe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -44,6 +45,7 @@ from celery_wheel.requests.arguments import (
     timeout_of,
 )
 from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.gate_names import unknown_gate
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.queries import Queries, now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
@@ -67,6 +69,8 @@ from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
@@ -255,11 +259,19 @@ class Wheel(Queries):
         Paused tasks can be cancelled and rescheduled.
 
         A pause lasts until ``resume``, also after a restart. Tasks that fall due meanwhile wait in order, and delay no
-        others. A second pause replaces reason and actor of the first; one ``resume`` ends both.
+        others. A second pause replaces reason and actor of the first; one ``resume`` ends both. The log has a warning
+        where neither a pending task nor this app has the name.
 
         Raises WheelUnavailable when no holder answers in time.
         """
         self._gate(PAUSE, {}, which)
+        if which.get("origin", "api") == "api" and (warning := self.unknown_gate(**which)):
+            logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": gate_name(PAUSE, which)})
+
+    def unknown_gate(self, **which: Unpack[GateOptions]) -> str:
+        """Return a warning where neither a pending task nor this app has the name of a gate; empty otherwise."""
+        scope, _, name = gate_name(PAUSE, which).partition(":")
+        return "" if scope == "all" else unknown_gate(self.conf.app, self.store, scope, name)
 
     def resume(self, *, over: float | None = None, **which: Unpack[GateOptions]) -> bool:
         """End a pause; returns whether there was one.
@@ -335,6 +347,7 @@ class Wheel(Queries):
     areplay = twin(replay)
     acomplete = twin(complete)
     apause = twin(pause)
+    aunknown_gate = twin(unknown_gate)
     aresume = twin(resume)
     aaccept_clock = twin(accept_clock)
 

@@ -21,7 +21,16 @@ from kombu.utils.json import JSONEncoder
 class MessagePreparer(Protocol):
     """The methods of kombu's Producer that need no connection."""
 
-    def _prepare(self, body: Any, serializer: Any, *, compression: Any, headers: Any) -> tuple[bytes, str, str]: ...
+    def _prepare(
+        self,
+        body: Any,
+        serializer: Any,
+        content_type: Any = None,
+        content_encoding: Any = None,
+        *,
+        compression: Any,
+        headers: Any,
+    ) -> tuple[bytes, str, str]: ...
     def _delivery_details(self, exchange: Any, delivery_mode: Any) -> tuple[str, int]: ...
 
 
@@ -32,22 +41,33 @@ preparer = cast("MessagePreparer", cast(Any, Producer)(None))
 _NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
+def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
+    """Return the body as kombu's ``publish`` would make it, with arguments by which kombu leaves it as it is.
+
+    As kombu does, it writes the compression into the headers.
+    """
+    made = publish.get("content_type"), publish.get("content_encoding")
+    encoded, publish["content_type"], publish["content_encoding"] = preparer._prepare(
+        body, publish.get("serializer"), *made, compression=publish.get("compression"), headers=publish["headers"]
+    )
+    publish["compression"] = ""  # None would be that of the producer
+    return encoded.encode() if isinstance(encoded, str) else encoded
+
+
 def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
     """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
 
     As kombu does, it writes the compression into the headers that it is given.
     """
-    headers = publish["headers"]
-    encoded, content_type, content_encoding = preparer._prepare(
-        body, publish.get("serializer"), compression=publish.get("compression"), headers=headers
-    )
+    publish = dict(publish)
+    encoded = prepare_body(body, publish)
     _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
     properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
     return {
         "body": encode_body(encoded),
-        "content-encoding": content_encoding,
-        "content-type": content_type,
-        "headers": headers,
+        "content-encoding": publish["content_encoding"],
+        "content-type": publish["content_type"],
+        "headers": publish["headers"],
         "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
     }
 

@@ -3,7 +3,8 @@
 ::
 
     raw, or its parts  ──►  Message     headers without the envelope, and with eta null
-                       └─►  Unreadable  the bytes, a reason for people, an id made of the bytes
+                       └─►  Unreadable  the bytes, a reason for people, an id made of the bytes; the task's name and id
+                                        where the envelope has them
 
 Promises
 
@@ -38,6 +39,7 @@ import msgspec
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.broker.names import is_own_name
 from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.values.text import text_rule
 
 #: Namespace of the UUIDs made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
@@ -69,11 +71,25 @@ class _Queued(msgspec.Struct, forbid_unknown_fields=True):  # of unknown fields,
     content_encoding: str | None = msgspec.field(default=None, name="content-encoding")
 
 
+class _TaskNames(msgspec.Struct):
+    task: str
+    task_id: str
+
+
+class _NamedHeaders(msgspec.Struct):
+    wheel: _TaskNames
+
+
+class _Named(msgspec.Struct):
+    headers: _NamedHeaders
+
+
 def _refuse_float(text: str) -> NoReturn:
     raise ValueError(f"Python writes {text} in another way than msgspec")
 
 
 _decode_queued = msgspec.json.Decoder(_Queued, float_hook=_refuse_float).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
 _scan = json.JSONDecoder().raw_decode
 _dumps_all = json.JSONEncoder().encode  # kombu's separators: ", " and ": "
@@ -176,7 +192,16 @@ def unreadable(error: Exception, raw: bytes) -> Unreadable:
     deep = isinstance(error, RecursionError)
     reason = "JSON must not be nested this deeply" if deep else str(error) or type(error).__name__
     digest = sha1(_UNREADABLE + raw, usedforsecurity=False).digest()
-    return Unreadable(envelope_id=str(UUID(bytes=digest[:16], version=5)), reason=reason, raw=raw)
+    return Unreadable(str(UUID(bytes=digest[:16], version=5)), reason, raw, _name_and_id(raw))
+
+
+def _name_and_id(raw: bytes) -> tuple[str, str]:
+    """Return the task's name and id as the envelope of a raw message has them; msgspec skips the rest of its bytes."""
+    try:
+        found = _decode_named(raw).headers.wheel
+    except (ValueError, RecursionError):
+        return "", ""
+    return ("", "") if text_rule(found.task) or text_rule(found.task_id) else (found.task, found.task_id)
 
 
 def _parse(raw: bytes) -> _Queued:

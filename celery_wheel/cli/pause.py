@@ -37,10 +37,10 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
     names = {name: params[name] for name in ("queue", "task") if params[name] is not None}
     with open_wheel(ctx) as wheel:
         if names or params["everything"]:
-            wheel.pause(**_gate(**params))
-            if names and not wheel.forecast(**names):
-                [name] = names.values()
-                click.echo(f"no pending task is for {printable(name)}; is the name misspelt?", err=True)
+            gate = _gate(**params)
+            wheel.pause(**gate)
+            if warning := wheel.unknown_gate(**gate):
+                click.echo(printable(warning, 400), err=True)
         _show(wheel, as_json)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.port import Confirmed
+from celery_wheel.engine.rejections import BY_BROKER
 from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.state.lane import InFlight, Lane
@@ -135,6 +136,10 @@ def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, n
     lane.confirm(flight, now_ms, refused)
     rows = [row for row in flight.rows if row.id not in refused] if refused else flight.rows
     ctx.stats.dispatched_chunk(rows, len(flight.failed), redelivered, now_ms)
+    if flight.failed:
+        first = next(iter(flight.failed))
+        task = next((row.route.task for row in rows if row.id == first), "")
+        ctx.stats.rejections.add(BY_BROKER, len(flight.failed), flight.failed[first], task)
     ctx.stats.add(refused=len(refused))
 
 

@@ -62,6 +62,7 @@ from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
 from celery_wheel.engine.recurring.runs import end_runs
+from celery_wheel.engine.rejections import BY_UNIQUE, UNREADABLE
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -305,6 +306,8 @@ def _count(ctx: Context, change: Change) -> None:
     kinds = [one.kind for one in change.outcomes]
     accepted = len(change.rows) + sum(len(one.block) for one in change.blocks)
     rejected, unreadable = kinds.count("rejected"), len(change.rejects)
+    if rejected:
+        _note_rejections(ctx, change, unreadable, rejected - unreadable)
     ctx.stats.add(
         accepted=accepted,
         rejected=rejected,
@@ -312,3 +315,13 @@ def _count(ctx: Context, change: Change) -> None:
         rejected_unique=rejected - unreadable,
         cancelled=kinds.count("cancelled"),
     )
+
+
+def _note_rejections(ctx: Context, change: Change, unreadable: int, unique: int) -> None:
+    if unreadable:
+        first = change.rejects[0].unreadable
+        ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
+    if unique:
+        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
+        row = next(row for row in change.rows if row.id in reasons)
+        ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)

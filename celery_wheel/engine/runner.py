@@ -59,6 +59,9 @@ UNTIL_WOKEN = Wait()
 #: Activities whose calls may hang.
 PATIENT = ("announce", "listen")
 
+#: After every instant: nothing is left out of the log of a process that ends.
+END_MS = 2**62
+
 
 def tend_s(lease_ms: int) -> float:
     """Return the seconds between two renewals of a lease."""
@@ -125,6 +128,7 @@ class ShardJobs:
         own = [job for name, job in self.jobs.items() if name not in PATIENT]
         if all(job.join(until_s) for job in own):
             run_round(self.engine.release())
+        self._log_rejections(END_MS)
 
     # -- one job -------------------------------------------------------------------------------------
 
@@ -151,10 +155,14 @@ class ShardJobs:
             self.jobs["tend"].wake()
 
     def _tend(self) -> RoundSteps:
+        self._log_rejections(time.monotonic_ns() // 1_000_000)
         renewed_s = self._renewed_s
         if renewed_s is not None and time.monotonic() < renewed_s + 1.5 * self._tend_s:
             return iter((Round.IDLE,))
         return self.engine.tend()
+
+    def _log_rejections(self, now_ms: int) -> None:
+        self.engine.stats.rejections.log(self.engine.shard, now_ms)
 
     def _after_tend(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:  # the shard was adopted

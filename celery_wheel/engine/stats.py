@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.histogram import Histogram, LatenessByTask
 from celery_wheel.engine.recent import Recent
+from celery_wheel.engine.rejections import Rejections
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Change, Row
@@ -53,6 +54,7 @@ class Stats:
         self._late_ms = deque[int](maxlen=RECENT)
         self.sources: dict[str, object] = {}  #: of schedules, as the scheduler reports them
         self.lateness = LatenessByTask()
+        self.rejections = Rejections()
         self.publishes = Histogram()
         self.commits: dict[str, Histogram] = {}  #: by what was committed: ``accept``, ``settle`` or ``change``
         self.schedule_last_ms = 0  #: latest instant of a schedule that became a row

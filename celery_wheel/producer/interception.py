@@ -22,6 +22,7 @@
 5. A wheel queue is no destination: a call that names one raises here, before any declaration or signal.
 6. With ``wheel_transactional`` a message with the id of the running task (its retry, its replacement) is no part of the
    task's transaction: Celery leaves the task by raising, which rolls the transaction back, and the retry with it.
+7. A message that the scheduler would reject for its size raises here. So the body is serialised here, and not by kombu.
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ import random
 from functools import partial
 from typing import Any
 
+from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.broker.names import is_own_name, shard_of
-from celery_wheel.broker.queued_message import build_message, encode_message
+from celery_wheel.broker.queued_message import build_message, encode_message, prepare_body
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, Undeclared, wheel_queue
 from celery_wheel.conf import Conf
-from celery_wheel.errors import DestinationError
+from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import resolve_destination
 from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.eta import DueTime, due_time_of_header, expiry_ms, postpone
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.values.ids import uuid7
+
+#: Bytes of a message beside its body, hardly ever more.
+REST = 65_536
 
 
 class WheelEta(str):
@@ -172,13 +177,25 @@ class DivertingProducer:
         publish.update(exchange=DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
         if self._is_transactional(envelope.task_id):
-            inbox_of(self._app).put_command(shard, "message", encode_message(build_message(body, publish)))
+            raw = encode_message(build_message(body, publish))
+            _check_size(len(raw), conf.max_message_bytes)
+            inbox_of(self._app).put_command(shard, "message", raw)
         else:
+            if isinstance(self._producer, Producer):  # else a bulk load, which checks its messages itself
+                body = prepare_body(body, publish)
+                self._check_size(body, publish, conf.max_message_bytes)
             publish["declare"] = Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)
         if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
             own["compression"] = headers["compression"]
         return result
+
+    def _check_size(self, body: bytes, publish: dict[str, Any], most: int) -> None:
+        """Raise where the scheduler would reject the message: on Redis it measures the whole message as JSON."""
+        size = len(body)
+        if size * 4 // 3 + REST > most and self._producer.connection.transport.driver_type == "redis":
+            size = len(encode_message(build_message(body, publish)))
+        _check_size(size, most)
 
     def _is_transactional(self, task_id: str) -> bool:
         option = self._eta.options.transactional
@@ -215,6 +232,14 @@ class DivertingProducer:
             watch=None if options.watch is None else list(options.watch),
             unique=options.unique,
             on_conflict=options.on_conflict,
+        )
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ArgumentError(
+            f"message must be at most {most:,} bytes (wheel_max_message_bytes), got {size:,}; nothing was sent; store "
+            "the data elsewhere and send its key, or raise the setting for producers and schedulers alike"
         )
 
 

@@ -48,7 +48,7 @@ class ScheduleAnswer:
     """The result of a request for one recurring schedule; true if this request changed it or made an occurrence."""
 
     result: ScheduleWord
-    reason: str = ""  #: of a refusal
+    reason: str = ""  #: of a refusal; or a hint about what was done
     too_late: tuple[datetime, ...] = ()  #: occurrences to withdraw that were dispatched, or may have been
     task_ids: tuple[str, ...] = ()  #: of the occurrences that a trigger or a backfill has made
 

@@ -81,9 +81,8 @@ ORIGIN = Position(0, 0)
 class Message:
     """A delayed message as its producer made it. Nothing here opens its body.
 
-    ``headers`` and ``properties`` are JSON objects as UTF-8 bytes, without the wheel's envelope;
-    ``properties`` holds ``content_type`` and ``content_encoding`` beside the AMQP ones. ``body`` is
-    the serialised (perhaps compressed) body, never decoded.
+    ``headers`` and ``properties`` are JSON objects as UTF-8 bytes, without the wheel's envelope; ``properties`` also
+    holds ``content_type`` and ``content_encoding``. ``body`` is the serialised, perhaps compressed body, never decoded.
     """
 
     envelope_id: str  #: UUID, 36 characters; it makes accepting idempotent
@@ -120,6 +119,7 @@ class Unreadable:
     envelope_id: str  #: derived from the bytes, so that two deliveries of them are one rejection
     reason: str
     raw: bytes = field(repr=False)
+    of: tuple[str, str] = ("", "")  #: name and id of the task, where they can be read
 
 
 @dataclass(slots=True, eq=False)

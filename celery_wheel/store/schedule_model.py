@@ -44,6 +44,11 @@ OCCURRENCE = "wheel_occurrence"
 #: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
 LAST_REVISION = 2**31 - 2
 
+#: Sources of entries of Beat: ``beat_schedule`` and ``add_periodic_task``, and the rows of django-celery-beat.
+BEAT, DJANGO = "beat", "django-celery-beat"
+#: The source of schedules that tasks declare.
+CODE = "code"
+
 #: Reasons of a skip.
 PAUSED, OVERLAPPED, MISSED, EXCLUDED, GAP = "paused", "overlapped", "missed", "excluded", "gap"
 

@@ -1,4 +1,4 @@
-"""The parts of the manual that the code itself writes: tables of settings, metrics, checks, tables, the wheel at work.
+"""The parts of the manual that the code itself writes: tables of settings, objects, metrics, checks, the wheel at work.
 
 ::
 
@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -24,6 +26,10 @@ from celery_wheel.broker.envelope import Envelope
 from celery_wheel.conf import settings
 from celery_wheel.metrics.definitions import METRICS, Kind
 from celery_wheel.operations import doctor
+from celery_wheel.requests.results import CompletionResult
+from celery_wheel.store.audit_model import AuditedRequest
+from celery_wheel.store.model import Gate
+from celery_wheel.store.ports.pages import Detail, NamedHourCount, Names, Settlement, StoppedTask, Task
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page
@@ -127,6 +133,38 @@ def table_of_the_store(name: str, purpose: str) -> str:
     return f"## {name}\n\n{opening}.\n{columns}" + (f"Indexes: {listed}.\n\n" if indexes else "")
 
 
+#: The methods of ``app.wheel`` → the class of their items or results.
+OBJECTS: dict[str, type[Any]] = {
+    "items of `pending`, `history`": Task,
+    "`get`, items of `find`": Detail,
+    "items of `outcomes`": StoppedTask,
+    "items of `batches`": Settlement,
+    "`counts`": Names,
+    "items of `forecast`": NamedHourCount,
+    "items of `gates`": Gate,
+    "items of `audit`": AuditedRequest,
+    "`complete`": CompletionResult,
+}
+
+
+def objects() -> str:
+    """Return the fields of the objects that queries return, each with its comment in the code."""
+    rows = ((method, "; ".join(fields_of(of)).replace("``", "`")) for method, of in OBJECTS.items())
+    return table("returned by | fields", rows)
+
+
+def fields_of(of: type[Any]) -> Iterator[str]:
+    """Yield the fields of a class, then its properties, with their comments."""
+    lines = inspect.getsource(of).splitlines()
+    for node in ast.parse(textwrap.dedent("\n".join(lines))).body[0].body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign):
+            comment = lines[node.lineno - 1].partition("#: ")[2]
+            yield f"`{ast.unparse(node.target)}`" + (f" ({comment})" if comment else "")
+        elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "property" for one in node.decorator_list):
+            said = (ast.get_docstring(node) or "").split("\n")[0].rstrip(".")
+            yield f"`{node.name}`" + (f" ({said[0].lower()}{said[1:]})" if said else "")
+
+
 def calculator() -> str:
     """Return disk and time for some sizes, by the rules of the same page."""
     rules = page("operating.md").split("## Backup")[0]
@@ -194,6 +232,7 @@ def wheel_steps() -> str:
 #: Page and name of each part → the function that writes it.
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_table,
+    ("tasks.md", "objects"): objects,
     ("metrics.md", "metrics"): metrics_table,
     ("checks.md", "system checks"): system_checks,
     ("checks.md", "doctor"): doctor_checks,

@@ -12,9 +12,8 @@ import pytest
 from django_celery_beat.models import PeriodicTask, PeriodicTasks
 
 from celery_wheel.scheduler.sources.django_counts import EVERY_S, RunCounts
-from celery_wheel.scheduler.sources.entry import DJANGO
 from celery_wheel.store import open_store
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import DJANGO, Schedule
 from tests.kit.holder import Holder
 from tests.kit.schedules import occurrence, revision, step
 from tests.periodic.conftest import Tables

@@ -110,7 +110,11 @@ def print_answers(
         results = {name: answer_as_dict(one) for name, one in answers.items()}
         print_json({**{word: counts[word] for word in WORDS}, "results": results, "unavailable": unavailable})
     else:
-        lines = [pair for pair in answers.items() if every or pair[1].result not in GOOD or pair[1].too_late]
+        lines = [
+            pair
+            for pair in answers.items()
+            if every or pair[1].result not in GOOD or pair[1].too_late or pair[1].reason
+        ]
         columns: list[Column[tuple[str, ScheduleAnswer]]] = [
             Column("schedule", lambda pair: pair[0]),
             Column("result", lambda pair: pair[1].result, no_wrap=True),
@@ -145,7 +149,8 @@ def instant_ms(moment: Any) -> int | None:
 
 def _explained(one: ScheduleAnswer) -> str:
     if one.too_late:
-        return f"{format_count(len(one.too_late), 'occurrence')} had been dispatched, or may have been"
+        late = f"{format_count(len(one.too_late), 'occurrence')} had been dispatched, or may have been"
+        return f"{late}; {one.reason}" if one.reason else late
     if one.task_ids:
         more = f", and {len(one.task_ids) - 1:,} more" if len(one.task_ids) > 1 else ""
         return f"task {one.task_ids[0]}{more}" + (f"; {one.reason}" if one.reason else "")

@@ -14,7 +14,7 @@ from celery_wheel.cli.results import request_options
 from celery_wheel.cli.schedules.group import schedules
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
-from celery_wheel.errors import WheelUnavailable
+from celery_wheel.errors import StoreUnusable, WheelUnavailable
 from celery_wheel.values.format import format_utc
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
     every schedule is imported or exists; 3 when some are not, with the reason of each; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    from celery_wheel.operations.schedule_import import READERS, ImportOptions, existing
+    from celery_wheel.operations.schedule_import import READERS, ImportOptions
 
     how = request_options(params.pop("reason") or f"imported from {system}", params.pop("timeout"))
     unavailable = None
@@ -70,7 +70,7 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
                 found.append(one)
                 done(1)
         good = [one for one in found if one.definition is not None]
-        known = existing(wheel.store, [one.name for one in good])
+        known = _known(wheel, [one.name for one in good], dry_run)
         if dry_run:
             answers: Mapping[str, ScheduleAnswer] = {}
         else:
@@ -85,6 +85,19 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
             click.echo(f"Error: {unavailable}", err=True)
     bad = counts["refused"] or counts["not importable"]
     ctx.exit(NO_ANSWER if unavailable is not None else NEEDS_ACTION if bad else 0)
+
+
+def _known(wheel: Wheel, names: Sequence[str], dry_run: bool) -> set[str]:
+    """Return the names that the store has; a dry run needs no store."""
+    from celery_wheel.operations.schedule_import import existing
+
+    try:
+        return existing(wheel.store, names)
+    except StoreUnusable as error:
+        if not dry_run:
+            raise
+        click.echo(f"names are not compared with those of the store: {error}", err=True)
+        return set()
 
 
 def _store(

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 
 from celery_wheel.engine.intake.inbox import Command
@@ -19,6 +20,8 @@ from celery_wheel.engine.state.gates import ALL, Place
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.model import MAX_SEQ, PAUSE, PAUSED, SLOW, Gate, Position
+
+logger = logging.getLogger(__name__)
 
 
 def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
@@ -46,10 +49,34 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
         _build(ctx, work, before, backlogs)
         work.reserve()
     yield "gates closed"
-    yield from work.commit(ctx)
+    if (yield from work.commit(ctx)):
+        for name in [name for name, result in results.items() if result == "done"]:
+            _log(ctx, command, name)
     ctx.wake.set()
     ctx.room.set()
     return True
+
+
+def _log(ctx: Context, command: Command, name: str) -> None:
+    scope, of = place_of(name)
+    over = f" over {command.per_ms / 1_000:g} s" if command.per_ms else ""
+    logger.info(
+        "shard %d: %s is %sd%s%s%s",
+        ctx.shard,
+        "everything" if scope == ALL else f"{scope} {of}",
+        command.kind,
+        over,
+        f" by {command.actor}" if command.actor else "",
+        f": {command.reason}" if command.reason else "",
+        extra={
+            "action": command.kind,
+            "shard": ctx.shard,
+            "gate": name,
+            "per_ms": command.per_ms,
+            "actor": command.actor,
+            "reason": command.reason,
+        },
+    )
 
 
 def _build(ctx: Context, work: UnitOfWork, before: list[Gate], backlogs: dict[int, int]) -> None:

@@ -6,9 +6,9 @@
     replay    rows at or before the offset ─► a lane for rows that may be in their queue already, due now
 
     done        the task is due now
-    too_late    requeue: the task is pending, published or cancelled
+    too_late    requeue: the task is pending, published or cancelled, or its bytes are unreadable
                 replay: the row is pending, in lane STOPPED, or was published a moment ago
-    unknown     the store has no such row, or the row is unreadable bytes without a destination
+    unknown     the store has no such row
 
 Replayed rows are due now, in the order of the command, and delay no other row: their lane is their own. A cancel of a
 replayed row answers ``too_late``, since it may have run; where the broker keeps no offset, replayed rows are marked as

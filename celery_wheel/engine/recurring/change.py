@@ -54,7 +54,18 @@ from celery_wheel.recurring.definition import (
     to_text,
 )
 from celery_wheel.store.model import TaskRow
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Revision, Run, Schedule, Skip, revised
+from celery_wheel.store.schedule_model import (
+    BEAT,
+    CODE,
+    DJANGO,
+    MISSED,
+    PAUSED,
+    Revision,
+    Run,
+    Schedule,
+    Skip,
+    revised,
+)
 from celery_wheel.values.text import text_rule
 
 logger = logging.getLogger(__name__)
@@ -71,6 +82,16 @@ KEEPING = ("create", "restore")
 
 #: The source of requests by users, who may change any schedule.
 API = "api"
+
+#: The places of entries that the scheduler follows, by their source.
+FOLLOWED = {
+    BEAT: "beat_schedule or add_periodic_task",
+    DJANGO: "the tables of django-celery-beat",
+    CODE: "the option wheel_schedule of its task",
+}
+COMES_BACK = (
+    "it comes back when a scheduler starts, or its entry changes: {} still has it; remove it there, or pause it"
+)
 
 #: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
@@ -273,7 +294,8 @@ class _Alteration:
         _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
         self.work.change.removed_schedules.append(self.schedule.id)
         _revised(self.work, self.command, self.schedule)
-        return _done(too_late)
+        where = FOLLOWED.get(self.schedule.source) if self.command.source == API else None
+        return _done(too_late) | ({"reason": COMES_BACK.format(where)} if where else {})
 
     def _withdraw(self, pending: Pending) -> tuple[list[Run], list[int]]:
         """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""

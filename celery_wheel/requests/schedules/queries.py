@@ -28,6 +28,7 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail
 from celery_wheel.store.schedule_model import schedule_before
 from celery_wheel.values.document import json_object
+from celery_wheel.values.format import page_repr
 
 #: The most schedules of a page, and instants of a preview.
 MOST_LISTED, MOST_INSTANTS = 10_000, 10_000
@@ -67,7 +68,7 @@ class Where(TypedDict, total=False):
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScheduleListing:
     """A page of schedules. ``next`` is the ``after`` of the next page; None on the last page."""
 
@@ -76,6 +77,9 @@ class ScheduleListing:
 
     def __iter__(self) -> Iterator[RecurringSchedule]:
         return iter(self.items)
+
+    def __repr__(self) -> str:
+        return page_repr(self.items, self.next)
 
 
 class ScheduleQueries:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ _DURATIONS = {"catch_up_ms": "catch_up_window", "max_runtime_ms": "max_runtime",
 _POLICIES = ("catch_up", "overlap", "jitter_by")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RecurringSchedule:
     """A recurring schedule, as ``get``, ``list`` and ``history`` return it."""
 
@@ -46,7 +46,12 @@ class RecurringSchedule:
     broken: bool  #: the schedule does not run, for the reason in ``note``
     note: str
     since: datetime | None  #: paused or broken: no instant after this one has run
-    definition: str = field(repr=False)  #: JSON, as stored
+    definition: str  #: JSON, as stored
+
+    def __repr__(self) -> str:
+        """Without arguments, as the repr of a task."""
+        state = "broken" if self.broken else "paused" if self.paused else f"next {self.next_at or 'none'}"
+        return f"<schedule {self.name!r} of {self.task}: {state}, source {self.source}>"
 
 
 @dataclass(frozen=True, slots=True)

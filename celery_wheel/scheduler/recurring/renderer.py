@@ -104,6 +104,8 @@ class ScheduleRenderer:
         return self._apply_entry is not None and self._apply_entry.watches(schedule)
 
     def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        if definition.call.task not in self._app.tasks:
+            self._warn_unknown(definition.call.task)
         task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
@@ -132,14 +134,6 @@ class ScheduleRenderer:
     def _call(self, definition: Definition, due: DueTime, task_id: str, header: dict[str, Any]) -> TaskCall:
         found = definition.call
         task = self._app.tasks.get(found.task)
-        if task is None and found.task not in self._unknown:
-            self._unknown.add(found.task)
-            logger.warning(
-                "task %s is not registered in this scheduler: schedules send it by its name, and a worker that does "
-                "not know it rejects it",
-                found.task,
-                extra={"action": "unknown_task", "task": found.task},
-            )
         options = dict(found.options)
         options["headers"] = {**options.get("headers", {}), **header}
         expires = options.get("expires", getattr(task, "expires", None))
@@ -147,6 +141,16 @@ class ScheduleRenderer:
             # As a time: an occurrence may be made long before or after it is due.
             options["expires"] = _EPOCH + timedelta(microseconds=due.at_us) + timedelta(seconds=expires)
         return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, found.wheel.get("key"))
+
+    def _warn_unknown(self, task: str) -> None:
+        if task not in self._unknown:
+            self._unknown.add(task)
+            logger.warning(
+                "task %s is not registered in this scheduler: schedules send it by its name, and a worker that does "
+                "not know it rejects it",
+                task,
+                extra={"action": "unknown_task", "task": task},
+            )
 
     def close(self) -> None:
         self._renderer.close()

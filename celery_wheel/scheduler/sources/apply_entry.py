@@ -25,8 +25,7 @@ from celery.schedules import crontab, schedule, solar
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, RRule, Solar
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.scheduler.sources.entry import BEAT, DJANGO
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import BEAT, DJANGO, Schedule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -22,10 +22,11 @@ from celery.beat import Scheduler
 from celery_wheel.conf import Conf
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.beat_entries import EntryListing, entry_of
-from celery_wheel.scheduler.sources.declared import CODE, declared_entries
+from celery_wheel.scheduler.sources.declared import declared_entries
 from celery_wheel.scheduler.sources.django_tables import FollowedTables, tables_and_counts
-from celery_wheel.scheduler.sources.entry import BEAT, DJANGO, EntrySource, SourceEntry, is_of_base, of_base
+from celery_wheel.scheduler.sources.entry import EntrySource, SourceEntry, is_of_base, of_base
 from celery_wheel.scheduler.sources.sources import Periodic, Sources
+from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
 from celery_wheel.values.text import text_rule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

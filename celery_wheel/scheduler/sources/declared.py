@@ -22,9 +22,6 @@ from celery_wheel.requests.schedules.definitions import definition_of
 from celery_wheel.scheduler.sources.entry import SourceEntry, broken
 from celery_wheel.values.text import text_rule
 
-#: The source of declared schedules.
-CODE = "code"
-
 #: The option of a task, which Celery keeps as an attribute.
 OPTION = "wheel_schedule"
 

@@ -29,7 +29,8 @@ from typing import Any
 
 from celery_wheel.scheduler.sources.django_reader import PAGE, TableTask, TaskReader
 from celery_wheel.scheduler.sources.django_rows import TaskColumns, at_ms, is_over
-from celery_wheel.scheduler.sources.entry import DJANGO, EntryChanges
+from celery_wheel.scheduler.sources.entry import EntryChanges
+from celery_wheel.store.schedule_model import DJANGO
 
 logger = logging.getLogger(__name__)
 

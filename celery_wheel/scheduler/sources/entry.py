@@ -10,9 +10,6 @@ from typing import Any, Protocol
 
 from celery_wheel.recurring.definition import BASE, BROKEN
 
-#: Names of sources, as in ``Schedule.source``.
-BEAT, DJANGO = "beat", "django-celery-beat"
-
 Document = dict[str, Any]
 
 #: The beginning of a rule of days: the only part of one that depends on the anchor.

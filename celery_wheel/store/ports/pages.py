@@ -12,11 +12,12 @@ Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from celery_wheel.store.model import MAX_SEQ, STOPPED, LaneState, Position
-from celery_wheel.values.format import format_utc
+from celery_wheel.values.format import format_utc, page_repr
 
 #: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)
@@ -25,7 +26,7 @@ END = Position(2**62, MAX_SEQ)
 ALL_BYTES = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Task:
     """A message without its bytes."""
 
@@ -55,18 +56,24 @@ class Task:
         """The time between its eta and its dispatch."""
         return None if self.dispatched_ms is None else self.dispatched_ms - self.eta_ms
 
+    def __repr__(self) -> str:
+        when = f"due {format_utc(self.due_ms)}"
+        if self.dispatched_ms is not None:
+            when = f"dispatched {format_utc(self.dispatched_ms)}"
+        return f"<{self.task} {self.task_id}: {when}, queue {self.target!r}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StoppedTask:
     """An outcome with the message that it is of."""
 
     id: int
     shard: int
     timer_id: int
-    kind: str
+    kind: str  #: ``rejected``, ``cancelled``, ``expired``, ``parked`` or ``moved``
     reason: str
     actor: str
-    at_ms: int
+    at_ms: int  #: of the outcome
     task_id: str
     task: str
     target: str
@@ -82,6 +89,9 @@ class StoppedTask:
     def position(self) -> Position:
         """The line's place on a page, by the time of the outcome."""
         return Position(self.at_ms, self.id)
+
+    def __repr__(self) -> str:
+        return f"<{self.task} {self.task_id}: {self.kind} {format_utc(self.at_ms)}, {self.reason!r}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +132,18 @@ class HasPosition(Protocol):
 T = TypeVar("T", bound=HasPosition)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Page(Generic[T]):
     """``next`` is the ``after`` (or ``before``) of the next page; None on the last page."""
 
     items: list[T]
     next: Position | None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        return page_repr(self.items, self.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +180,8 @@ class Detail:
     last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
     """
 
-    task: Task
-    state: str
+    task: Task  #: as an item of ``pending``
+    state: str  #: ``pending``, ``in doubt``, ``dispatched``, or the kind of its last outcome
     blocked_by: str | None  #: the destination or the gate that holds it back
     exchange: str
     exchange_type: str
@@ -175,7 +191,7 @@ class Detail:
     headers: bytes
     properties: bytes
     body: bytes
-    outcomes: list[StoppedTask]
+    outcomes: list[StoppedTask]  #: as items of ``outcomes``
     lane: LaneState | None  #: None where the message is in no lane, because it was stopped
     dispatches_ms: list[int]  #: of the settlements around its position: the first dispatch, then repeated ones
 
@@ -205,8 +221,8 @@ class NamedHourCount:
 class Names:
     """The queues and the tasks that have pending tasks, with their number."""
 
-    queues: dict[str, int]
-    tasks: dict[str, int]
+    queues: dict[str, int]  #: name → number of pending tasks
+    tasks: dict[str, int]  #: the same
 
 
 class ShardLanes(NamedTuple):

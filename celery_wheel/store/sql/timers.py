@@ -22,9 +22,6 @@ from celery_wheel.store.route import Route
 from celery_wheel.store.sql.catalogue import Packed
 from celery_wheel.store.sql.ids import task_ids_to_bytes, uuids_to_bytes
 
-#: The route of unreadable bytes: they have no task and no destination.
-NOWHERE = Route.make("", "", "", "", None, None, None)
-
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
 _OF_MESSAGE = ("eta_ms", "key", "expires_ms", "created_ms", "size", "misfire_ms")
 
@@ -41,7 +38,7 @@ def plain(change: Change) -> list[bytes]:
 
 def routes(change: Change) -> list[Route]:
     found = [Route.of(row.message) for row in change.rows] + [new.block.route for new in change.blocks]
-    return [*found, NOWHERE] if change.rejects else found
+    return found + [_nowhere(one) for one in change.rejects]
 
 
 def tuples(
@@ -57,7 +54,7 @@ def tuples(
         found += zip(*[columns[name] for name in names], strict=False)  # constants are repeated without an end
         start = end
     for reject in change.rejects:
-        row = _of_reject(reject) | {"route": route_ids[NOWHERE], "shard": shard}
+        row = _of_reject(reject) | {"route": route_ids[_nowhere(reject)], "shard": shard}
         found.append(tuple([row[name] for name in names]))
     return found
 
@@ -96,11 +93,19 @@ def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
     return {"envelope_id": as_bytes, "task_id": as_bytes if same else task_ids_to_bytes(task_ids)}
 
 
+def _nowhere(reject: NewReject) -> Route:
+    """Return the route of unreadable bytes: they have no destination."""
+    return Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
+
+
 def _of_reject(reject: NewReject) -> _Columns:
     """Return the row at (accepted_ms, id) of lane STOPPED."""
     at_ms, message = reject.accepted_ms, join(b"", b"", reject.unreadable.raw)
     instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
     place = {"id": reject.id, "lane": STOPPED, "seq": reject.id}
-    ids = {"envelope_id": uuids_to_bytes([reject.unreadable.envelope_id])[0], "task_id": task_ids_to_bytes([""])[0]}
+    ids = {
+        "envelope_id": uuids_to_bytes([reject.unreadable.envelope_id])[0],
+        "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
+    }
     content = {"packing": PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
     return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}

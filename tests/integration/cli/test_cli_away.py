@@ -52,3 +52,16 @@ def test_a_folder_that_does_not_exist_is_one_line_and_no_task_is_moved(tmp_path:
         done = run(app, "drain", "--file", str(tmp_path / "tasks.jsonl"), "--yes")
         assert done.exit_code == 0, done.output
         assert "1 task and 0 schedules; left in the store: 0 and 0" in done.stdout
+
+
+def test_a_dry_run_of_an_import_needs_no_store(tmp_path: Path) -> None:
+    app = Celery("away", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
+    app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    (tmp_path / "crontab").write_text("30 2 * * * /bin/true\n")
+    arguments = ("schedules", "import", "--from", "crontab", "--file", f"{tmp_path}/crontab", "--task", "shell")
+    found = run(app, *arguments, "--dry-run")
+    assert found.exit_code == 0, found.output
+    assert "1 created: nothing was changed (--dry-run)" in found.stdout
+    assert "there is no store at" in found.stderr
+    assert not (tmp_path / "wheel.sqlite3").exists()
+    assert run(app, *arguments).exit_code == 1

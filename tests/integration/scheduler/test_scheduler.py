@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.errors import ArgumentError
 from celery_wheel.store.packing import split
 from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
@@ -142,7 +143,7 @@ def test_unreadable_messages_are_rejected_and_the_loop_goes_on(stack: Stack) -> 
     bad.append(json.dumps({**message, "body": "A" * (10 * 2**20)}).encode())
     for raw in bad:
         stack.redis.lpush("wheel.0", raw)
-    stack.beat()
+    beat = stack.beat()
     ids = stack.send(0.2)
     wait_until(lambda: stack.dispatched() == good + ids, "later messages are dispatched")
     wait_until(lambda: not stack.redis.llen("wheel.0"), "the wheel queue is empty")
@@ -154,6 +155,26 @@ def test_unreadable_messages_are_rejected_and_the_loop_goes_on(stack: Stack) -> 
     connection.close()
     assert sorted(split(message).body for message, _ in kept) == sorted(bad)
     assert all(reason for _, reason in kept)
+    wait_until(lambda: beat.said().count("rejected messages (unreadable): ") > 0, "the log says so")
+    assert beat.said().count("rejected messages (unreadable): ") < len(bad) / 2
+
+
+def test_a_message_over_the_limit_is_refused_or_rejected_with_its_name_and_id(stack: Stack) -> None:
+    stack.change(wheel_max_message_bytes=100_000)
+    stack.app.conf.wheel_max_message_bytes = 100_000
+    with pytest.raises(ArgumentError, match=r"at most 100,000 bytes \(wheel_max_message_bytes\), got 1"):
+        stack.app.send_task("t", ("x" * 80_000,), countdown=60)
+    assert stack.redis.llen("wheel.0") == 0
+    stack.app.send_task("t", ("x" * 70_000,), countdown=60, task_id="small")
+    stack.app.conf.wheel_max_message_bytes = 10**6  # a producer with other settings than the scheduler
+    stack.app.send_task("t", ("x" * 80_000,), countdown=60, task_id="large")
+    stack.beat()
+    wait_until(lambda: stack.redis.llen("wheel.0") == 0 and stack.holders(), "the messages are accepted")
+    found = {name: stack.app.wheel.get(name) for name in ("small", "large")}
+    assert {name: one.state for name, one in found.items()} == {"small": "pending", "large": "rejected"}
+    assert found["large"].task.task == "t"
+    assert "at most 100,000 bytes" in found["large"].outcomes[0].reason
+    assert stack.app.wheel.requeue("large") == stack.app.wheel.cancel("large") == "too_late"
 
 
 def test_redis_away_and_back_loses_nothing(stack: Stack) -> None:

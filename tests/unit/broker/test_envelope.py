@@ -272,6 +272,7 @@ def test_a_message_that_is_too_large_is_not_parsed() -> None:
     found = QueuedMessageReader(max_message_bytes=len(data) - 1).decode(data)
     assert isinstance(found, Unreadable)
     assert found.reason == f"message must be at most {len(data) - 1:,} bytes, got {len(data):,}"
+    assert found.of == (envelope().task, envelope().task_id)
     assert isinstance(QueuedMessageReader(max_message_bytes=len(data)).decode(data), Message)
 
 

@@ -123,6 +123,21 @@ def test_everything_can_be_paused(held: Rig) -> None:
     assert held.pushed == ["a", "b"]
 
 
+def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "celery_wheel.engine.commands.gates"):
+        command(held, "pause", "queue:mail")
+        command(held, "resume", "queue:mail", per_ms=60_000)
+        command(held, "pause", "all:")
+        command(held, "resume", "task:unknown")
+    said = [(vars(line)["action"], vars(line)["gate"], vars(line)["per_ms"]) for line in caplog.records]
+    assert said == [("pause", "queue:mail", None), ("resume", "queue:mail", 60_000), ("pause", "all:", None)]
+    assert [line.getMessage().split(" by ")[0] for line in caplog.records] == [
+        "shard 0: queue mail is paused",
+        "shard 0: queue mail is resumed over 60 s",
+        "shard 0: everything is paused",
+    ]
+
+
 def test_a_pause_outlives_its_holder(held: Rig) -> None:
     command(held, "pause", "queue:celery")
     held.send("a", 0)

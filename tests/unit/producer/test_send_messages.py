@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from kombu.utils.json import dumps
 
+from celery_wheel.errors import ArgumentError
 from tests.unit.producer.memory_broker import Broker, dispatched_form, read_message, run
 
 NEVER = datetime.max  # noqa: DTZ901  # people write it for "never"
@@ -166,3 +167,17 @@ def test_an_envelope_that_a_worker_of_a_wheel_queue_resends_is_replaced(add: Any
     stale = json.loads(raw)["headers"]["wheel"]
     add.apply_async((1, 2), countdown=60, headers={"wheel": stale})
     assert "wheel" not in json.loads(broker.one_waiting().headers)
+
+
+@pytest.mark.parametrize("call", ["plain", "compressed", "pickled"])
+def test_a_message_that_the_scheduler_would_reject_for_its_size_is_refused_here(
+    make_app: Callable[..., Any], broker: Broker, call: str
+) -> None:
+    options, data = {"countdown": 60, **CALLS[call]}, "".join(map(chr, range(33, 120))) * 50
+    make_app().send_task("proj.touch", (data,), **options)
+    size = len(broker.one_waiting().body)
+    make_app(wheel_max_message_bytes=size).send_task("proj.touch", (data,), **options)
+    assert len(broker.one_waiting().body) == size
+    with pytest.raises(ArgumentError, match=rf"at most {size - 1:,} bytes \(wheel_max_message_bytes\), got {size:,}"):
+        make_app(wheel_max_message_bytes=size - 1).send_task("proj.touch", (data,), **options)
+    assert broker.waiting() == []

@@ -11,7 +11,7 @@ from celery import chain, chord, group, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from celery_wheel.errors import WheelError
+from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.testing import VirtualWheel
 from tests.unit.testing.conftest import names
 
@@ -258,7 +258,9 @@ def test_a_task_without_a_queue_is_skipped_with_the_reason(wheel: VirtualWheel, 
 def test_a_message_that_is_too_large_for_the_wheel_is_skipped_with_the_reason(make_app: Callable[..., Any]) -> None:
     app = make_app(wheel_max_message_bytes=10_000)
     with VirtualWheel(app) as wheel:
-        result = app.tasks["proj.add"].apply_async(("x" * 20_000, 1), countdown=5)
+        with pytest.raises(ArgumentError, match="at most 10,000 bytes"):
+            app.tasks["proj.add"].apply_async(("x" * 20_000, 1), countdown=5)
+        result = app.tasks["proj.add"].apply_async(("x" * 9_000, 1), countdown=5)  # larger with its headers
         assert wheel.run_all() == []
         (skipped,) = wheel.skipped
         assert (skipped.id, "at most 10,000 bytes" in skipped.reason) == (result.id, True)

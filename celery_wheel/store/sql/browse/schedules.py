@@ -121,7 +121,7 @@ class ScheduleViews:
                 instant_ms=row.instant_ms,
                 timer_id=id_,
                 task_id=task.task_id,
-                due_ms=task.due_ms,
+                due_ms=task.eta_ms,  # a position may be later: a task that is accepted late follows those before it
                 state=states[id_],
                 dispatched_ms=times.get(id_),
                 ended_ms=row.ended_ms,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -55,9 +58,65 @@ def test_a_task_that_its_module_does_not_have_is_refused(app: Any, schedules: Sc
 
 
 @pytest.mark.parametrize("task", ["billing.tasks.charge", "shop.charge", "charge", "shop.tasks.more.report"])
-def test_a_task_of_other_workers_is_sent_by_its_name(app: Any, schedules: Schedules, task: str) -> None:
+def test_a_task_of_other_workers_is_sent_by_its_name(
+    app: Any, schedules: Schedules, task: str, caplog: pytest.LogCaptureFixture
+) -> None:
     app.task(run, name="shop.tasks.report", shared=False)
     assert schedules.create("report", NINE, task) == DONE
+    (line,) = [line for line in caplog.records if vars(line).get("action") == "unknown_task"]
+    assert line.getMessage().startswith(f"task {task} is not registered in this app: it is sent by its name")
+
+
+@pytest.fixture
+def unimported(app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tasks in a module that the app imports in its workers, and that this process has not imported."""
+    text = "from celery import shared_task\n@shared_task(name='late_tasks.report')\ndef report(): ...\n"
+    (tmp_path / "late_tasks.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    app.conf.imports = ["late_tasks"]
+    yield
+    sys.modules.pop("late_tasks", None)
+
+
+@pytest.mark.usefixtures("unimported")
+def test_a_name_is_judged_alike_in_a_process_that_has_not_imported_the_tasks(
+    app: Any, schedules: Schedules, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ArgumentError, match=r"did you mean late_tasks.report\?"):
+        schedules.create("report", NINE, "late_tasks.reprot")
+    assert schedules.create("report", NINE, "late_tasks.report") == DONE
+    assert [line for line in caplog.records if vars(line).get("task") == "late_tasks.report"] == []
+
+
+def test_modules_that_cannot_be_imported_are_named_and_refuse_no_name(
+    app: Any, schedules: Schedules, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.conf.imports = ["no_such_module_of_tasks"]
+    assert schedules.create("report", NINE, "no_such_module_of_tasks.report") == DONE
+    (line,) = [line for line in caplog.records if vars(line).get("action") == "unknown_task"]
+    assert "cannot be imported here: ModuleNotFoundError" in line.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [("beat", "beat_schedule"), ("django-celery-beat", "the tables of"), ("code", "wheel_schedule"), ("billing", "")],
+)
+def test_a_deleted_schedule_that_comes_back_says_so(schedules: Schedules, source: str, place: str) -> None:
+    schedules.create("report", NINE, "app.report", source=source)
+    found = schedules.delete("report")
+    assert found.result == "done"
+    assert (place in found.reason, "comes back" in found.reason) == (True, bool(place))
+
+
+def test_a_page_is_shown_by_its_first_items(schedules: Schedules) -> None:
+    one = {"recurrence": NINE, "task": "app.report", "args": ["secret"]}
+    schedules.create_many({f"report-{n}": one for n in range(5)})
+    page = schedules.list()
+    first = "<schedule 'report-0' of app.report: next 2030-11-21 08:00:00+00:00, source api>"
+    assert repr(page).startswith(f"<page of 5: {first} <")
+    assert repr(page).endswith("source api> …; next=None>")
+    assert "secret" not in repr(page)
+    assert repr(schedules.list(prefix="nothing")) == "<page of 0; next=None>"
 
 
 def test_a_name_is_created_once_unless_it_is_to_be_updated(schedules: Schedules) -> None:

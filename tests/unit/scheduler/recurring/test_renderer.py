@@ -211,6 +211,15 @@ def test_a_changed_apply_entry_makes_the_message(app: Any, broker: Broker, optio
     assert not broker.raw("wheel.0")
 
 
+def test_an_unknown_task_is_in_the_log_too_where_an_apply_entry_makes_the_message(
+    app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    render = Rendering(app, Publishing(app), task="other.report")
+    render()
+    render()
+    assert [vars(line)["task"] for line in caplog.records] == ["other.report"]
+
+
 def test_a_schedule_that_it_does_not_watch_is_left_to_the_template(app: Any) -> None:
     assert "trace" not in headers(Rendering(app, Publishing(app, times=-1))())
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from celery_wheel import Celery
-from celery_wheel.scheduler.sources.entry import BEAT, EntryChanges, SourceEntry
+from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry
 from celery_wheel.scheduler.sources.follower import Follower
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import BEAT, Schedule
 from celery_wheel.testing import VirtualWheel
 
 NOW = datetime(2030, 11, 20, 12, tzinfo=UTC)

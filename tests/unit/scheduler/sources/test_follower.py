@@ -106,7 +106,7 @@ def test_an_entry_that_the_wheel_has_not_run_goes_back_as_it_came(rig: FollowerR
 def test_a_name_of_another_source_is_a_clash_that_harms_no_other_entry(
     rig: FollowerRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig.app.wheel.schedules.create("b", 5, "app.own")
+    rig.app.wheel.schedules.create("b", 5, "app.own", check_task=False)
     with caplog.at_level(logging.ERROR):
         rig.follow(a=entry(), b=entry(), c=entry())
     assert rig.stored("b").source == "api"
