@@ -116,7 +116,7 @@ def test_a_request_without_an_answer_is_withdrawn(stack: Stack) -> None:
     [task_id] = stack.send(0.5)
     process.kill()
     with pytest.raises(
-        WheelUnavailable, match=r"no scheduler answered for shard 0 within 0\.2 s.*withdrawn.*celery beat"
+        WheelUnavailable, match=r"no scheduler answered for shard 0 within 0\.2 s.*withdrawn.*celery -A proj beat"
     ):
         stack.app.wheel.cancel(task_id, timeout=0.2)
     stack.beat()
