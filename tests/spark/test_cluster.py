@@ -105,12 +105,12 @@ def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, half: Ha
 def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(spark: SparkSession, half: HalfDone) -> None:
     """A part of the second micro-batch was written."""
     store = half.streamed
-    [first, (number, state, _)] = micro_batches(store)
+    [first, (number, state, run)] = micro_batches(store)
     assert (first, number, state) == ((0, COMMITTED, 1), 1, OPEN)
     numbers = test_stream_write.numbers
     assert numbers(store) == [*range(40)], "nothing of the open micro-batch is visible"
     start(spark, killed.url(half.folder, "streamed"), half.folder, parts=3).awaitTermination()  # not its two parts
-    assert [(number, state) for number, state, _ in micro_batches(store)] == [(0, COMMITTED), (1, COMMITTED)]
+    assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, run + 1)]
     assert numbers(store) == [*range(80)]
 
 
