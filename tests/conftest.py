@@ -71,7 +71,6 @@ FIRST = (
     "tests/integration",
     "tests/browser",
     "tests/spark/test_cluster",
-    "tests/spark/test_killed_driver",
     "tests/spark/test_docs_jobs",
 )
 
@@ -89,7 +88,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         elif any(fixture.scope == "module" for found in fixtures.values() for fixture in found):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     yield
+    _name_groups(items)
     items.sort(key=lambda item: [item.nodeid.startswith(folder) for folder in FIRST], reverse=True)
+
+
+def _name_groups(items: list[pytest.Item]) -> None:
+    """Name the group of a test at the end of its id, where the controller of pytest-xdist looks for it.
+
+    pytest-xdist 3.8 writes it into ``_nodeid``, which pytest reads no more since 9.2: all groups were ignored, and each
+    process made the fixtures of each module.
+    """
+    for item in items:
+        groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
+        if groups and getattr(item.config.option, "loadgroup", False) and "@" not in item.nodeid.rpartition("]")[2]:
+            own: Any = item
+            own._id = own._id.parse(f"{item.nodeid}@{'_'.join(groups)}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,6 +12,9 @@
 ``session`` returns the running session, if there is one, with ALWAYS set. It is then the active session of the calling
 thread, which a write needs: Spark looks there for a data source in Python. In each thread of your own that writes, call
 ``session()`` first, or write with ``celery_wheel.pipeline.tables.write``.
+
+``session`` registers the data source, too. Spark looks for data sources once in the life of a driver: where the Python
+that looks is killed, Spark would know none until its end, and a stream that restarts in this driver could not start.
 """
 
 from __future__ import annotations
@@ -74,6 +77,8 @@ def session(
         raise SettingError(HOW_TO_INSTALL)
     from pyspark.sql import SparkSession
 
+    from celery_wheel.pipeline.source import WheelDataSource
+
     config = {**ALWAYS, **(settings or {})}
     builder = SparkSession.builder.appName(name)
     if remote or (not master and os.environ.get("SPARK_REMOTE")):
@@ -90,6 +95,7 @@ def session(
     spark = builder.getOrCreate()
     for key in ALWAYS:
         spark.conf.set(key, config[key])
+    spark.dataSource.register(WheelDataSource)
     activate(spark)
     return spark
 

@@ -3,29 +3,37 @@
 Each plan of a read, each write and each function in Python needs a worker, some of them several. Spark's own daemon
 leaves the imports to the worker, and lets it import PySpark from an archive, of which Python keeps no bytecode: that
 takes up to two seconds of a core. ``program`` makes the Python that starts PySpark's modules by way of this one.
+
+::
+
+    program(folder)                      workers have celery-wheel and all that it imports
+    program(folder, forget=CODE)         workers import celery-wheel themselves, from where Spark says that it is
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
 import runpy
 import sys
 from pathlib import Path
 
 SCRIPT = """#!/bin/sh
-case "$2" in pyspark.*) shift; set -- -m tests.spark.daemon "$@";; esac
+export WHEEL_DAEMON_FORGETS='{forget}'
+case "$2" in pyspark.*) shift; set -- {daemon} "$@";; esac
 exec {python} "$@"
 """
+CODE = "celery_wheel pyspark_wheel"
 
 READING = ("pyspark_wheel", "celery_wheel.pipeline.source.read", "celery_wheel.pipeline.source.stream")
 WRITING = ("celery_wheel.pipeline.source.write", "celery_wheel.pipeline.source.stream_write", "pandas")
 
 
-def program(folder: Path) -> str:
+def program(folder: Path, forget: str = "") -> str:
     """Write the program into a folder; returns its path, which is for the variable ``PYSPARK_PYTHON``."""
     path = folder / "python"
-    path.write_text(SCRIPT.format(python=sys.executable))
+    path.write_text(SCRIPT.format(python=sys.executable, daemon=__file__, forget=forget))
     path.chmod(0o755)
     return str(path)
 
@@ -33,11 +41,15 @@ def program(folder: Path) -> str:
 def prepare(worker: str) -> None:
     for module in (worker, *READING, *(WRITING if "write" in worker or worker == "pyspark.worker" else ())):
         importlib.import_module(module)
+    forget = os.environ["WHEEL_DAEMON_FORGETS"].split()
+    for name in [name for name in sys.modules if name.partition(".")[0] in forget]:
+        del sys.modules[name]
     gc.freeze()  # a worker collects garbage after every task, which takes as long as there are objects
 
 
 if __name__ == "__main__":
-    sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
+    # As of a module that is started by -m: the working folder first, not that of this file.
+    sys.path[:] = [os.getcwd(), *(path for path in sys.path[1:] if not path.endswith(".zip"))]
     del sys.argv[0]  # now as if the module had been started by itself
     if sys.argv[0] == "pyspark.daemon":
         prepare(sys.argv[1])

@@ -154,7 +154,7 @@ def test_the_column_retries_identifies_messages(spark: SparkSession, tmp_path: P
     arguments = ["--scheduled", scheduled, "--dispatched", dispatched, "--executed", executed, "--output", output]
     CliRunner().invoke(main, ["reconcile", *arguments])
     found = [(row["task_id"], row["finding"]) for row in JobResults(output).rows("findings")]
-    assert found == [("a", "dispatched_twice"), ("b", "duplicated")]
+    assert found == [("a", "dispatched_twice"), ("b", "duplicated"), ("b", "lost_by_worker")]
 
 
 def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:

@@ -34,3 +34,11 @@ def test_every_process_that_a_suite_leaves_running_is_of_the_kit() -> None:
     text = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)}
     users = {path.relative_to(TESTS).parts[0] for path, found in text.items() if "Popen(" in found}
     assert users == {"kit", "benchmarks"}
+
+
+@pytest.mark.xdist_group("together")
+@pytest.mark.parametrize("name", ["a", "with a / and an @"])
+def test_the_id_of_a_test_ends_with_its_group(request: pytest.FixtureRequest, name: str) -> None:
+    """Where pytest-xdist looks for it. Without it, a group has no effect, and nothing else fails."""
+    is_grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith(f"[{name}]@together" if is_grouped else f"[{name}]")

@@ -3,13 +3,14 @@
 ::
 
     scheduled ─┐                        lost                    expected, and never dispatched (or never ran)
-    dispatched ┼─► findings, by task    lost_by_worker          dispatched, and never ran
+    dispatched ┼─► findings, by task    lost_by_worker          dispatched, and never ran; either of any message
     executed  ─┘   and kind             duplicated              ran as several messages, and no second one is marked
                                         repeated                ran as several messages, and all but one are marked
                                         unproven                ran as several messages, which may be retries: no log
                                                                 has ``retries``, and as many were dispatched
                                         dispatched_twice        occurs twice in the log of dispatches
                                         early, late             before its eta; more than --late after it
+                                        wrong_queue             ran from a queue that no message was scheduled for
                                         ran_though_cancelled    its cancel was answered ``done``
                                         unknown                 ran without being scheduled
 
@@ -20,10 +21,10 @@
 
 Columns of the logs, as JSON lines or Parquet; those in brackets are optional (``inputs`` has the forms of an instant):
 
-    scheduled   task_id [eta] [cancelled] [in_doubt: its sending failed with an unknown result] [retries]
+    scheduled   task_id [eta] [cancelled] [in_doubt: its sending failed with an unknown result] [retries] [queue]
     dispatched  task_id [retries]: a line for each dispatch. Or --store / --input: the wheel's own history and pending
     executed    task_id started [wheel_redelivered: the header was set] [redelivered: by the broker, to another worker]
-                [delivery: identifies the message] [eta] [retries]
+                [delivery: identifies the message] [eta] [retries] [queue]
 
 A task is expected to run if it was scheduled, is not in doubt, cancelled or pending, and has no other outcome (expired,
 rejected, parked). The broker delivers a message again after its worker died: that is redelivered, and no finding.
@@ -32,7 +33,8 @@ later eta counts.
 
 A retried task keeps its id, and each retry is one more message. ``retries`` (Celery's ``request.retries``) in the log
 of executed tasks identifies them. Without it, a retry and a task that was published twice look the same: both are
-``unproven`` where they ran no more often than they were dispatched. Early and late apply to the first run.
+``unproven`` where they ran no more often than they were dispatched. Early and late apply to the first run. A task that
+ran is lost, too, where one of its messages is: more of them are known by their ``retries``, or by the store, than came.
 
 An unreadable line counts as a finding, too: without it the proof is incomplete.
 """
@@ -67,6 +69,7 @@ KINDS = (
     "dispatched_twice",
     "early",
     "late",
+    "wrong_queue",
     "ran_though_cancelled",
     "unknown",
 )
@@ -84,7 +87,14 @@ OPTIONS = (
     click.option("--allow", multiple=True, type=click.Choice([*KINDS, REJECTED]), help="Finding that does not fail."),
 )
 
-SCHEDULED = {"task_id": "text", "eta": "instant", "cancelled": "flag", "in_doubt": "flag", "retries": "number"}
+SCHEDULED = {
+    "task_id": "text",
+    "eta": "instant",
+    "cancelled": "flag",
+    "in_doubt": "flag",
+    "retries": "number",
+    "queue": "text",
+}
 DISPATCHED = {"task_id": "text", "retries": "number"}
 EXECUTED = {
     "task_id": "text",
@@ -94,8 +104,9 @@ EXECUTED = {
     "redelivered": "flag",
     "delivery": "text",
     "retries": "number",
+    "queue": "text",
 }
-HISTORY = "id long, task_id string, eta timestamp, outcome string"
+HISTORY = "id long, task_id string, queue string, eta timestamp, outcome string"
 #: Outcomes after which a task is not expected to run.
 FINAL = ("cancelled", "expired", "rejected", "parked")
 PENDING = "pending"
@@ -111,16 +122,15 @@ def audit(
 ) -> DataFrame:
     """Return a row for each task, joined from the three logs; ``excused`` ids are pending or have a final outcome.
 
-    ``retries`` may be absent. The wheel's own history has ``id`` instead, which identifies the message.
+    ``retries`` and ``queue`` may be absent. The wheel's own history has ``id``, which identifies the message.
     """
     tasks = _expectations(scheduled).join(_runs(executed), "task_id", "full")
     if dispatched is not None:
-        message = f.coalesce(_optional(dispatched, "id"), _optional(dispatched, "retries"), f.lit(0))
-        counts = f.count("*").alias("dispatches"), f.count_distinct(message).alias("sent")
-        tasks = tasks.join(dispatched.groupBy("task_id").agg(*counts), "task_id", "full")
+        tasks = tasks.join(_dispatches(dispatched), "task_id", "full")
     else:
         null = f.lit(None).cast("long")
-        tasks = tasks.withColumns({"dispatches": null, "sent": null})
+        ran = f.coalesce("attempts", "arrivals")
+        tasks = tasks.withColumns({"dispatches": null, "sent": null, "sent_retries": null, "sent_messages": ran})
     if excused is not None:
         tasks = tasks.join(excused.select("task_id").distinct().withColumn("excused", f.lit(True)), "task_id", "left")
     else:
@@ -139,19 +149,24 @@ def audit(
 def findings(audited: DataFrame, late_ms: int | None = None, clock_ms: int = 2) -> DataFrame:
     """Return (task_id, finding, eta, started, dispatches, messages): a row for each task and kind."""
     expected = f.col("scheduled") & ~f.col("cancelled") & ~f.col("in_doubt") & ~f.col("excused")
-    permitted = f.coalesce("attempts", f.lit(1))
+    # An attempt of which the log has the redelivery alone counts no message, and permits none.
+    permitted = f.when(f.col("attempts").isNull(), 1).otherwise(f.col("own_attempts"))
     several = f.coalesce(f.col("messages") > permitted, f.lit(False))
     marked = f.col("marks") >= f.col("messages") - permitted
     unproven = f.col("attempts").isNull() & f.coalesce(f.col("messages") <= f.col("sent"), f.lit(False))
+    # One message of a task that ran. A comparison with an unknown number, which is null, finds nothing.
+    unsent = f.col("scheduled_retries") > f.col("sent_messages")
+    absent = (f.col("sent_retries") > f.col("attempts")) | (f.col("sent_messages") > f.col("arrivals"))
     conditions: dict[str, Column] = {
-        "lost": expected & ~f.col("arrived"),
-        "lost_by_worker": expected & f.col("arrived") & ~f.col("ran"),
+        "lost": expected & (~f.col("arrived") | unsent),
+        "lost_by_worker": expected & f.col("arrived") & (~f.col("ran") | absent),
         "duplicated": several & ~unproven & ~marked,
         "repeated": several & ~unproven & marked,
         "unproven": several & unproven,
         "dispatched_twice": f.col("dispatches") > f.col("sent"),
         "early": lateness() < -clock_ms,
         "late": f.lit(False) if late_ms is None else lateness() > late_ms,
+        "wrong_queue": (f.size("queues") > 0) & (f.size(f.array_except("ran_from", "queues")) > 0),
         "ran_though_cancelled": f.col("cancelled") & f.col("ran"),
         "unknown": f.col("ran") & ~f.col("scheduled"),
     }
@@ -166,21 +181,44 @@ def lateness() -> Column:
 
 
 def _expectations(scheduled: DataFrame) -> DataFrame:
+    certain = f.when(~f.coalesce("in_doubt", f.lit(False)), _optional(scheduled, "retries"))
     return scheduled.groupBy("task_id").agg(
         f.lit(True).alias("scheduled"),
         f.max_by("eta", f.struct(-f.coalesce(_optional(scheduled, "retries"), f.lit(0)), "eta")).alias("scheduled_eta"),
         f.coalesce(f.bool_or("cancelled"), f.lit(False)).alias("cancelled"),
         # A task that was sent at least once with a known result is not in doubt.
         f.bool_and(f.coalesce("in_doubt", f.lit(False))).alias("in_doubt"),
+        f.when(f.count(certain) > 0, _distinct(f.coalesce(certain, f.lit(0)))).alias("scheduled_retries"),
+        f.collect_set(_optional(scheduled, "queue", "string")).alias("queues"),
     )
 
 
-def _optional(frame: DataFrame, name: str) -> Column:
-    return f.col(name) if name in frame.columns else f.lit(None).cast("long")
+def _optional(frame: DataFrame, name: str, kind: str = "long") -> Column:
+    return f.col(name) if name in frame.columns else f.lit(None).cast(kind)
+
+
+def _distinct(column: Column) -> Column:
+    """Count the values within a task, which are few: Spark expands all rows for several distinct counts."""
+    return f.size(f.collect_set(column))
+
+
+def _dispatches(dispatched: DataFrame) -> DataFrame:
+    """Return a row for each task; ``sent_messages`` and ``sent_retries`` are null where the log does not tell them."""
+    ids, retries = _optional(dispatched, "id"), _optional(dispatched, "retries")
+    sent = _distinct(f.coalesce(ids, retries, f.lit(0)))
+    return dispatched.groupBy("task_id").agg(
+        f.count("*").alias("dispatches"),
+        sent.alias("sent"),
+        f.when((f.count(ids) == 0) & (f.count(retries) > 0), sent).alias("sent_retries"),
+        f.when(f.count(f.coalesce(ids, retries)) > 0, sent).alias("sent_messages"),
+    )
 
 
 def _runs(executed: DataFrame) -> DataFrame:
-    """Return a row for each task that ran: its first run, its number of messages, and how many of them are marked."""
+    """Return a row for each task that ran: its first run, its number of messages, and how many of them are marked.
+
+    ``arrivals`` is the most messages that the runs may be of, with those of which the log has the redelivery alone.
+    """
     own = ~f.coalesce("redelivered", f.lit(False))
     by_message = (
         executed.withColumn("own", own)
@@ -190,20 +228,27 @@ def _runs(executed: DataFrame) -> DataFrame:
         .agg(
             f.min("started").alias("started"),
             f.min("eta").alias("logged_eta"),
+            f.count("*").alias("lines"),
             f.count_if("own").alias("runs"),
             f.count_if(f.col("own") & f.col("marked")).alias("marks"),
+            f.collect_set(_optional(executed, "queue", "string")).alias("ran_from"),
         )
     )
     # Without ``delivery`` the runs of several messages are in one row, and each counts.
     several = f.col("delivery").isNull()
-    attempts = f.count_distinct(f.coalesce("retries", f.lit(0)))
-    return by_message.groupBy("task_id").agg(
+    attempt = f.coalesce("retries", f.lit(0))
+    tasks = by_message.groupBy("task_id").agg(
         f.min("started").alias("started"),
         f.min("logged_eta").alias("logged_eta"),
         f.sum(f.when(several, f.col("runs")).otherwise(f.least("runs", f.lit(1)))).alias("messages"),
         f.sum(f.when(several, f.col("marks")).otherwise(f.least("marks", f.lit(1)))).alias("marks"),
-        f.when(f.count("retries") > 0, attempts).alias("attempts"),
+        f.when(f.count("retries") > 0, _distinct(attempt)).alias("attempts"),
+        _distinct(f.when(f.col("runs") > 0, attempt)).alias("own_attempts"),
+        f.sum(f.when(several, f.col("lines")).otherwise(1)).alias("most"),
+        f.array_distinct(f.flatten(f.collect_list("ran_from"))).alias("ran_from"),
     )
+    exact = f.col("messages") + f.col("attempts") - f.col("own_attempts")
+    return tasks.withColumn("arrivals", f.coalesce(exact, f.col("most"))).drop("most")
 
 
 def readable(log: DataFrame, name: str, *required: str) -> tuple[DataFrame, DataFrame]:
@@ -254,7 +299,7 @@ def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
     """Return (id, task_id, eta, outcome) of the wheel's own tables; Parquet has no pending tasks."""
     events = inputs.read_table(spark, options, "history", HISTORY)
     if not options["input"]:
-        pending = inputs.read_table(spark, options, "pending", "id long, task_id string, eta timestamp")
+        pending = inputs.read_table(spark, options, "pending", "id long, task_id string, queue string, eta timestamp")
         events = events.unionByName(pending.withColumn("outcome", f.lit(PENDING)))
     # A rejected message may be unreadable, and then has no task id.
     return events.where("task_id != ''")
@@ -265,9 +310,12 @@ def _split_events(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
     # A retry is a message of its own with the id of its task: the eta of the first message counts, and a task is
     # cancelled only if all of its messages are.
     cancelled = f.bool_or(f.col("outcome") == "cancelled").alias("cancelled")
-    messages = events.groupBy("task_id", "id").agg(f.max("eta").alias("eta"), cancelled)
+    queues = f.collect_set("queue").alias("queues")
+    messages = events.groupBy("task_id", "id").agg(f.max("eta").alias("eta"), cancelled, queues)
     firsts = f.min("eta").alias("eta"), f.bool_and("cancelled").alias("cancelled")
-    scheduled = messages.groupBy("task_id").agg(*firsts).withColumn("in_doubt", f.lit(False))
+    tasks = messages.groupBy("task_id").agg(*firsts, f.collect_list("queues").alias("queues"))
+    scheduled = tasks.select("*", f.explode_outer(f.flatten("queues")).alias("queue")).drop("queues")
+    scheduled = scheduled.withColumn("in_doubt", f.lit(False))
     excused = events.where(f.col("outcome").isin(PENDING, *FINAL))
     return scheduled, events.where("outcome = 'dispatched'").select("task_id", "id"), excused
 

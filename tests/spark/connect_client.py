@@ -1,8 +1,6 @@
-"""Programs that the tests start as processes: the jobs over Spark Connect and by spark-submit.
+"""A client of Spark Connect: runs all jobs, then counts the rows of both tables, by functions of the server's Python.
 
-python -m tests.spark.programs jobs URL FOLDER JOBS --remote REMOTE   run jobs, then count the rows of both tables; each
-                                                                 prints JSON. FOLDER: rows.csv and executed.jsonl
-spark-submit tests/spark/programs.py cluster URL FOLDER          archive and count, then write all of the history
+python tests/spark/connect_client.py URL FOLDER REMOTE    each prints JSON. FOLDER: rows.csv and executed.jsonl
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline.cli import main
+from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.session import session
-from celery_wheel.pipeline.tables import read, tail
+from celery_wheel.pipeline.tables import read
 
 
-def jobs(url: str, folder: str, names: str, *where: str) -> None:
+def run_jobs(url: str, folder: str, remote: str) -> None:
     stored, archive = ["--store", url], ["--input", f"{folder}/archive"]
     load = ["--rows", f"{folder}/rows.csv", "--id", "nr", "--task", "app.remind", "--queue", "mail", "--batch", "one"]
     options = {
@@ -31,9 +30,9 @@ def jobs(url: str, folder: str, names: str, *where: str) -> None:
         "tune": [*archive, "--output", f"{folder}/tune"],
         "reconcile": [*stored, "--executed", f"{folder}/executed.jsonl", "--output", f"{folder}/audit"],
     }
-    for job in names.split(","):
-        main([job, *where, "--json", *options[job]], standalone_mode=False)
-    spark = session(remote=where[-1])
+    for job in JOBS:
+        main([job, "--remote", remote, "--json", *options[job]], standalone_mode=False)
+    spark = session(remote=remote)
     count(spark, url)
     spark.stop()
 
@@ -53,13 +52,5 @@ def count(spark: SparkSession, url: str) -> None:
     print(json.dumps({"job": "count", **found}), flush=True)
 
 
-def cluster(url: str, folder: str) -> None:
-    spark = session(settings={"spark.sql.shuffle.partitions": "2"})
-    main(["archive", "--json", "--store", url, "--output", f"{folder}/archive"], standalone_mode=False)
-    count(spark, url)
-    tail(spark, url, f"{folder}/history", f"{folder}/checkpoint", maxRows=400, partitions=8).awaitTermination()
-    spark.stop()
-
-
 if __name__ == "__main__":
-    {"jobs": jobs, "cluster": cluster}[sys.argv[1]](*sys.argv[2:])
+    run_jobs(*sys.argv[1:])
