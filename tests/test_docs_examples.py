@@ -102,7 +102,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 6
+    assert len(examples) == 7
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
     assert shop["app"].wheel.get(shop["later"].id).state == "pending"

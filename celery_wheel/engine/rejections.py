@@ -54,7 +54,7 @@ class Rejections:
         for kind, one in found.items():
             logger.log(
                 logging.INFO if kind == BY_UNIQUE else logging.WARNING,
-                "shard %d: rejected messages (%s): %d; %s: %s; celery -A <project> wheel rejected lists them",
+                "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them",
                 shard,
                 kind,
                 one.count,

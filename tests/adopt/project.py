@@ -1,4 +1,4 @@
-"""What ``make adopt`` knows of a project: how it is configured, and which of its own tasks wait.
+"""A project as ``make adopt`` knows it: how it is configured, and which of its own tasks wait.
 
 ::
 

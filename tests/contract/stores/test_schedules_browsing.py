@@ -122,6 +122,16 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
     assert [(run.timer_id, run.task_id) for run in found.runs] == [(row.id, row.message.task_id) for row in rows[::-1]]
 
 
+def test_a_run_that_was_accepted_late_is_due_at_its_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """Its position is after the tasks before it, and says nothing about how late it is."""
+    [one] = create(sql_holder, "report")
+    row, run = occurrence(sql_holder, one, NOW)
+    sql_holder.apply(rows=[replace(row, due_ms=NOW + 8_000)], runs=[run])
+    found = sql_store.browse.schedule("report")
+    assert found is not None
+    assert [run.due_ms for run in found.runs] == [NOW]
+
+
 def test_the_last_sixty_runs_are_shown(sql_holder: Holder, sql_store: SqlStore) -> None:
     [one] = create(sql_holder, "report")
     made = [occurrence(sql_holder, one, NOW + n) for n in range(70)]
