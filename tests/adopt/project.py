@@ -1,4 +1,4 @@
-"""What ``make adopt`` knows of a project: how it is configured, and which of its own tasks wait.
+"""A project that ``make adopt`` tries: its configuration, and the tasks of its own that are delayed.
 
 ::
 
