@@ -1,4 +1,4 @@
-"""A project as ``make adopt`` knows it: how it is configured, and which of its own tasks wait.
+"""A project that ``make adopt`` tries: its configuration, and the tasks of its own that are delayed.
 
 ::
 

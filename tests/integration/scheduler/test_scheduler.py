@@ -39,6 +39,9 @@ def test_a_scheduler_dispatches_and_runs_periodic_entries_and_stops_cleanly(stac
 
 
 @pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="these tests run under nohup, as beat then does"
+)
 def test_a_closed_terminal_ends_beat_as_sigterm_does(stack: Stack, processes: int) -> None:
     stack.change(wheel_shards=processes, wheel_processes=processes)
     beat = stack.beat()
