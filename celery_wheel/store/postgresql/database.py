@@ -138,6 +138,8 @@ class PostgresqlDatabase:
     @contextmanager
     def making(self) -> Iterator[Connection]:
         with self.writing(durable=True) as connection:
+            # No takeover waits for this transaction, and the process may get no CPU for a while between its statements.
+            connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
             yield connection
             for statement in STATEMENTS:

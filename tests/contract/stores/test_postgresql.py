@@ -137,7 +137,10 @@ def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
         for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout", "lock_timeout", "statement_timeout"):
             shown[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
         isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+    with store.database.making() as connection:
+        making = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one()
     store.close()
+    assert making == "1min", "a store that is made on a busy machine is no holder that stopped"
     assert shown == {
         "idle_in_transaction_session_timeout": "1500ms",
         "tcp_user_timeout": "1500",
