@@ -9,11 +9,11 @@ from celery_wheel.console import parameters as options
 from celery_wheel.console.output import confirm
 
 
-@wheel.command(name="claim-broker", short_help="Let this store dispatch to this broker.")
+@wheel.command(name="claim-broker", short_help="Give the broker to this store.")
 @options.yes
 @click.pass_context
 def claim_broker(ctx: click.Context, yes: bool) -> None:
-    """Let wheel_store dispatch to the broker where the store had another broker, or the broker had another store.
+    """Give the broker to wheel_store, where the store had another broker, or the broker had another store.
 
     A scheduler refuses to dispatch where the broker belongs to another store: the pending tasks of that store would
     stay behind. Run this command where the other store is given up, after its schedulers were stopped. The pending

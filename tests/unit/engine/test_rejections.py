@@ -31,7 +31,7 @@ def test_a_flood_of_rejections_is_one_line_in_ten_seconds(rig: Rig, caplog: pyte
     (line,) = logged(rig, caplog)
     assert line.getMessage() == (
         "shard 0: rejected messages (unreadable): 100; the first is of task shop.mail mail-0: too large; celery -A "
-        "<project> wheel rejected lists them"
+        "proj wheel rejected lists them"
     )
     assert (line.levelname, vars(line)["action"], vars(line)["kind"], vars(line)["count"]) == (
         "WARNING",
