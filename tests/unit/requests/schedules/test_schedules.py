@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -64,37 +61,7 @@ def test_a_task_of_other_workers_is_sent_by_its_name(
     app.task(run, name="shop.tasks.report", shared=False)
     assert schedules.create("report", NINE, task) == DONE
     (line,) = [line for line in caplog.records if vars(line).get("action") == "unknown_task"]
-    assert line.getMessage().startswith(f"task {task} is not registered in this app: it is sent by its name")
-
-
-@pytest.fixture
-def unimported(app: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tasks in a module that the app imports in its workers, and that this process has not imported."""
-    text = "from celery import shared_task\n@shared_task(name='late_tasks.report')\ndef report(): ...\n"
-    (tmp_path / "late_tasks.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    app.conf.imports = ["late_tasks"]
-    yield
-    sys.modules.pop("late_tasks", None)
-
-
-@pytest.mark.usefixtures("unimported")
-def test_a_name_is_judged_alike_in_a_process_that_has_not_imported_the_tasks(
-    app: Any, schedules: Schedules, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(ArgumentError, match=r"did you mean late_tasks.report\?"):
-        schedules.create("report", NINE, "late_tasks.reprot")
-    assert schedules.create("report", NINE, "late_tasks.report") == DONE
-    assert [line for line in caplog.records if vars(line).get("task") == "late_tasks.report"] == []
-
-
-def test_modules_that_cannot_be_imported_are_named_and_refuse_no_name(
-    app: Any, schedules: Schedules, caplog: pytest.LogCaptureFixture
-) -> None:
-    app.conf.imports = ["no_such_module_of_tasks"]
-    assert schedules.create("report", NINE, "no_such_module_of_tasks.report") == DONE
-    (line,) = [line for line in caplog.records if vars(line).get("action") == "unknown_task"]
-    assert "cannot be imported here: ModuleNotFoundError" in line.getMessage()
+    assert line.getMessage().startswith(f"task {task} is not registered in this process: it is sent by its name")
 
 
 @pytest.mark.parametrize(
