@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import tomllib
 from pathlib import Path
 
@@ -72,8 +71,7 @@ def build(session: nox.Session) -> None:
     shutil.rmtree(TREE, ignore_errors=True)
     session.run_install("uv", "build", "--quiet", "--out-dir", str(DIST), external=True)
     (sdist,) = DIST.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(TREE, filter="data")
+    shutil.unpack_archive(sdist, TREE)
     (unpacked,) = TREE.iterdir()
     for name in ("celery_wheel", "django_wheel", "celery_wheel.egg-info"):
         shutil.rmtree(unpacked / name)
