@@ -5,8 +5,8 @@ Both runs have the project's own settings for tests; those of the first also hav
 
 from __future__ import annotations
 
+import shutil
 import sys
-import tarfile
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +27,7 @@ def folder_of_tests(site: Site, name: str, sdists: Path) -> Path:
         assert spec.origin is not None
         return Path(spec.origin).parent
     (sdist,) = sdists.glob(f"{name}-*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(site.folder / "sdist", filter="data")
+    shutil.unpack_archive(sdist, site.folder / "sdist")
     (unpacked,) = (site.folder / "sdist").iterdir()
     if (unpacked / "src" / name).exists():  # the installed package is the one under test
         (unpacked / "src" / name).rename(unpacked / "src" / f"{name}_of_the_sdist")
