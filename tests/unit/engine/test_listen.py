@@ -75,6 +75,7 @@ def test_a_failed_peek_is_repeated(rig: Rig) -> None:
 def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
     """Also where no shard is held any more: a job that ran again at once would keep a core busy."""
     [jobs] = Runner(rig.engine, lease_ms=2_000, poll_ms=50).shards
+    jobs.cancel()  # no thread of the pool runs one: the test does
     rig.run("tend", "ingest")
     rig.run("listen")
     assert jobs._after_listen(Round.IDLE, 2.0) == AT_ONCE, "nothing was found, so the next call finds what comes"
