@@ -10,6 +10,7 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from kombu.exceptions import OperationalError
 
+from celery_wheel.broker.errors import CHECK_BROKER
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError, WheelUnavailable
 from celery_wheel.values.format import format_count
@@ -56,9 +57,7 @@ def user_errors(mask: Mask = NO_MASK) -> Iterator[None]:
         kind = _NoAnswer if isinstance(error, WheelUnavailable) else click.ClickException
         raise kind(_spelled(mask.text(str(error)))) from error
     except OperationalError as error:
-        remedy = "check that it runs and that this host reaches it, or correct broker_url"
-        text = f"the broker does not answer ({error}); {remedy}"
-        raise click.ClickException(_spelled(text)) from error
+        raise click.ClickException(_spelled(f"the broker does not answer ({error}); {CHECK_BROKER}")) from error
 
 
 def _spelled(text: str) -> str:

@@ -10,7 +10,7 @@
                           equal           nothing to do
                           ahead           the former holder ended between publish and settlement:
                                           the store is settled up to it, failed rows are rejected
-                          ahead, and its  as before, with a warning: the store had been settled further than it is, so
+                          ahead, and its  as before, and the log says so: the store had been settled further than it is:
                           checksum later  it was restored from an older copy, or lost its last commits
                           ahead, but      the range has other rows than were published (the checksum differs):
                           other rows      the broker lost an epoch with its writes, and a former holder published by

@@ -13,12 +13,11 @@ So a change of a person that is in the store is in the log, and a request that w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.values.format import page_repr
+from celery_wheel.values.page import ItemPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +100,8 @@ def place_of(cursor: str) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AuditPage:
+class AuditPage(ItemPage[AuditedRequest]):
     """``next`` is the cursor of the next page; None on the last page."""
 
     items: list[AuditedRequest]
     next: str | None
-
-    def __iter__(self) -> Iterator[AuditedRequest]:
-        return iter(self.items)
-
-    def __repr__(self) -> str:
-        return page_repr(self.items, self.next)

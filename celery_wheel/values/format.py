@@ -8,7 +8,6 @@ neighbours, nor act on a terminal. They do not escape HTML; the template does.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,8 +17,6 @@ PART_CUT = 10_000
 #: Longer JSON is shown as it came, since indenting it would take seconds.
 INDENTED_BYTES = 200_000
 NAME_CUT = 80
-#: Items that the repr of a page shows.
-SHOWN = 3
 DUMP_BYTES = 1_024
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -125,9 +122,3 @@ def hex_dump(raw: bytes) -> str:
 
 def _code(one: str) -> str:
     return f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}"
-
-
-def page_repr(items: Sequence[object], following: object) -> str:
-    """Return the repr of a page: its first items, and the cursor of the page after it."""
-    shown = "".join(f" {one!r}" for one in items[:SHOWN]) + (" …" if len(items) > SHOWN else "")
-    return f"<page of {len(items)}{':' if items else ''}{shown}; next={following!r}>"

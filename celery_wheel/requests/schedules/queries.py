@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypedDict, Unpack
@@ -28,7 +27,7 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail
 from celery_wheel.store.schedule_model import schedule_before
 from celery_wheel.values.document import json_object
-from celery_wheel.values.format import page_repr
+from celery_wheel.values.page import ItemPage
 
 #: The most schedules of a page, and instants of a preview.
 MOST_LISTED, MOST_INSTANTS = 10_000, 10_000
@@ -69,17 +68,11 @@ class Where(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScheduleListing:
+class ScheduleListing(ItemPage[RecurringSchedule]):
     """A page of schedules. ``next`` is the ``after`` of the next page; None on the last page."""
 
     items: list[RecurringSchedule]
     next: str | None
-
-    def __iter__(self) -> Iterator[RecurringSchedule]:
-        return iter(self.items)
-
-    def __repr__(self) -> str:
-        return page_repr(self.items, self.next)
 
 
 class ScheduleQueries:

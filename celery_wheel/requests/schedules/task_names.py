@@ -40,8 +40,13 @@ def check_task_name(app: Any, name: Any) -> None:
             f"task must be a task of the app, got {name!r:.100} ({hint}); with check_task=False the task is sent by "
             "its name, where only other workers have it"
         )
+    warn_of_unknown(app, name)
+
+
+def warn_of_unknown(app: Any, name: str) -> None:
+    """Write a name that the app does not have into the log, once in a process."""
     warned = _warned.setdefault(app, set())
-    if name not in warned:
+    if name not in app.tasks and name not in warned:
         warned.add(name)
         logger.warning(
             "task %s is not registered in this process: it is sent by its name, and a worker that does not know it "

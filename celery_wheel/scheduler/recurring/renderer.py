@@ -20,7 +20,6 @@ raises BrokerError: the occurrence is made later.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -37,12 +36,11 @@ from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.options import parse
 from celery_wheel.recurring.definition import Definition
+from celery_wheel.requests.schedules.task_names import warn_of_unknown
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
 from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
-
-logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -83,7 +81,6 @@ class ScheduleRenderer:
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
         self._renderer.sampler.declare = declare
         self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
-        self._unknown: set[str] = set()
         self._is_eager = bool(app.conf.task_always_eager)
 
     def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
@@ -104,8 +101,7 @@ class ScheduleRenderer:
         return self._apply_entry is not None and self._apply_entry.watches(schedule)
 
     def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
-        if definition.call.task not in self._app.tasks:
-            self._warn_unknown(definition.call.task)
+        warn_of_unknown(self._app, definition.call.task)
         task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
@@ -141,16 +137,6 @@ class ScheduleRenderer:
             # As a time: an occurrence may be made long before or after it is due.
             options["expires"] = _EPOCH + timedelta(microseconds=due.at_us) + timedelta(seconds=expires)
         return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, found.wheel.get("key"))
-
-    def _warn_unknown(self, task: str) -> None:
-        if task not in self._unknown:
-            self._unknown.add(task)
-            logger.warning(
-                "task %s is not registered in this scheduler: schedules send it by its name, and a worker that does "
-                "not know it rejects it",
-                task,
-                extra={"action": "unknown_task", "task": task},
-            )
 
     def close(self) -> None:
         self._renderer.close()

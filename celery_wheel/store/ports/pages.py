@@ -12,12 +12,12 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from celery_wheel.store.model import MAX_SEQ, STOPPED, LaneState, Position
-from celery_wheel.values.format import format_utc, page_repr
+from celery_wheel.values.format import format_utc
+from celery_wheel.values.page import ItemPage
 
 #: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)
@@ -133,17 +133,11 @@ T = TypeVar("T", bound=HasPosition)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Page(Generic[T]):
+class Page(ItemPage[T]):
     """``next`` is the ``after`` (or ``before``) of the next page; None on the last page."""
 
     items: list[T]
     next: Position | None
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.items)
-
-    def __repr__(self) -> str:
-        return page_repr(self.items, self.next)
 
 
 @dataclass(frozen=True, slots=True)
