@@ -5,7 +5,8 @@
     takeover ─► setup_schedule ─► Sources starts
     tick ─► Celery's tick ─► populate_heap ─► sift     every entry is listed; the heap keeps those of the base scheduler
                                                        before the first difference is in the store: none
-         └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before
+         └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before, which is saved
+            at once: Celery would save it within three minutes, and a process killed before would repeat their runs
 
 Celery's ``tick`` calls ``populate_heap`` whenever the schedule has changed, so a base scheduler that changes its
 schedule at run time is followed as well. A base scheduler with another ``tick``, like RedBeat's, keeps all its entries.
@@ -64,16 +65,24 @@ class PeriodicEntries:
 
     def stop(self) -> None:
         self._sources.stop()
+        self._take_back()  # Beat saves its schedule next
 
     def before_tick(self) -> None:
         """Let the base scheduler make its heap again, once its entries are its own."""
         if self._listed is None or self._is_open or not self._sources.settled:
             return
-        for name, last_ms in self._sources.take_back().items():
-            if (entry := self._listed.get(name)) is not None:
-                _advance(entry, last_ms)
+        if self._take_back():
+            self._scheduler.sync()
         self._is_open = True
         self._scheduler._heap = None
+
+    def _take_back(self) -> bool:
+        """Set last_run_at of the entries that the wheel ran before; returns whether there were any."""
+        taken = self._sources.take_back()
+        for name, last_ms in taken.items():
+            if (entry := (self._listed or {}).get(name)) is not None:
+                _advance(entry, last_ms)
+        return bool(taken)
 
     def after_tick(self) -> None:
         """Leave the entries with a base scheduler that has a tick of its own."""

@@ -82,6 +82,7 @@ def test_resharding_is_refused_while_a_scheduler_runs_or_after_one_was_killed(st
     send(stack, 2, 10, due_s=60)
     beat = stack.beat(wheel_shards=2)
     wait_until(lambda: counts(stack) == [2], "it holds both")
+    wait_until(lambda: sum(stack.pending(wheel_shards=2)) == 10, "all tasks are pending")
     code, output = reshard(stack, 2, 4)
     assert code == 1
     assert "stop all schedulers" in output

@@ -79,15 +79,24 @@ class Switched:
 
     def run(self, who: str, seconds: float) -> None:
         """Let one scheduler run for a time, and end it."""
-        self.app.conf.wheel_periodic = who
-        scheduler = self.scheduler()
+        scheduler = self.start(who)
         until = self.wheel.now + timedelta(seconds=seconds)
         while self.wheel.now < until:
-            while scheduler.tick() == 0:
-                pass
-            assert self.looks[-1].look()
-            self.wheel.advance(STEP)
+            self.step(scheduler)
         scheduler.close()
+
+    def start(self, who: str) -> Any:
+        self.app.conf.wheel_periodic = who
+        return self.scheduler()
+
+    def step(self, scheduler: Any) -> None:
+        while scheduler.tick() == 0:
+            pass
+        assert self.looks[-1].look()
+        self.wheel.advance(STEP)
+
+    def instants(self, name: str) -> list[datetime]:
+        return [at for task, at, _ in self.sent if task == name]
 
 
 @pytest.fixture
@@ -103,7 +112,7 @@ def test_no_instant_is_repeated_or_missed_over_switches_at_any_phase(switched: S
     for number in range(24):
         switched.run("wheel" if number % 2 else "base", 5 + number * 0.75)
         switched.wheel.advance(DOWN * (number % 5))  # an instant may come while no scheduler runs
-    minutes = [at.replace(second=0, microsecond=0) for name, at, _ in switched.sent if name == "minutely"]
+    minutes = [at.replace(second=0, microsecond=0) for at in switched.instants("minutely")]
     assert minutes == [minutes[0] + timedelta(minutes=n) for n in range(len(minutes))]
     assert len(minutes) == 6
     often = [(at, by_wheel) for name, at, by_wheel in switched.sent if name == "often"]
@@ -111,6 +120,28 @@ def test_no_instant_is_repeated_or_missed_over_switches_at_any_phase(switched: S
     gaps = [later - sooner for (sooner, _), (later, _) in pairwise(often)]
     assert min(gaps) >= EVERY
     assert max(gaps) <= EVERY + 4 * DOWN + 2 * STEP
+
+
+@pytest.mark.parametrize("end", ["before its next tick", "by a kill"])
+def test_a_scheduler_that_ends_as_it_takes_its_entries_back_repeats_no_instant(
+    switched: Switched, tmp_path: Path, end: str
+) -> None:
+    switched.run("wheel", 25)
+    before = switched.instants("often")
+    scheduler = switched.start("base")
+    switched.step(scheduler)  # its look has deleted the schedules
+    if end == "by a kill":
+        scheduler.tick()
+        saved = {file: file.read_bytes() for file in tmp_path.glob("schedule*")}
+        scheduler.close()
+        for file, content in saved.items():
+            file.write_bytes(content)
+    else:
+        scheduler.close()
+    switched.run("wheel", 25)
+    gaps = [later - sooner for sooner, later in pairwise(switched.instants("often")[len(before) - 1 :])]
+    assert gaps == [EVERY] * len(gaps)
+    assert len(gaps) >= 2
 
 
 def test_a_signal_may_close_the_scheduler_within_a_tick(switched: Switched) -> None:
