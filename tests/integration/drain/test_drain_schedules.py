@@ -20,7 +20,7 @@ from celery_wheel.store.schedule_model import OCCURRENCE, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, claimed, now_ms
 from tests.integration.drain.test_drain import drained, filled, lines
 from tests.kit.holder import Holder, message
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 MINUTE_MS = 60_000
 
@@ -192,7 +192,7 @@ def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
     stack.beat()
     wheel = stack.app.wheel
     wait_until(lambda: pending_of(stack) >= 0, "there is a store")
-    wheel.pause(queue="celery")
+    wheel.pause(queue="celery", timeout=patience())  # the scheduler has made the store and may hold no shard yet
     wheel.schedules.create("each second", 1, "note", ["tick"], catch_up="all", catch_up_window=3_600)
     wait_until(lambda: pending_of(stack) >= 3, "occurrences wait behind the pause")
     stack["beat"].terminate()
