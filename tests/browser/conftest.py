@@ -9,12 +9,12 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from celery_wheel import Celery
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers import absent
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
@@ -38,6 +38,7 @@ class BrowsedSite(RunningSite):
         self.results = folder / "results"
         super().__init__(folder, database, redis.url, SITE_RESULTS=str(self.results))
         self.app = Celery("producer", broker=redis.url, set_as_current=False)
+        self.app.conf.wheel_store = database
 
     def set_up(self) -> None:
         migrated(self.folder, self.database)
@@ -52,6 +53,7 @@ for name, codenames in {PERMISSIONS!r}.items():
 
     def close(self) -> None:
         super().close()
+        self.app.wheel.close()
         self.app.close()
 
     def store(self) -> SqlStore:
@@ -89,6 +91,7 @@ def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")
     if chromium is None:
         absent("Chromium")
+    expect.set_options(timeout=patience() * 1_000)  # by default five seconds, whatever the machine
     with sync_playwright() as playwright:
         # As root Chromium has no sandbox; it opens only our own pages.
         started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -101,6 +104,7 @@ def log_in(page: Page, name: str = OPERATOR) -> None:
     page.fill("input[name=username]", name)
     page.fill("input[name=password]", PASSWORD)
     page.locator("[type=submit]").first.click()  # an input, or under other themes a button
+    page.wait_for_url(lambda url: "/login/" not in url, timeout=patience() * 1_000)
 
 
 def open_page(page: Page, path: str) -> None:

@@ -12,7 +12,7 @@ from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.sql.store import SqlStore
 from tests.browser.conftest import OPERATOR, BrowsedSite, log_in, open_page
 from tests.kit.job_results import hour, leave_forecast, leave_lateness
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 ADMIN = "/admin/django_wheel"
 DISPATCHED, PENDING = 6, 4
@@ -25,9 +25,10 @@ POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks(site: BrowsedSite, store: SqlStore) -> None:
-    """Send tasks that are due in a second, and others in two hours; and write results of the jobs."""
+    """Send tasks that are due soon, after they are accepted, and others in two hours; and write results of the jobs."""
+    wait_until(lambda: store.state(0).holder is not None, "the shard has a holder")
     for number in range(DISPATCHED):
-        site.app.send_task("site.soon", (number,), countdown=1.1 + number / 10)
+        site.app.send_task("site.soon", (number,), countdown=patience(5) + number / 10)
     for number in range(PENDING):
         site.app.send_task("site.later_with_a_rather_long_name_of_a_task", (number,), countdown=7_200 + number)
     wait_until(lambda: len(store.browse.dispatched(Criteria()).items) == DISPATCHED, "the tasks are dispatched")

@@ -30,7 +30,7 @@ from typing import Any, Self
 
 from tests.faults.instants import PLANS, Arrival, InstantVerdict, expected, judge_instants
 from tests.faults.load import SCHEDULERS
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
@@ -75,7 +75,8 @@ class StackWithSchedules(Stack):
         wait_until(lambda: len(self.holders()) == SHARDS, "all shards have holders")
         self.start_scheduler(second)  # at once it could wait too long for the tables that the first one makes
         self.asked_ms = now_ms()
-        answers = self.app.wheel.schedules.create_many({plan.name: plan.arguments() for plan in self.plans})
+        wanted = {plan.name: plan.arguments() for plan in self.plans}
+        answers = self.app.wheel.schedules.create_many(wanted, timeout=patience())  # shards change hands meanwhile
         self.answered_ms = now_ms()
         assert {one.result for one in answers.values()} == {"done"}, answers
         return self

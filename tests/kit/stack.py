@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +26,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import psutil
 import redis
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
-from tests.kit.patience import PATIENCE_S, wait_until
+from tests.kit.patience import PATIENCE_S, patience, wait_until
 from tests.kit.processes import ROOT, Process
 from tests.kit.project import QueueParts, make_app
 from tests.kit.warm import CELERY
@@ -176,6 +178,17 @@ class Stack:
     def __getitem__(self, name: str) -> Process:
         """Return the process of that name that was started last."""
         return next(process for one, process in reversed(self._processes) if one == name)
+
+    def suspend(self, process: Process) -> None:
+        """Suspend a scheduler of a SQLite store between two of its transactions.
+
+        Suspended within one it would keep the lock of the file, and no other process could write.
+        """
+        with closing(sqlite3.connect(self.file, isolation_level=None, timeout=patience())) as database:
+            database.execute("BEGIN IMMEDIATE")
+            process.suspend()
+            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is suspended")
+            database.execute("ROLLBACK")
 
     def kill_processes(self) -> None:
         for _, process in self._processes:

@@ -123,7 +123,7 @@ def test_rows_are_followed_edits_are_live_and_runs_are_counted(site: Site) -> No
 def test_a_switch_from_the_base_scheduler_to_the_wheel_and_back_sends_no_instant_again(site: Site) -> None:
     interval = IntervalSchedule.objects.create(every=4, period="seconds")
     slow = PeriodicTask.objects.create(name="slow", task="site.nothing", interval=interval)
-    counts = []
+    counts, began_s = [], time.monotonic()
     for who in ("base", "wheel", "base"):
         site.running.environment["SITE_PERIODIC"] = who
         beat = site.running.beat()
@@ -134,4 +134,5 @@ def test_a_switch_from_the_base_scheduler_to_the_wheel_and_back_sends_no_instant
         wait_until(lambda expected=expected: {"slow"} & site.schedules().keys() == expected, "handed")  # type: ignore[misc]
         beat.terminate()
         counts.append(len(site.sent("slow")))
-    assert counts[-1] <= 6, "an instant that was sent is not due again at each start"
+    most = len(counts) + (time.monotonic() - began_s) / 4
+    assert counts[-1] <= most, "an instant that was sent is not due again at each start"

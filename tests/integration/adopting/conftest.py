@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.patience import wait_until
 from tests.kit.processes import ROOT, Process
 
 DJANGO_SETTINGS = """
@@ -79,6 +80,17 @@ class NewProject:
         done = self.run(*arguments, folder=folder)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
+
+    def status(self, app: str, *options: str, folder: Path | None = None) -> str:
+        """Return the output of ``wheel status``, once a holder was seen: it holds a shard before it says so there."""
+        said: list[subprocess.CompletedProcess[str]] = []
+
+        def is_live() -> bool:
+            said.append(self.run("-m", "celery", "-A", app, "wheel", "status", *options, folder=folder))
+            return said[-1].returncode == 0
+
+        wait_until(is_live, "every shard has a holder")
+        return said[-1].stdout.rstrip("\n")
 
     def start(self, name: str, *arguments: str, folder: Path | None = None) -> Process:
         """Start ``celery -A <arguments>`` for as long as the test runs."""

@@ -57,9 +57,8 @@ def test_beat_and_the_command_line_name_the_file(project: NewProject, tmp_path: 
         beat = project.start("beat", "proj", "beat", "-l", "INFO", "-s", str(tmp_path / "schedule"), folder=elsewhere)
         beat.wait_for(f"the store is {file}")
         beat.wait_for("shard 0 is held")
-        command = ("-m", "celery", "-A", "proj", "wheel", "status")
-        assert json.loads(project.output(*command, "--json", folder=tmp_path))["store"] == str(file)
-        assert project.output(*command, folder=elsewhere).splitlines()[0] == f"store {file}"
+        assert json.loads(project.status("proj", "--json", folder=tmp_path))["store"] == str(file)
+        assert project.status("proj", folder=elsewhere).splitlines()[0] == f"store {file}"
     assert list(elsewhere.iterdir()) == []
 
 

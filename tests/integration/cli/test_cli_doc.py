@@ -54,8 +54,9 @@ def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> N
     running, stopped = DOC.split("\n## While no scheduler runs\n")
     [setup] = re.findall(r"```python\n(.*?)```", running, re.DOTALL)
     exec(setup, {"app": stack.app})  # noqa: S102 - the manual's own
-    stack.app.send_task("app.remind", countdown=1, task_id="bad-1", queue="broken")
+    stack.app.send_task("app.remind", countdown=3_600, task_id="bad-1", queue="broken")
     stack.redis.hset("broken", "a", "b")  # a key of another type than the list of a queue
+    assert stack.app.wheel.run_now("bad-1") == "done"
     wait_until(lambda: [one.task_id for one in stack.app.wheel.outcomes().items] == ["bad-1"], "one is rejected")
     wait_until(
         lambda: [one.task_id for one in stack.app.wheel.history().items] == ["remind-9"], "one task is dispatched"

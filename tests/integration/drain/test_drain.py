@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.broker import names
+from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.ids import bytes_to_task_id
-from tests.integration.drain.conftest import LeavingStack, claimed, waiting
-from tests.kit.patience import patience, wait_until
+from tests.integration.drain.conftest import LeavingStack, claimed, now_ms, waiting
+from tests.kit.patience import PATIENCE_S, patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 
@@ -78,6 +80,8 @@ def outcomes(stack: LeavingStack) -> list[tuple[str, str]]:
 def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingStack) -> None:
     ids = filled(stack, 30, shards=2)
     inbox = send(stack, "in the wheel queue", 7_200, expires=9_000, priority=3)
+    queue = wheel_queue_name("wheel", shard_of(inbox))
+    wait_until(lambda: waiting(stack.app, queue) == 1, "RabbitMQ has the message, which it did not confirm")
     with closing(open_existing_store(stack.app)) as store:
         asked = would_drain(stack.app, store)
     assert (asked.moved, asked.in_queues, asked.by_queue) == (30, 1, {"celery": 30})
@@ -100,19 +104,19 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingSt
 
 
 def shard_of(task_id: str) -> int:
-    from celery_wheel.broker.names import shard_of
-
-    return shard_of(None, task_id, 2)
+    return names.shard_of(None, task_id, 2)
 
 
 def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: LeavingStack) -> None:
-    filled(stack, 20, in_s=patience(4))
+    filled(stack, 20, in_s=(in_s := patience(8)))
     send(stack, "overdue", 0.05)
+    overdue_ms = now_ms() + 200
+    wait_until(lambda: waiting(stack.app) == 1 and now_ms() > overdue_ms, "the broker has it, and it is due")
     done = drained(stack, to_broker=True)
     assert (done.moved, done.due) == (20, 1)
     stack.worker(wheel_rescue=True)  # a rescue does not move it
     tags = [f"task {n}" for n in range(20)] + ["overdue"]
-    stack.wait_for(*tags)
+    stack.wait_for(*tags, seconds=in_s + PATIENCE_S)
     notes = stack.notes()
     assert {tag: len(found) for tag, found in notes.items()} == dict.fromkeys(tags, 1)
     # The worker's own timer has microseconds, and a note of a run has whole milliseconds.
@@ -244,9 +248,9 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     redis_stack: LeavingStack, tmp_path: Path, other_store: str
 ) -> None:
     stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 20, in_s=5)
-    send(stack, "packed", 5, compression="gzip", headers={"greeting": "Grüße"}, priority=6)
-    send(stack, "pickled", 5, serializer="pickle")
+    filled(stack, 20, in_s=(in_s := patience(8)))
+    send(stack, "packed", in_s, compression="gzip", headers={"greeting": "Grüße"}, priority=6)
+    send(stack, "pickled", in_s, serializer="pickle")
     stack.app.conf.task_protocol = 1
     done = drained(stack, file=file)
     assert (done.moved, done.in_file, done.accepted, done.left) == (22, 22, 2, 0)
@@ -263,7 +267,7 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     stack.beat()
     stack.worker()
     tags = [f"task {n}" for n in range(20)] + ["packed", "pickled"]
-    stack.wait_for(*tags)
+    stack.wait_for(*tags, seconds=in_s + PATIENCE_S)
     with closing(open_store(other_store, shards=None, create=False)) as store:
         wait_until(lambda: not any(store.read_inbox(shard, 1) for shard in range(3)), "the inbox is empty")
     assert import_(stack.app, file).known == 22
@@ -308,7 +312,7 @@ def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
 
 def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, tmp_path: Path) -> None:
     stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 2_000, in_s=patience(8), every_s=0.001)
+    filled(stack, 2_000, in_s=patience(15), every_s=0.001)  # it takes four seconds until the drain is killed
     stack.drain(str(file), "moved", "1000")
     stack["drain"].kill()
     stack.beat()

@@ -9,7 +9,7 @@ from celery_wheel.operations.drain import drain, import_, open_existing_store
 from celery_wheel.store import open_store
 from tests.integration.drain.conftest import LeavingStack, claimed
 from tests.integration.drain.test_drain import drained, pending, queued, send
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 OPTIONS = {"wheel": {"watch": ["order:42"], "unique": "one", "misfire": 60}}
 
@@ -20,7 +20,7 @@ def accepted(stack: LeavingStack) -> str:
     stack.beat(wheel_rate_limits={"note": "1/m"})
     wheel = stack.app.wheel
     wait_until(lambda: pending(stack) >= 0, "there is a store")
-    wheel.pause(queue="celery")
+    wheel.pause(queue="celery", timeout=patience())  # the scheduler has made the store and may hold no shard yet
     plain = send(stack, "plain", 0.01)
     wait_until(lambda: wheel.get(task_id) and wheel.get(plain), "both are in the store")
     stack["beat"].terminate()

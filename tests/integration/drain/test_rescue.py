@@ -8,7 +8,7 @@ import pytest
 
 from celery_wheel.broker.names import wheel_queue_name
 from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
-from tests.kit.patience import wait_until
+from tests.kit.patience import PATIENCE_S, patience, wait_until
 
 RESCUE = {"wheel_rescue": True}
 
@@ -16,6 +16,9 @@ RESCUE = {"wheel_rescue": True}
 RESTORED = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
+
+#: Seconds until tasks are due that have to be in the wheel before.
+SOON_S = 8
 
 
 @pytest.mark.timeout(180)
@@ -26,27 +29,28 @@ def test_messages_of_other_producers_are_pending_in_the_wheel_and_run_once(stack
     stack["worker"].wait_for("revoked-1")
     old = stack.producer(type(stack.plain_app), task_protocol=1)
     ours = stack.producer(type(stack.app), **stack.settings, **RESCUE)
+    in_s = patience(SOON_S)
     sent = {
-        "plain": stack.send_eta("plain", 4),
-        "packed": stack.send_eta("packed", 4, compression="gzip", headers={"greeting": "Grüße"}),
-        "pickled": stack.send_eta("pickled", 4, serializer="pickle"),
-        "urgent": stack.send_eta("urgent", 4, priority=6),
-        "old": stack.send_eta("old", 4, app=old),
-        "topic": stack.send_eta("topic", 4, exchange="news", routing_key="news.sport"),
-        "direct": stack.send_eta("direct", 4, exchange="shop", routing_key="order"),
-        "expires": stack.send_eta("expires", 4, expires=60),
-        "retried": stack.send_eta("retried", 4, retries=1),
+        "plain": stack.send_eta("plain", in_s),
+        "packed": stack.send_eta("packed", in_s, compression="gzip", headers={"greeting": "Grüße"}),
+        "pickled": stack.send_eta("pickled", in_s, serializer="pickle"),
+        "urgent": stack.send_eta("urgent", in_s, priority=6),
+        "old": stack.send_eta("old", in_s, app=old),
+        "topic": stack.send_eta("topic", in_s, exchange="news", routing_key="news.sport"),
+        "direct": stack.send_eta("direct", in_s, exchange="shop", routing_key="order"),
+        "expires": stack.send_eta("expires", in_s, expires=in_s + 60),
+        "retried": stack.send_eta("retried", in_s, retries=1),
     }
     stays = {
         "near": stack.send_eta("near", 0.4),
-        "left to Celery": stack.send_eta("left to Celery", 4, app=ours, wheel=False),
-        "expired": stack.send_eta("expired", 4, expires=-5),
-        "revoked": stack.send_eta("revoked", 4, task_id="revoked-1"),
-        "unknown": stack.plain_app.send_task("nobody's", countdown=4).id,
+        "left to Celery": stack.send_eta("left to Celery", in_s, app=ours, wheel=False),
+        "expired": stack.send_eta("expired", in_s, expires=-5),
+        "revoked": stack.send_eta("revoked", in_s, task_id="revoked-1"),
+        "unknown": stack.plain_app.send_task("nobody's", countdown=in_s).id,
     }
     wait_until(lambda: sent.keys() <= tags(stack, sent), "all later tasks are in the store")
     assert not stack.notes().keys() & sent.keys()
-    stack.wait_for(*sent, "near", "left to Celery")
+    stack.wait_for(*sent, "near", "left to Celery", seconds=in_s + PATIENCE_S)
     wait_until(lambda: len(stack.notes()["retried"]) == 2, "the retry")
     stack.send_eta("the last", 0)
     stack.wait_for("the last")
@@ -123,9 +127,9 @@ def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack
     stack["worker"].terminate()
     assert waiting(stack.app) == 0
     stack.worker(**RESCUE)
-    stack.send_eta("two queues", 3, exchange="news", routing_key="news.golf")
+    stack.send_eta("two queues", in_s := patience(SOON_S), exchange="news", routing_key="news.golf")
     if stack.broker.startswith("redis"):
-        stack.wait_for("two queues")
+        stack.wait_for("two queues", seconds=in_s + PATIENCE_S)
         assert waiting(stack.app) == 0
         stack["worker"].wait_for("2 of its queues")
         return
@@ -133,7 +137,7 @@ def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack
     wait_until(lambda: waiting(stack.app) == 2, "both are in the wheel queue")
     stack.beat()
     wait_until(lambda: sorted(stack.select("queue")) == [("every",), ("golf",)], "both are in the store")
-    wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once")
+    wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once", in_s + PATIENCE_S)
 
 
 def test_the_worker_holds_a_message_that_it_cannot_write_to_the_wheel_queue(stack: LeavingStack) -> None:
@@ -144,9 +148,9 @@ def test_the_worker_holds_a_message_that_it_cannot_write_to_the_wheel_queue(stac
         else:
             connection.default_channel.queue_declare("wheel.0", durable=False, auto_delete=False)
     stack.worker(**RESCUE)
-    began_ms = now_ms()
-    stack.send_eta("held", 2)
-    stack.wait_for("held")
+    began_ms, in_s = now_ms(), patience(4)
+    stack.send_eta("held", in_s)
+    stack.wait_for("held", seconds=in_s + PATIENCE_S)
     stack["worker"].wait_for("is held by this worker until its eta")
     stack["worker"].wait_for("publishing to the wheel queue failed")
-    assert now_ms() - began_ms >= 2_000
+    assert now_ms() - began_ms >= in_s * 1_000

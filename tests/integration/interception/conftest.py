@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.interception import wheel_cases as cases
 from tests.integration.interception.wheel_matrix import Matrix, raw, send_calls, send_ways, send_wires
+from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
@@ -45,6 +46,8 @@ def matrix(stack: Stack) -> Matrix:
     stack.wait_for(counts={"the last": 1, "from beat": 2}, seconds=ALL_RUN_S)
     found.notes = stack.notes()
     found.wires = raw(stack, cases.UNREAD)
+    for name in cases.WITH_RESULT:  # a worker stores a result after the note of its task
+        wait_until(found.sent[name].result.ready, f"{name} has a result")
     for sent in found.sent.values():
         sent.settle()
     for (

@@ -251,6 +251,9 @@ SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
     "immediate": (send_immediate, {"countdown 0": 1, "past countdown": 1, "past eta": 1}),
 }
 
+#: Calls and scenes whose results are looked at.
+WITH_RESULT = ("plain", "group", "chord", "retry", "chain", "expired")
+
 
 def comparable(note: dict[str, Any]) -> str:
     """Return a note without the fields that differ between any two runs."""

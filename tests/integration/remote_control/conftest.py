@@ -44,6 +44,11 @@ class NodeStack(Stack):
         wait_until(answered, f"celery {' '.join(arguments)} has an answer")
         return printed[-1]
 
+    def revoke(self, *task_ids: str) -> None:
+        """Revoke tasks, and wait until the holder has carried it out: the node answers when it is in the inbox."""
+        self.app.control.revoke(list(task_ids), **answers())
+        wait_until(lambda: not self.app.wheel.store.has_arrivals(0), "the revoke is carried out")
+
     def states(self, task_id: str) -> list[str]:
         return [one.state for one in self.app.wheel.find(task_id)]
 
