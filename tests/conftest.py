@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,12 @@ FIRST = (
     "tests/spark/test_cluster",
     "tests/spark/test_docs_jobs",
 )
+
+
+def pytest_configure() -> None:
+    """Let SIGINT interrupt: a shell that starts pytest in the background lets it and its processes ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -59,11 +59,14 @@ def watch(site: Site, app: Any, task: str, retries: int) -> Trial:
         wait_until(lambda: runs(site, task, retries - 1), f"{task} has been tried {retries} times", 60)
         since_ms = runs(site, task, retries - 1)[0]["at_ms"]
 
+    found: list[Any] = []
+
     def waiting() -> list[Any]:
-        return [one for one in app.wheel.pending(task=task).items if one.eta_ms > since_ms]
+        found[:] = [one for one in app.wheel.pending(task=task).items if one.eta_ms > since_ms]
+        return found
 
     wait_until(waiting, f"{task} is pending on the wheel")
-    [waits] = waiting()
+    [waits] = found
     assert waits.task_id not in queued(app), f"{task} is in a queue while it is pending"
     assert waits.task_id not in held(app), f"a worker holds {task}"
 

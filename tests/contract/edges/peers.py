@@ -229,6 +229,7 @@ class RabbitPeer(Peer):
         self.channel.queue_declare("full", durable=True, auto_delete=False, arguments=arguments)
         for _ in range(2):
             self.channel.basic_publish(amqp.Message(b"[[0]]"), routing_key="full")
+        self.channel.queue_declare("full", passive=True)  # it is full when the answer is here
         return "full"
 
     def close(self) -> None:

@@ -115,9 +115,9 @@ def test_nothing_is_trimmed_where_the_head_is_another(peer: Any) -> None:
     edge = adopted(peer)
     found = peek(edge, 2, max_count=2)
     peer.disturb(edge, EPOCH)
-    before = sorted(names(peek(edge, 2)))
+    before = names(peek(edge, 2))
     assert not edge.trim(SHARD, EPOCH, found.token)
-    assert sorted(names(peek(edge, 2))) == before
+    assert {*before} <= {*names(peek(edge, len(before)))}, "a third one may come later"
 
 
 def test_bytes_that_are_no_message_stay_whole_and_the_rest_goes_on(peer: Any) -> None:

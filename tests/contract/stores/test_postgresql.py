@@ -161,6 +161,7 @@ def test_only_durable_commits_wait_for_the_disk(url: str, durability: str, durab
     store.close()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_is_refused(pg_store: SqlStore) -> None:
     holder = Holder(pg_store)
     reading, writing = os.pipe()

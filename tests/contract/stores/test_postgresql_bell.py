@@ -17,9 +17,16 @@ from celery_wheel.store.ports import Bell
 from celery_wheel.store.postgresql import bell as bells
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.backends import LEASE_MS
 from tests.kit.holder import NOW, Holder
 from tests.kit.patience import PATIENCE_S, patience
 from tests.kit.servers.postgres import PostgresServer
+
+
+@pytest.fixture(autouse=True)
+def patient_bells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a bell wait for its own notification as long as this machine needs."""
+    monkeypatch.setattr(bells, "HEARD_S", patience())
 
 
 @pytest.fixture
@@ -29,7 +36,7 @@ def url(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[SqlStore]:
-    with closing(open_store(url)) as store:
+    with closing(open_store(url, lease_ms=LEASE_MS)) as store:
         yield store
 
 

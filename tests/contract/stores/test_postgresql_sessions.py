@@ -16,16 +16,15 @@ from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.place import read_url
 from celery_wheel.store.postgresql.sessions import connect_args, settings
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.backends import LEASE_MS
 from tests.kit.holder import NOW, Holder
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 
-LEASE_MS = 2_000
-
 
 @contextmanager
 def opened(url: str) -> Iterator[SqlStore]:
-    store = open_store(url)
+    store = open_store(url, lease_ms=LEASE_MS)
     try:
         yield store
     finally:
@@ -48,9 +47,9 @@ def name_of(url: str) -> str:
 FORCED = {
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
-    "idle_in_transaction_session_timeout": "1s",
+    "idle_in_transaction_session_timeout": "10s",
     "idle_session_timeout": "0",
-    "lock_timeout": "2s",
+    "lock_timeout": "20s",
     "plan_cache_mode": "force_custom_plan",
     "statement_timeout": "1min",
 }

@@ -219,8 +219,9 @@ def test_the_message_equals_that_of_apply_async_within_a_task(
 
 
 def test_the_message_equals_that_of_send_task_where_no_such_task_is_registered(
-    app: Any, broker: Broker, inbox: Inbox
+    app: Any, broker: Broker, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(app, "now", lambda: NOW)
     for number in range(ROWS):
         args, kwargs = arguments(number)
         app.send_task("elsewhere.remind", args, kwargs, task_id=f"id-{number}", eta=AT, queue="mail")
@@ -228,6 +229,7 @@ def test_the_message_equals_that_of_send_task_where_no_such_task_is_registered(
         ("elsewhere.remind", *arguments(number), AT, "mail", None, None, None, f"id-{number}") for number in range(ROWS)
     ]
     load(app, inbox, rows)
+    assert len(inbox.messages()) == ROWS
     assert [comparable(one) for one in inbox.messages()] == [comparable(one) for one in broker.waiting()]
 
 

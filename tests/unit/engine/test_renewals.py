@@ -114,15 +114,16 @@ def tends(runner: Runner) -> list[bool]:
 def test_tend_does_nothing_after_a_renewal_and_everything_without(
     rig: Rig, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    set_time: Callable[[float], None] = lambda s: monkeypatch.setattr("time.monotonic", lambda: s)  # noqa: E731
     runner = Runner(*engines, lease_ms=rig.limits.lease_ms, poll_ms=50)
+    set_time(1_000.0)
     assert tends(runner) == [True, True]
     runner._renew()
     assert tends(runner) == [False, False]
     engines[1].wanted = False
     runner._renew()
     assert tends(runner) == [False, True]
-    set_time: Callable[[float], None] = lambda s: monkeypatch.setattr("time.monotonic", lambda: s)  # noqa: E731
-    set_time((runner.shards[0]._renewed_s or 0) + 0.76)
+    set_time(1_000.76)
     assert tends(runner) == [True, True], "the call of ``renew`` hangs"
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from celery_wheel.metrics import server
 from celery_wheel.metrics.server import HttpAnswer, MetricsServer
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers import free_port
 
 
 def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=patience())) as connection:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -66,7 +66,11 @@ def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
     served.stop()
 
 
-def test_a_server_that_never_got_its_address_stops_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_never_got_its_address_stops_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "RETRY_S", 3_600)
+    monkeypatch.setattr(server, "JOIN_S", patience())
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -12,7 +12,7 @@ from celery_wheel.overview import cache as module
 from celery_wheel.overview.cache import FRESH_S, STALE_S, OverviewCache, Shared
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports.overview import OverviewRows
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 NOW = 1_800_000_000_000
 
@@ -30,7 +30,7 @@ class Source:
     def read(self, _last: int | None) -> int:
         self.count += 1
         count = self.count
-        assert self.goes_on.wait(10)
+        assert self.goes_on.wait(patience())
         if self.error is not None:
             raise self.error
         return count
@@ -58,7 +58,7 @@ def test_all_who_ask_at_first_wait_for_one_reading() -> None:
     wait_until(lambda: source.count == 1, "one thread reads")
     source.goes_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(patience())
     assert (found, source.count) == ([1] * 8, 1)
 
 
@@ -73,11 +73,11 @@ def test_while_a_thread_reads_others_get_the_last_reading_unless_it_is_old(age_s
     asking, others = in_threads(4, source.shared.get)
     if expected == 1:
         for thread in asking:
-            thread.join(10)
+            thread.join(patience())
         assert others == [1] * 4
     source.goes_on.set()
     for thread in (*reading, *asking):
-        thread.join(10)
+        thread.join(patience())
     assert (first, others, source.count) == ([2], [expected] * 4, 2)
 
 

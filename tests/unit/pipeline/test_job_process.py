@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
@@ -65,7 +64,6 @@ def test_an_interrupted_caller_interrupts_the_job(tmp_path: Path) -> None:
     def interrupt(step: str) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         JobProcess("archive", command=(sys.executable, "-c", program)).run(interrupt)
     assert note.exists()

@@ -13,7 +13,8 @@ import pytest
 from celery_wheel.errors import StoreError
 from celery_wheel.requests import answers as module
 from celery_wheel.requests.answers import Answers
-from tests.kit.patience import wait_until
+from celery_wheel.timing import clock
+from tests.kit.patience import patience, wait_until
 
 
 class Source:
@@ -58,13 +59,13 @@ def begin(answers: Answers, numbers: list[str], timeout_s: float, into: dict[str
 
 def test_many_threads_share_one_poll(answers: Answers, source: Source) -> None:
     found: dict[str, Any] = {}
-    numbers = [str(n) for n in range(50)]
+    numbers, before = [str(n) for n in range(50)], set(threads_of("wheel-answers"))  # that of a former test may end yet
     threads = [begin(answers, [one], 30, found) for one in numbers]
     wait_until(lambda: bool(source.polls) and len(source.polls[-1]) == 50, "one poll reads all")
-    assert len(threads_of("wheel-answers")) == 1
+    assert len(set(threads_of("wheel-answers")) - before) == 1
     source.stored = {one: {one: "done"} for one in numbers}
     for thread in threads:
-        thread.join(30)
+        thread.join(patience())
     assert found == {one: {one: {one: "done"}} for one in numbers}
     wait_until(lambda: not threads_of("wheel-answers"), "the reader ends when no request waits")
 
@@ -76,14 +77,27 @@ def test_a_request_waits_for_all_of_its_commands(answers: Answers, source: Sourc
     wait_until(lambda: source.polls[-1:] == [["b"]], "the answered command is not polled again")
     assert thread.is_alive()
     source.stored["b"] = {"x": "unknown"}
-    thread.join(30)
+    thread.join(patience())
     assert found["a"] == {"a": {"x": "done"}, "b": {"x": "unknown"}}
 
 
-def test_at_its_time_out_a_request_has_the_answers_that_arrived(answers: Answers, source: Source) -> None:
+def test_at_its_time_out_a_request_has_the_answers_that_arrived(
+    answers: Answers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.stored = {"a": {"x": "done"}}
+    found: dict[str, Any] = {}
+    thread = begin(answers, ["a", "b"], 60, found)
+    wait_until(lambda: source.polls[-1:] == [["b"]], "one of the answers has arrived")
+    real = clock._passing_ns
+    monkeypatch.setattr(clock, "_passing_ns", lambda: real() + 61 * 10**9)
+    answers._timer.wake()
+    thread.join(patience())
+    assert found == {"a": {"a": {"x": "done"}}}
+
+
+def test_a_request_does_not_end_before_its_time_out(answers: Answers) -> None:
     began_s = time.monotonic()
-    assert answers.wait(["a", "b"], 0.05) == {"a": {"x": "done"}}
+    assert answers.wait(["a", "b"], 0.05) == {}
     assert time.monotonic() - began_s >= 0.05
     assert answers.wait(["b"], 0) == {}
 
@@ -100,7 +114,7 @@ def test_a_step_of_the_wall_clock_ends_no_wait(
     answers.wait(["b"], 0.01)
     assert thread.is_alive()
     source.stored = {"a": {"x": "done"}}
-    thread.join(30)
+    thread.join(patience())
     assert found["a"] == {"a": {"x": "done"}}
 
 
@@ -113,7 +127,7 @@ def test_a_store_that_does_not_answer_is_polled_again(
     wait_until(lambda: len(source.polls) >= 2, "the store is polled again")
     assert answers.wait(["b"], 0.01) == {}, "a request that comes meanwhile keeps its time-out"
     source.stored, source.error = {"a": {"x": "done"}}, None
-    thread.join(30)
+    thread.join(patience())
     assert found["a"] == {"a": {"x": "done"}}
     assert caplog.text.count("answers to requests cannot be read (away)") == 1, "one outage is one line of the log"
 
@@ -140,7 +154,7 @@ def test_closing_ends_every_wait(answers: Answers, source: Source) -> None:
     thread = begin(answers, ["a"], 60, found)
     wait_until(lambda: bool(source.polls), "the request waits")
     answers.close()
-    thread.join(30)
+    thread.join(patience())
     assert found == {"a": {}}
     assert answers.wait(["b"], 60) == {}
     wait_until(lambda: not threads_of("wheel-answers") and not threads_of("wheel-requests"), "no thread is left")
@@ -167,7 +181,7 @@ def test_polls_become_rarer_until_another_request_comes(
         answers._poll_at_s = time.monotonic() + 3_600
     source.stored = {"a": {}, "b": {"x": "done"}}
     assert answers.wait(["b"], 30) == {"b": {"x": "done"}}
-    first.join(30)
+    first.join(patience())
     assert not first.is_alive()
 
 
@@ -184,10 +198,10 @@ def test_a_child_forked_while_requests_are_open_reads_its_own_answers(answers: A
             code = 99
             try:
                 own = Answers(source)
-                code = 0 if own.wait(["b"], 10) == {"b": {"x": "done"}} else 1
+                code = 0 if own.wait(["b"], patience()) == {"b": {"x": "done"}} else 1
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     source.stored["a"] = {"x": "done"}
-    thread.join(30)
+    thread.join(patience())
     assert found["a"] == {"a": {"x": "done"}}

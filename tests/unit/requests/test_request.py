@@ -18,6 +18,7 @@ from celery_wheel.requests.results import BestResult, CommandResult, EveryShard,
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.patience import patience
 
 
 def answering(store: SqlStore, shard: int, result: str) -> Callable[[], None]:
@@ -64,7 +65,7 @@ def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> Non
     request = request_to(
         store, MostUrgentAnswer(), "accept_clock", "clocks", lambda: [turn() for turn in turns] and None
     )
-    assert request.ask(["wall"], 0.05) == {"wall": "refused"}
+    assert request.ask(["wall"], patience()) == {"wall": "refused"}
     silent = request_to(store, MostUrgentAnswer(), "accept_clock", "clocks", turns[0])
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1"):
         silent.ask(["wall"], 0.05)
@@ -72,7 +73,7 @@ def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> Non
 
 def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
     request = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
-    assert request.ask(["a"], 0.05) == {"a": CommandResult.DONE}
+    assert request.ask(["a"], patience(0.5)) == {"a": CommandResult.DONE}
 
 
 def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(

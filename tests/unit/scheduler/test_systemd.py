@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -70,10 +71,11 @@ def test_a_sign_of_life_comes_twice_in_the_time_of_the_watchdog(
 def test_the_watchdog_is_fed_while_the_engines_run(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    pool, lives = Pool(), [True]
-    watchdog = Watchdog(pool, lambda: lives[0], lambda: "holds 1 of 1 shards")
+    pool, lives = Pool(), iter([True, True])  # more messages than the socket takes would hold the thread up
+    watchdog = Watchdog(pool, lambda: next(lives, False), lambda: "holds 1 of 1 shards")
     watchdog.start()
     for _ in range(2):
         assert manager.recv(100) == b"WATCHDOG=1\nSTATUS=holds 1 of 1 shards"
     watchdog.stop()
+    assert watchdog._job.join(time.monotonic() + patience())
     pool.close()

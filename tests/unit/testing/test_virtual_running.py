@@ -16,6 +16,7 @@ from celery_wheel.testing import VirtualWheel
 from tests.unit.testing.conftest import names
 
 
+@pytest.mark.wheel(freeze=True)  # a second of the real time may pass between two calls
 def test_a_delayed_task_runs_when_it_is_due_and_not_before(wheel: VirtualWheel, add: Any) -> None:
     result = add.apply_async((1, 2), countdown=1800)
     assert wheel.advance(minutes=29, seconds=59) == []

@@ -27,7 +27,7 @@ def test_time_goes_on_between_two_calls_and_never_back(wheel: VirtualWheel, whee
         instants.append(wheel.now)
     assert instants == sorted(instants)
     assert instants[-1] - instants[0] >= timedelta(days=1, minutes=1)
-    assert abs(wheel_app.now() - wheel.now) < timedelta(seconds=1)
+    assert wheel.now <= wheel_app.now() <= wheel.now
 
 
 @pytest.mark.parametrize("by", [timedelta(minutes=2), 120, 120.0])
@@ -40,7 +40,7 @@ def test_time_does_not_go_back(wheel: VirtualWheel) -> None:
     with pytest.raises(ValueError, match="does not go back"):
         wheel.advance(minutes=-1)
     with pytest.raises(ValueError, match="an instant to come"):
-        wheel.advance_to(wheel.now - timedelta(seconds=1))
+        wheel.advance_to(wheel.now - timedelta(days=1))
     with pytest.raises(ValueError, match="aware"):
         wheel.advance_to(datetime(2099, 1, 1))  # noqa: DTZ001
 
@@ -103,7 +103,7 @@ def test_a_freezer_that_begins_after_an_advance_leaves_the_wheel_ahead(wheel: Vi
     wheel.advance(hours=1)
     with freeze_time(NOON):
         ahead = wheel.now - NOON
-        assert timedelta(hours=1, seconds=-1) < ahead < timedelta(hours=1, seconds=1)  # the host's clock may be set
+        assert timedelta(minutes=59) < ahead < timedelta(minutes=61)  # the host's clock may be set
         add.apply_async((1, 1), countdown=60)
         assert len(wheel.advance(minutes=1)) == 1
         assert wheel.now - datetime.now(UTC) == ahead
@@ -149,5 +149,5 @@ def test_the_freezer_ends_with_the_wheel(wheel_app: Any) -> None:
         wheel.freeze()
         wheel.advance(days=1000)
         virtual = wheel.now
-    assert abs(datetime.now(UTC).timestamp() - __import__("time").time()) < 5
+    assert abs(datetime.now(UTC).timestamp() - __import__("time").time()) < 3_600
     assert datetime.now(UTC) < virtual

@@ -110,7 +110,7 @@ def test_a_check_during_try_complete_requests_a_recheck_and_returns(purgatory: P
     looked, changed = threading.Event(), threading.Event()
     operation = WaitingOperation()
     purgatory.try_complete_else_watch(operation, ["a"])
-    operation._after_the_first_read = lambda: (looked.set(), changed.wait(10))
+    operation._after_the_first_read = lambda: (looked.set(), changed.wait(patience(10)))
     counts: list[int] = []
     slow = threading.Thread(target=lambda: counts.append(purgatory.check_and_complete("a")))
     slow.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from celery_wheel.timing import ManualClock
+from tests.kit.patience import patience
 
 
 class WatchedClock(ManualClock):
@@ -20,5 +21,5 @@ class WatchedClock(ManualClock):
 
     def wait_for_waiter(self) -> int | None:
         """Wait until one more wait has begun; return its end."""
-        assert self._begun.acquire(timeout=10), "nobody waits"
+        assert self._begun.acquire(timeout=patience(10)), "nobody waits"
         return self.waits[-1]

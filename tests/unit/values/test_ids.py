@@ -59,6 +59,7 @@ def test_threads_share_no_id() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_counts_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = time.time_ns()
     monkeypatch.setattr(ids.time, "time_ns", lambda: now_ns)

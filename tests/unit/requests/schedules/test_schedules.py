@@ -13,6 +13,7 @@ from celery_wheel.recurring import Crontab, Recurrence
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.requests.schedules import schedules as module
+from tests.kit.patience import patience
 
 NINE = Crontab("0", "9")
 DONE, ALREADY, UNKNOWN = ScheduleAnswer("done"), ScheduleAnswer("already"), ScheduleAnswer("unknown")
@@ -183,7 +184,7 @@ def test_answers_of_earlier_parts_are_kept_when_a_later_part_has_none(
 
     app.wheel.turn = once
     with pytest.raises(WheelUnavailable) as raised:
-        schedules.pause(schedules.where(), timeout=0.05)
+        schedules.pause(schedules.where(), timeout=patience(0.5))
     assert raised.value.results == {"a": DONE, "b": DONE}
     app.wheel.turn = turn
     assert names(schedules.list(paused=True)) == ["a", "b"]

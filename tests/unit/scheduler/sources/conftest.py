@@ -70,6 +70,7 @@ def app() -> Any:
 def make_rig(app: Any) -> Iterator[Callable[..., FollowerRig]]:
     with VirtualWheel(app) as wheel:
         wheel.advance_to(NOW)
+        wheel.freeze()
         yield lambda source=BEAT: FollowerRig(app, wheel, source)
 
 
