@@ -15,7 +15,8 @@ The file of the base scheduler (``celerybeat-schedule``) may be damaged by then.
 the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
 
 The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none, and a
-process that forks before has none to lose. ``close`` may be called at any moment, twice, by a signal handler.
+process that forks before has none to lose. ``close`` may be called at any moment, twice, by a signal handler. The first
+of two calls that come within the start does nothing: the thread that it interrupts may hold a lock of the stop.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._periodic = False  #: the base scheduler is set up
         self._entries: PeriodicEntries | None = None  #: while it is
         self._closing = False
+        self._starting = False
         if not isinstance(app, WheelApp):
             logger.warning(
                 "this app is a plain Celery: workers hold its delayed tasks; use celery_wheel.Celery or "
@@ -105,8 +107,12 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._supervisor.tend()
         if not self._service.started:
             end_on_hangup()
-            with refusals(self.app):
-                self._service.start()
+            self._starting = True
+            try:
+                with refusals(self.app):
+                    self._service.start()
+            finally:
+                self._starting = False
         self._service.raise_failure()
         holds = self._service.holds(0)
         if holds != self._periodic:
@@ -157,7 +163,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
         return self._periodic and super().should_sync()
 
     def close(self) -> None:
-        if self._closing:
+        if self._closing or self._starting:  # Celery closes again, as the error of its signal handler leaves the tick
             return
         self._closing = True
         self._stop_entries()

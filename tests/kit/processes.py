@@ -118,7 +118,9 @@ class Process:
         self._popen.send_signal(number)
 
     def suspend(self) -> None:
+        """Suspend the process; returns when it does nothing any more."""
         self.signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, f"{self} is suspended")
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

@@ -40,6 +40,12 @@ def write_line(path: Path, line: object) -> None:
         os.close(file)
 
 
+def read_lines(path: Path) -> list[Any]:
+    """Return the values of the complete lines of a file, as ``write_line`` writes them; the last may be incomplete."""
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def queues_of(parts: Sequence[QueueParts]) -> list[Queue]:
     return [Queue(name, Exchange(exchange, kind), key) for name, exchange, kind, key in parts]
 

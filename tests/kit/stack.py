@@ -35,7 +35,7 @@ from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
 from tests.kit.patience import PATIENCE_S, patience, wait_until
 from tests.kit.processes import ROOT, Process
-from tests.kit.project import QueueParts, make_app
+from tests.kit.project import QueueParts, make_app, read_lines
 from tests.kit.warm import CELERY
 
 Note = dict[str, Any]
@@ -79,6 +79,7 @@ class Stack:
         self.settings = {
             "broker_url": self.broker,
             "wheel_store": store or f"sqlite:///{folder}/wheel.sqlite3",
+            "result_expires": None,  # no entry of Celery's own, which would be a pending task at four in the morning
             **settings,
         }
         self._apps: list[Any] = []
@@ -276,8 +277,7 @@ class Stack:
 
     def revoked(self) -> list[list[Any]]:
         """Return the signals ``task_revoked``: task, id, terminated, signum, expired."""
-        path = self.folder / "revoked"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return read_lines(self.folder / "revoked")
 
     # -- a broker that is a Redis --------------------------------------------------------------------
 

@@ -26,15 +26,8 @@ def run(command: Commands) -> Any:
     return call
 
 
-@pytest.fixture(scope="module")
-def begun(command: Commands) -> None:
-    """Wait until beat has made its own entry a schedule, which it does once."""
-    wait_until(lambda: command.json("schedules", "list", "--source", "beat")["items"], "beat has read its entries")
-    assert command("schedules", "delete", "--source", "beat", "--yes").exit_code == 0
-
-
 @pytest.fixture(autouse=True)
-def no_schedules(command: Commands, begun: None) -> Any:
+def no_schedules(command: Commands) -> Any:
     yield
     assert command("schedules", "delete", "--part", "", "--yes").exit_code == 0
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +23,3 @@ def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
         rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
         with Stack(tmp_path, rabbit.fresh()) as found:
             yield found
-
-
-def lines(path: Path) -> list[Any]:
-    """Return the values of a file with a line of JSON each."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port
 from tests.kit.servers.postgres import PostgresServer
@@ -77,8 +77,10 @@ class Installations:
         store = self._postgres.new_database() if name == "store_down" else ""
         if name == "disk_almost_full":
             store = f"sqlite:///{self._cleanup.enter_context(small_disk(folder / 'disk'))}/wheel.sqlite3"
+        if name == WELL:
+            settings["beat_schedule"] = {"daily": {"task": "tick", "schedule": 86_400.0}}
         if name == "queue_growing":
-            settings["wheel_lease"] = 60  # the scheduler cannot renew it while the test locks the file
+            settings["wheel_lease"] = 3_600  # the scheduler cannot renew it while the test locks the file
         return Stack(folder, broker, store, wheel_objective=1, wheel_control=False, **settings)
 
     def _start(self, name: str, address: str) -> Process:
@@ -93,7 +95,7 @@ class Installations:
         stack["beat"].kill()
 
     def broker_down(self, stack: Stack) -> None:
-        self._accept(stack, 3)  # due while the broker is down
+        self._accept(stack, patience(8))  # due while the broker is down
         stack.server.kill()
 
     def store_down(self, stack: Stack) -> None:
@@ -104,7 +106,7 @@ class Installations:
         self._clock.set(60_000)
 
     def backlog(self, stack: Stack) -> None:
-        self._accept(stack, 4)
+        self._accept(stack, patience(8))
         stack.redis.config_set("maxmemory", 1)  # Redis answers, and refuses messages
 
     def herd(self, stack: Stack) -> None:
@@ -123,7 +125,8 @@ class Installations:
         stack.file.with_name("other").write_bytes(bytes(int(DISK_BYTES * 0.93)))
 
     def queue_growing(self, stack: Stack) -> None:
-        writer = self._cleanup.enter_context(closing(sqlite3.connect(stack.file, isolation_level=None)))
+        connection = sqlite3.connect(stack.file, timeout=patience(), isolation_level=None)
+        writer = self._cleanup.enter_context(closing(connection))
         writer.execute("BEGIN IMMEDIATE")  # until the test is over
         stack.send(1_000, 3)
 
@@ -131,7 +134,7 @@ class Installations:
         """Kill the holder, again and again; each takeover is scraped."""
         query = f'celery_wheel_epoch{{job="{job_of("lease_flapping")}"}}'
         for _ in range(TAKEOVERS):
-            epoch = max(self.prometheus.query(query).values())
+            epoch = stack.app.wheel.status()[0].epoch
             holder = stack.holders()[0]
             next(process for process in self._schedulers["lease_flapping"] if process.pid == holder).kill()
             wait_until(

@@ -20,13 +20,13 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from tests.integration.monitoring.faults import WELL, Installations, job_of
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.processes import ROOT
 from tests.kit.servers import absent
 
 DEPLOY = ROOT / "example_project/deploy"
 
-#: In place of every ``for`` of the rules; a Redis that restarts, and a takeover, are over before.
+#: In place of every ``for`` of the rules, on a quiet machine; a Redis that restarts, and a takeover, are over before.
 FOR_S = 6
 
 #: The fault → its alert, in the order in which they are caused; the last one takes the longest.
@@ -64,14 +64,15 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installa
     """Cause all faults; returns when every alert fires, and has fired for as long as another would need."""
     folder = tmp_path_factory.mktemp("alerts")
     rules = folder / "alerts.yaml"
-    rules.write_text(re.sub(r"for: \d+[smh]\b", f"for: {FOR_S}s", (DEPLOY / "prometheus/alerts.yaml").read_text()))
+    for_s = round(patience(FOR_S))
+    rules.write_text(re.sub(r"for: \d+[smh]\b", f"for: {for_s}s", (DEPLOY / "prometheus/alerts.yaml").read_text()))
     faults = [fault for fault in ALERTS if MAY_MOUNT or fault != "disk_almost_full"]
     with ExitStack() as cleanup:
         found = Installations(folder, cleanup, [WELL, *faults], rules)
         held = "count(celery_wheel_holder == 1)"
         wait_until(lambda: found.prometheus.query(held) == {(): len(faults) + 1}, "Prometheus sees all installations")
         found.stacks[WELL].send(0.1, 20)
-        found.stacks[WELL].send(4_000)
+        found.stacks[WELL].send(40_000)
         assert fired(found) == {}
         for fault in faults:
             getattr(found, fault)(found.stacks[fault])
@@ -79,7 +80,7 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installa
             wait_until(lambda: fired(found).keys() >= {*faults}, "every fault raises an alert")
         last_s = found.prometheus.query("vector(time())")[()]
         wait_until(
-            lambda: found.prometheus.query("vector(time())")[()] > last_s + FOR_S, "another alert would fire too"
+            lambda: found.prometheus.query("vector(time())")[()] > last_s + for_s, "another alert would fire too"
         )
         yield found
 
@@ -100,11 +101,21 @@ def test_the_queries_of_the_dashboard_find_something(installations: Installation
     for variable, value in {"$__rate_interval": "1m", "$__range": "5m", "$job": job_of(WELL)}.items():
         text = text.replace(variable, value)
     queries = [target["expr"] for panel in json.loads(text)["panels"] for target in panel.get("targets", ())]
-    empty = {query for query in queries if not installations.prometheus.query(query)}
     # No schedule has run, no alert is raised, and no task is due within the next hour.
-    assert {name for query in empty for name in re.findall(r"celery_wheel_\w+|ALERTS", query)} == {
+    expected = {
         "celery_wheel_schedule_last_timestamp_seconds",
         "celery_wheel_schedule_skipped_total",
         "celery_wheel_due_peak_timestamp_seconds",
         "ALERTS",
     }
+
+    left = set(queries)
+
+    def empty() -> set[str]:
+        """Return the metrics of the queries that have found nothing yet; after a late scrape all find nothing."""
+        left.difference_update([query for query in left if installations.prometheus.query(query)])
+        return {name for query in left for name in re.findall(r"celery_wheel_\w+|ALERTS", query)}
+
+    with suppress(AssertionError):  # the comparison shows the difference
+        wait_until(lambda: empty() <= expected, "all other queries have found something")
+    assert empty() == expected

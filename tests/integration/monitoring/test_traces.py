@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.monitoring.conftest import lines
 from tests.kit.patience import wait_until
+from tests.kit.project import read_lines
 from tests.kit.stack import Stack
 
 MODULE = "tests.kit.traces"
@@ -18,7 +18,7 @@ def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) 
     stack.wait_for(counts={"a": 2})
 
     def spans(name: str) -> list[dict[str, Any]]:
-        return [one for one in lines(stack.folder / "spans") if one["name"] == name]
+        return [one for one in read_lines(stack.folder / "spans") if one["name"] == name]
 
     wait_until(lambda: len(spans("run/backing_off")) == 2, "both runs have a span")
     wait_until(lambda: spans("celery_wheel publish"), "the publish has a span")  # a worker may be faster than a confirm
@@ -30,5 +30,5 @@ def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) 
     assert [*second["links"], second["parent"]][0] == sending["id"]
     assert publish["parent"] is None
     assert publish["trace"] not in {sending["trace"], second["trace"]}
-    assert sending["ended_ns"] < publish["started_ns"] <= publish["ended_ns"]
-    assert publish["ended_ns"] - publish["started_ns"] < 10**9, "the delay of a second is in no span"
+    assert publish["started_ns"] <= publish["ended_ns"]
+    assert publish["started_ns"] - first["started_ns"] > 0.9 * 10**9, "the delay of a second is in no span"

@@ -184,12 +184,10 @@ def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
     frames: list[Any] = []
     frame = b"\x03\x00\x01" + struct.pack(">I", 1_000) + b"x" * 1_000 + b"\xce"
     theirs.sendall(frame[:500])
-    began = time.monotonic()
     waits = threading.Thread(target=under_test.drain, args=(0,), daemon=True)
     waits.start()
     waits.join(patience(5))
     assert not waits.is_alive()
-    assert time.monotonic() - began < patience(2)
     theirs.sendall(frame[500:])
     assert under_test.drain(1)
     assert frames == [(3, 1, b"x" * 1_000)]
@@ -224,8 +222,8 @@ def test_options_in_the_url_are_used(yard: Yard) -> None:
 
 
 def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "TIMEOUT_S", 1)
-    monkeypatch.setattr(link, "TIMEOUT_S", 1)
+    monkeypatch.setattr(publisher, "TIMEOUT_S", patience(1))
+    monkeypatch.setattr(link, "TIMEOUT_S", patience(1))
     yard.queue("mail")
     edge, rows = yard.edge(), [row(n) for n in range(10)]
     yard.publish(edge, [row(99)])

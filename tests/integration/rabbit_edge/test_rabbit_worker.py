@@ -24,6 +24,7 @@ from tests.kit.patience import patience, wait_until
 def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Yard, settings: dict[str, Any]) -> None:
     """With a quorum queue Celery delays by exchanges of its own: the wheel has to act before that."""
     store = tmp_path / "wheel.sqlite3"
+    settings = {"wheel_lease": 60, **settings}  # a holder that stands still sends nothing again after it
     with StackUnderLoad(tmp_path, yard, f"sqlite:///{store}", random.Random(1), **settings) as stack:
         stack.wait_for_runs(100)
         verdict = stack.settle(40)

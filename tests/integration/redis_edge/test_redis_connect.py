@@ -69,7 +69,7 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
         configuration.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n\n"
             f"sentinel monitor shop 127.0.0.1 {own_server.port} 1\n"
-            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+            "sentinel down-after-milliseconds shop 4000\nsentinel failover-timeout shop 2000\n"
         )
         with Process([binary, configuration, "--sentinel"], tmp_path / "sentinel.log"):
             broker = connect(f"sentinel://127.0.0.1:{port}/0", transport_options={"master_name": "shop"})
@@ -78,7 +78,9 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
             assert publishes(broker)
             own_server.client().wait(1, int(patience() * 1_000))
             own_server.kill()
-            wait_until(lambda: _is_primary(replica), "the failover")
+            wait_until(
+                lambda: _is_primary(replica), "the failover", 90
+            )  # after a pause Sentinel waits for half a minute
             wait_until(lambda: _answers(broker), "the way to the new primary")
             again = publish_rows(broker, at(1), at(2), [make_row(2)])
             assert again.result is PublishResult.PUBLISHED
@@ -143,7 +145,9 @@ def test_a_request_without_an_answer_is_sent_once(
 ) -> None:
     server = Silent()
     try:
-        broker = connect(f"redis://127.0.0.1:{server.port}/0", transport_options={**options, "socket_timeout": 1})
+        broker = connect(
+            f"redis://127.0.0.1:{server.port}/0", transport_options={**options, "socket_timeout": patience()}
+        )
         for count, call in enumerate((broker.now_ms, lambda: broker.adopt(SHARD, EPOCH)), start=1):
             with pytest.raises(BrokerError):
                 call()

@@ -21,7 +21,13 @@ CHUNKS = 200
 SIZE = 20
 
 
-def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int], None] = lambda chunk: None) -> int:
+def publish_all(
+    broker: RedisBroker,
+    lane: int,
+    queue: str,
+    done: Callable[[int], None] = lambda chunk: None,
+    doubted: Callable[[], None] = lambda: None,
+) -> int:
     """Publish CHUNKS chunks of SIZE rows, each until it is confirmed; returns how often a chunk was in doubt."""
     doubts = 0
     for chunk in range(CHUNKS):
@@ -33,6 +39,7 @@ def publish_all(broker: RedisBroker, lane: int, queue: str, done: Callable[[int]
                 verdict = publish_rows(broker, from_, at(first + SIZE - 1), rows, lane=lane).result
             except BrokerError:
                 doubts += 1
+                doubted()
                 continue
             assert verdict in (PublishResult.PUBLISHED, PublishResult.ALREADY)
             break
@@ -49,22 +56,31 @@ def test_each_message_is_published_once_while_the_server_is_killed_again_and_aga
 ) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
         broker = adopted(connect(server, transport_options={"socket_timeout": patience(1)}))
-        reached = [threading.Event() for _ in range(5)]
+        reached, killed = ([threading.Event() for _ in range(5)] for _ in range(2))
+        doubted = threading.Event()
 
         def killer() -> None:
-            for event in reached:
-                assert event.wait(patience())
-                server.restart()
+            for at, gone in zip(reached, killed, strict=True):
+                assert at.wait(patience())
+                doubted.clear()
+                server.kill()
+                gone.set()
+                assert doubted.wait(patience()), "a chunk met the server that is gone"
+                server.start()
 
         def done(chunk: int) -> None:
-            if chunk % 30 == 29 and chunk // 30 < len(reached):
-                reached[chunk // 30].set()
+            """Let the killer strike while the next chunks are published, and before they are all published."""
+            kill, after = divmod(chunk - 29, 30)
+            if kill in range(5) and not after:
+                reached[kill].set()
+            elif kill in range(5) and after == 20:
+                assert killed[kill].wait(patience())
 
         with ThreadPoolExecutor() as pool:
             killing = pool.submit(killer)
-            doubts = publish_all(broker, 0, "mail", done)
+            doubts = publish_all(broker, 0, "mail", done, doubted.set)
             killing.result(patience())
-        assert doubts > 0
+        assert doubts >= 5
         assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
 
 

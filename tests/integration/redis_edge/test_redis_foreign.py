@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.broker.redis.edge import OCCUPIED_MS
+from celery_wheel.broker.redis import RedisBroker, edge
 from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError, StoreConflict
 from celery_wheel.store.model import ORIGIN
@@ -120,7 +119,10 @@ def test_a_silent_store_keeps_its_offsets(broker: RedisBroker, other: RedisBroke
     assert client.hgetall(OFFSETS) == before
 
 
-def test_a_claim_is_refused_while_the_other_holder_lives(broker: RedisBroker, other: RedisBroker) -> None:
+def test_a_claim_is_refused_while_the_other_holder_lives(
+    broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "OCCUPIED_MS", 3_600_000)
     with pytest.raises(StoreConflict):
         other.claim(SHARD)
     assert publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
@@ -130,7 +132,7 @@ def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
     broker: RedisBroker, other: RedisBroker, client: redis.Redis
 ) -> None:
     publish_rows(broker, ORIGIN, at(1), [make_row(1)])
-    client.hincrby(OFFSETS, "seen", -OCCUPIED_MS)
+    client.hincrby(OFFSETS, "seen", -edge.OCCUPIED_MS)
     for _ in range(2):
         other.claim(SHARD)
     owner = other.owner(SHARD)

@@ -71,6 +71,7 @@ def jobs(url: str) -> Iterator[Any]:
     scheduler = BackgroundScheduler(jobstores={"default": store}, timezone=PARIS)
     scheduler.start(paused=True)
     yield scheduler
+    scheduler.remove_all_jobs()  # its thread looks for due jobs once more as it ends
     scheduler.shutdown(wait=False)
 
 

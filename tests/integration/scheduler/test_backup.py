@@ -53,4 +53,4 @@ def test_the_tasks_of_a_backup_are_dispatched_and_those_that_came_later_are_not_
     assert wheel.run_now(before[1]) == "done"
     wait_until(lambda: before[1] in stack.dispatched(), "a task of the backup is dispatched")
     assert Counter(stack.dispatched()) == Counter([before[0], later[0], before[1]])
-    assert stack.pending() == [1]
+    wait_until(lambda: stack.pending() == [1], "the dispatch is settled, and one task of the backup is pending")

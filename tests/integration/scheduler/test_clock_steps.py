@@ -16,8 +16,8 @@ from tests.kit.wall_clock import WallClock
 
 TASKS = 40
 
-#: The greatest lateness on a machine that runs other tests beside this one.
-LATE_MS = 3_000
+#: Less than the step back, by which a scheduler that follows it is late; a machine may stand still for seconds.
+LATE_MS = 20_000
 
 
 @pytest.fixture
@@ -65,5 +65,5 @@ def test_a_step_of_the_wall_clock_makes_no_task_early_or_late(
     wait_until(lambda: not stack.redis.llen("wheel.0"), "the tasks are accepted")
     clock.set(step_s * 1_000)
     late_ms = lateness_ms(stack, due_ms)
-    assert (min(late_ms) >= 0, max(late_ms) < patience(LATE_MS)) == (True, True), (min(late_ms), max(late_ms))
+    assert (min(late_ms) >= 0, max(late_ms) < LATE_MS) == (True, True), (min(late_ms), max(late_ms))
     scheduler.wait_for("was stepped and is")

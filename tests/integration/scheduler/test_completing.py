@@ -40,8 +40,9 @@ def order(shop: Stack, number: int, countdown: float, **options: object) -> str:
 
 
 def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(shop: Stack, wheel: Wheel) -> None:
-    paid, unpaid = order(shop, 1, 2), order(shop, 2, 2)
+    paid, unpaid = order(shop, 1, 3_600), order(shop, 2, 3_600)
     assert wheel.complete("order:1", reason="paid", actor="till 3") == CompletionResult(done=1, too_late=0)
+    assert wheel.reschedule([paid, unpaid], countdown=0.1) == {paid: "too_late", unpaid: "done"}, "their time is over"
     wait_until(lambda: shop.dispatched() == [unpaid], "the order that is not paid is cancelled, and it alone")
     found = wheel.get(paid)
     assert found is not None
@@ -92,8 +93,9 @@ def test_each_order_is_either_paid_or_cancelled(shop: Stack, wheel: Wheel) -> No
 
 def test_one_task_of_a_unique_key_is_pending(shop: Stack, wheel: Wheel) -> None:
     kept = [order(shop, n, 3_600, unique="digest") for n in range(3)]
-    [*_, last] = [order(shop, n, 1.5, unique="report", on_conflict="replace") for n in range(3)]
+    [*_, last] = [order(shop, n, 3_600, unique="report", on_conflict="replace") for n in range(3)]
     refused = [order(shop, n, 3_600, unique="digest", on_conflict="reject") for n in range(2)]
+    assert wheel.run_now(last) == "done"
     wait_until(lambda: shop.dispatched() == [last], "the last report is dispatched")
     wait_until(
         lambda: [one.task_id for one in wheel.pending().items] == kept[:1],

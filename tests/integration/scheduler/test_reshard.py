@@ -10,6 +10,7 @@ from celery_wheel.errors import StoreUnusable
 from celery_wheel.operations.reshard import reshard_of
 from tests.integration.scheduler.test_shards import counts
 from tests.kit.patience import patience, wait_until
+from tests.kit.processes import Process
 from tests.kit.stack import Stack
 
 
@@ -25,10 +26,14 @@ def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, da
     return ids
 
 
-def accept_sent(stack: Stack, shards: int) -> None:
-    """Let a scheduler accept all sent tasks, and stop it."""
+def hold_all(stack: Stack, shards: int) -> Process:
     beat = stack.beat(wheel_shards=shards)
     wait_until(lambda: counts(stack) == [shards], "one scheduler holds all")
+    return beat
+
+
+def stop(stack: Stack, beat: Process) -> None:
+    """Stop a scheduler once it has accepted all sent tasks."""
     queues = [f"wheel.{shard}" for shard in range(8)]
     wait_until(lambda: not any(stack.redis.llen(queue) for queue in queues), "all is accepted")
     code, output = beat.terminate(), beat.said()
@@ -42,8 +47,10 @@ def reshard(stack: Stack, before: int, after: int) -> tuple[int, str]:
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 3), (3, 1)])
 def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before: int, after: int) -> None:
     etas: dict[str, datetime] = {}
-    ids = send(stack, before, 60, patience(6), etas)
-    accept_sent(stack, before)
+    beat = hold_all(stack, before)
+    stack.app.wheel.pause(everything=True, timeout=patience())  # none is dispatched before, however long it takes
+    ids = send(stack, before, 60, 2, etas)
+    stop(stack, beat)
     code, output = reshard(stack, before, after)
     assert code == 0, output
     assert f", {after} now;" in output
@@ -52,6 +59,7 @@ def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before
     assert len([count for count in found if count]) > 1 or after == 1
     more = send(stack, after, 20, 2, etas)
     beat = stack.beat(wheel_shards=after)
+    assert stack.app.wheel.resume(everything=True, timeout=patience()), "the pause is one of the new shards, too"
     wait_until(lambda: len(stack.dispatched()) == 80, "all tasks are dispatched")
     left = stack.dispatched()
     for key in range(5):
@@ -65,24 +73,25 @@ def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before
 
 def test_resharding_forth_and_back_loses_nothing_and_sends_nothing_twice(stack: Stack) -> None:
     """A shard number that is used again meets the offsets that the broker kept from its former use."""
-    ids = send(stack, 4, 20, due_s=0.5) + send(stack, 4, 20, due_s=patience(6))
+    ids = send(stack, 4, 20, due_s=0.5) + send(stack, 4, 20, due_s=3_600)
     beat = stack.beat(wheel_shards=4)
     wait_until(lambda: len(stack.dispatched()) == 20, "the first tasks are dispatched")
+    wait_until(lambda: sum(stack.pending()) == 20, "they are settled, and the others are accepted")
     beat.terminate()
     assert reshard(stack, 4, 1)[0] == 0
     assert reshard(stack, 1, 4)[0] == 0
     assert sum(stack.pending(wheel_shards=4)) == 20
     beat = stack.beat(wheel_shards=4)
+    assert set(stack.app.wheel.run_now(ids[20:], timeout=patience()).values()) == {"done"}
     wait_until(lambda: len(stack.dispatched()) >= 40, "all tasks are dispatched")
     assert sorted(stack.dispatched()) == sorted(ids)
     assert "lost writes" not in beat.said()
 
 
 def test_resharding_is_refused_while_a_scheduler_runs_or_after_one_was_killed(stack: Stack) -> None:
-    send(stack, 2, 10, due_s=60)
-    beat = stack.beat(wheel_shards=2)
-    wait_until(lambda: counts(stack) == [2], "it holds both")
-    wait_until(lambda: sum(stack.pending(wheel_shards=2)) == 10, "all tasks are pending")
+    send(stack, 2, 10, due_s=3_600)
+    beat = hold_all(stack, 2)
+    wait_until(lambda: sum(stack.pending()) == 10, "all is accepted")
     code, output = reshard(stack, 2, 4)
     assert code == 1
     assert "stop all schedulers" in output
@@ -99,7 +108,7 @@ def test_resharding_is_refused_while_a_scheduler_runs_or_after_one_was_killed(st
 
 
 def test_messages_of_a_shard_that_would_be_removed_are_not_lost(stack: Stack) -> None:
-    accept_sent(stack, 4)
+    stop(stack, hold_all(stack, 4))
     send(stack, 4, 40, due_s=60)
     code, output = reshard(stack, 4, 2)
     assert code == 1

@@ -189,11 +189,13 @@ def test_a_start_and_a_takeover_with_a_damaged_file(stack: Stack) -> None:
     wait_until(lambda: stack.ticks() >= 2, "the periodic entry is sent")
     second = stack.beat()
     second.wait_for("beat: Starting")
+    second.suspend()  # it takes over as soon as the first has ended
     first.kill()
     for one in siblings(path):
         if one.is_file():
             one.write_bytes(b"\x80garbage")
     ticks = stack.ticks()
+    second.resume()
     stack.wait_for_holder(second)
     wait_until(lambda: stack.ticks() >= ticks + 2, "the second sends it")
     for process in (first, second):

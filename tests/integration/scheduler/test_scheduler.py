@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import time
@@ -16,8 +17,11 @@ from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Stack
 
-#: The promised time on a quiet machine.
-TAKEOVER_S = 3
+#: tests/contract/stores/test_takeover.py has the promise of three seconds; here a machine may stand still for seconds.
+TAKEOVER_S = 10
+
+
+STANDS_BY = "this scheduler stands by"
 
 
 @pytest.fixture
@@ -46,27 +50,25 @@ def test_a_closed_terminal_ends_beat_as_sigterm_does(stack: Stack, processes: in
     stack.change(wheel_shards=processes, wheel_processes=processes)
     beat = stack.beat()
     wait_until(lambda: len(stack.holders()) == processes or not beat.is_alive(), "all shards have a holder")
-    for process in beat.family():
-        process.send_signal(signal.SIGHUP)
+    os.killpg(beat.pid, signal.SIGHUP)  # to all processes of the terminal at once, as the kernel does
     code, said = beat.end()
     assert stack.holders() == {}, "every shard is given up, so nobody waits for a lease"
     assert (code, "Traceback" in said) == (0, False)
 
 
-def test_the_standby_takes_over_within_three_seconds_of_a_kill(stack: Stack) -> None:
+def test_the_standby_takes_over_soon_after_a_kill(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
     second = stack.beat()
+    second.wait_for(STANDS_BY)
     early, late = stack.send(0.2, count=5), stack.send(patience(5), count=5)
-    wait_until(lambda: len(stack.dispatched()) == 5, "the first dispatches")
+    wait_until(lambda: len(stack.dispatched()) >= 5, "the first dispatches")
     wait_until(lambda: not stack.redis.llen("wheel.0"), "all is accepted")
     ticks = stack.ticks()
     wait_until(lambda: stack.ticks() >= ticks + 4, "the periodic entry is sent by the holder alone")
     first.kill()
-    epoch_before = 1
-    wait_until(
-        lambda: stack.redis.hget("wheel.offset.0", "epoch") > b"%019d" % epoch_before, "the second adopts", TAKEOVER_S
-    )
+    epoch = stack.redis.hget("wheel.offset.0", "epoch")
+    wait_until(lambda: stack.redis.hget("wheel.offset.0", "epoch") > epoch, "the second adopts", TAKEOVER_S)
     wait_until(lambda: len(stack.dispatched()) == 10, "the second dispatches what the first had accepted")
     assert stack.dispatched() == early + late
     assert second.is_alive()
@@ -75,8 +77,9 @@ def test_the_standby_takes_over_within_three_seconds_of_a_kill(stack: Stack) -> 
 def test_a_standby_sends_no_periodic_entry(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
-    stack.beat()
+    stack.beat().wait_for(STANDS_BY)
     first.suspend()  # it still has the kernel's lock, so no standby takes over
+    stack.redis.ping()  # what the first has sent is carried out before the answer, or with it
     before = stack.ticks()
     sentinel = stack.redis.time()[0]
     wait_until(lambda: stack.redis.time()[0] >= sentinel + 3, "six intervals of the entry have passed")

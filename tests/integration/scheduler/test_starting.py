@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from celery_wheel import Celery, beat
 from celery_wheel.scheduler import service
 from celery_wheel.store import open_store
+from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database
 from tests.kit.patience import wait_until
 from tests.kit.servers.postgres import PostgresServer
@@ -35,6 +39,30 @@ def test_beat_may_be_stopped_while_it_waits(tmp_path: Path, redis_server: RedisS
         beat = stack.beat()
         beat.wait_for("beat waits for its store")
         assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
+
+
+def test_a_signal_during_the_start_ends_beat_although_a_transaction_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery's handler closes the scheduler between any two steps of the thread that starts it, then raises."""
+    register, calls = SqlStore.register_scheduler, itertools.count(1)
+
+    def interrupt_second(store: SqlStore, *args: Any) -> list[str]:
+        if next(calls) == 1:
+            return register(store, *args)
+        with store.database.writing():
+            scheduler.close()
+            raise SystemExit
+
+    monkeypatch.setattr(SqlStore, "register_scheduler", interrupt_second)
+    with Celery("proj", broker="memory://", set_as_current=False) as app:
+        app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+        scheduler = beat.WheelScheduler(app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+        scheduler.close()  # Celery does so as the error leaves the tick
+    with closing(sqlite3.connect(tmp_path / "wheel.sqlite3")) as store:
+        assert store.execute("SELECT count(*) FROM wheel_scheduler").fetchone() == (0,), "it is given up"
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "new"])

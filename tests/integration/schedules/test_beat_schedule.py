@@ -41,7 +41,8 @@ def wait_for_names(stack: Stack, *expected: str) -> None:
 
 
 def test_entries_are_followed_over_restarts_and_each_instant_is_sent_once(stack: Stack) -> None:
-    stack.change(beat_schedule={"tick": TICK, "gone": {"task": "tick", "schedule": 3_600.0}})
+    entries = {"tick": TICK, "gone": {"task": "tick", "schedule": 3_600.0}}
+    stack.change(beat_schedule=entries, result_expires=86_400)
     beat = stack.beat()
     wait_until(lambda: stack.ticks() >= 3, "the entry is sent")
     assert set(names(stack)) == {"tick", "gone"}

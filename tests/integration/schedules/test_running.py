@@ -66,8 +66,9 @@ def test_a_later_run_cancels_the_one_before(stack: Stack) -> None:
     )
     stack.wait_for(counts={"held": 3})
     ran = [note["id"] for note in stack.notes()["held"]]
-    wait_until(lambda: len(stack.revoked()) >= 2, "earlier runs are terminated")
-    assert [(one[1], one[2]) for one in stack.revoked()[:2]] == [(one, True) for one in ran[:2]]
+    # A machine that stood still may also have revoked runs before they began.
+    terminated = {(one, True) for one in ran[:2]}
+    wait_until(lambda: terminated <= {(one[1], one[2]) for one in stack.revoked()}, "earlier runs are terminated")
 
 
 def test_the_declaration_of_a_task_is_followed_when_a_scheduler_starts(stack: Stack) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tests.kit.patience import wait_until
+from tests.kit.project import read_lines
 from tests.kit.stack import Stack
 
 
@@ -19,9 +19,7 @@ def test_a_check_in_begins_with_each_occurrence_and_ends_with_its_run(stack: Sta
     stack.worker("-P", "solo")
 
     def check_ins() -> list[dict[str, Any]]:
-        path = stack.folder / "check_ins"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [one for one in map(json.loads, lines) if one["monitor_slug"] == "minutely"]
+        return [one for one in read_lines(stack.folder / "check_ins") if one["monitor_slug"] == "minutely"]
 
     wait_until(lambda: {one["status"] for one in check_ins()} == {"in_progress", "ok"}, "both check-ins are there")
     begun, ended = (next(one for one in check_ins() if one["status"] == of) for of in ("in_progress", "ok"))

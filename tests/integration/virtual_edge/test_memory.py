@@ -25,17 +25,25 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
 from tests.kit.chunks import at, chunk_of, make_row
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 BIG = 2**30
+
+#: Tasks are sent so long before the first is due: one that is due as it is sent does not go through the wheel.
+LEAD_S = 4
 
 
 @pytest.fixture
 def app() -> Iterator[Any]:
     found = Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False)
     found.conf.update(task_queues=None)
+    empty()  # of other tests of this process, which may have left messages
     yield found
     found.close()
+    empty()
+
+
+def empty() -> None:
     Channel.queues.clear()
     Transport.global_state.clear()
 
@@ -72,10 +80,10 @@ def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_pa
     runner = Runner(engine, lease_ms=2_000, poll_ms=20)
     runner.start()
     try:
-        due = {n: time.time() + 0.2 + n / 50 for n in range(20)}
+        due = {n: time.time() + LEAD_S + n / 50 for n in range(20)}
         for n, at_s in due.items():
             note.apply_async((n,), countdown=at_s - time.time())
-        with start_worker(app, pool="solo", perform_ping_check=False):
+        with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=patience(10)):
             wait_until(lambda: len(ran) == 20, "all tasks run")
     finally:
         runner.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.load import SCHEDULERS, StackUnderLoad
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers.sqs import SqsServer
 
 #: A holder that cannot renew its lease reads messages until it is over, and a message that was read is hidden as long:
@@ -22,7 +22,7 @@ LEASE_S = 15
 @contextmanager
 def stalled(store: Path) -> Iterator[None]:
     """Lock the store, so that no other process can commit."""
-    with closing(sqlite3.connect(store, timeout=10, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(store, timeout=patience(), isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")

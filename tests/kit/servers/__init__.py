@@ -18,6 +18,7 @@ import os
 import random
 import socket
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,9 @@ from tests.kit.processes import TAIL, Process
 #: pytest-randomly gives every process of the tests the same numbers by ``random``.
 _ANY = random.SystemRandom()
 
+#: The last ports that were found free.
+_given = deque[int](maxlen=200)
+
 
 def absent(what: str) -> NoReturn:
     """Skip the test, or fail it in CI, where nothing may be absent."""
@@ -40,13 +44,26 @@ def absent(what: str) -> NoReturn:
     pytest.skip(f"{what} is absent")
 
 
-def free_port() -> int:
-    """Return a free port below those that the kernel gives to connections: one of them would take it meanwhile."""
+def free_port(count: int = 1) -> int:
+    """Return the first of free ports next to each other, below those that the kernel gives to connections.
+
+    A server begins to listen some time later: each process of pytest-xdist has ports of its own, and gives none of the
+    last ones again.
+    """
+    first = 15_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 17 * 1_000
     while True:
-        port = _ANY.randrange(15_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        port = _ANY.randrange(first, first + 1_001 - count)
+        ports = range(port, port + count)
+        if set(ports).isdisjoint(_given) and all(map(_is_free, ports)):
+            _given.extend(ports)
             return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 class Server(ABC):

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kit.patience import patience
 from tests.kit.processes import Process
 from tests.kit.servers import Server, absent
 
@@ -59,7 +60,7 @@ class PrometheusServer(Server):
     def query(self, query: str) -> dict[tuple[str, ...], float]:
         """Return the value of each series that a query finds, by the values of its labels, without job and instance."""
         text = urllib.parse.urlencode({"query": query})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{text}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{text}", timeout=patience()) as answer:
             found = json.load(answer)["data"]["result"]
         hidden = {"__name__", "job", "instance"}
         return {
