@@ -42,7 +42,6 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
             yield servers.enter_context(RabbitServer(tmp_path / "rabbitmq"))
 
 
-@pytest.mark.timeout(240)
 def test_no_task_is_lost_or_early_and_second_copies_are_marked(
     tmp_path: Path, store: tuple[str, PostgresServer | None], broker: Server
 ) -> None:

@@ -22,7 +22,6 @@ from tests.kit.servers.redis import RedisServer
 KILLS = 5
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 def test_each_instant_is_sent_once_over_kills(tmp_path: Path, store: str) -> None:
     with stack_on(store, tmp_path, SEED) as stack:
@@ -34,7 +33,6 @@ def test_each_instant_is_sent_once_over_kills(tmp_path: Path, store: str) -> Non
         assert not stack.skips()
 
 
-@pytest.mark.timeout(240)
 def test_a_scheduler_that_is_cut_off_from_the_store_sends_nothing_twice(tmp_path: Path) -> None:
     a, b = SCHEDULERS
     with (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
-
 from celery_wheel.broker.names import wheel_queue_name
 from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
 from tests.kit.patience import PATIENCE_S, patience, wait_until
@@ -21,7 +19,6 @@ FAR = datetime(2099, 1, 1, tzinfo=UTC)
 SOON_S = 8
 
 
-@pytest.mark.timeout(180)
 def test_messages_of_other_producers_are_pending_in_the_wheel_and_run_once(stack: LeavingStack) -> None:
     stack.beat(**RESCUE)
     stack.worker(**RESCUE)

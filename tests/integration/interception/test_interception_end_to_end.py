@@ -12,7 +12,6 @@ from tests.integration.interception.wheel_matrix import Matrix
 from tests.kit.patience import wait_until
 
 WAYS = [f"{app}, {way}" for app in cases.APPS for way in cases.delays()]
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("tag", WAYS)

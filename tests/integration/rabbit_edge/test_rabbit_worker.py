@@ -15,7 +15,6 @@ from tests.integration.rabbit_edge.conftest import Yard
 from tests.kit.patience import patience, wait_until
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "settings",
     [{}, {"task_default_queue_type": "quorum", "worker_detect_quorum_queues": True}],
@@ -36,7 +35,6 @@ def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Y
     assert accepted == verdict.scheduled, "every one of them was in the wheel"
 
 
-@pytest.mark.timeout(180)
 def test_tasks_for_a_full_queue_wait_and_delay_no_other_queue(tmp_path: Path, yard: Yard) -> None:
     yard.queue("full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     yard.channel.basic_publish(_message(), routing_key="full")

@@ -49,7 +49,6 @@ def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator
             yield stack
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("broker", "pool"),
     [("rabbitmq", ("-c", "2")), ("sqs", ("-P", "threads", "-c", "2")), ("redis", ("-P", "solo"))],

@@ -21,7 +21,6 @@ class TableBroker:
         self.server.restart()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # kombu's own
 def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path) -> None:
     with PostgresServer() as server:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.faults.load import SCHEDULERS, StackUnderLoad
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.sqs import SqsServer
@@ -28,7 +26,6 @@ def stalled(store: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-@pytest.mark.timeout(240)
 def test_schedulers_that_are_killed_with_unacknowledged_messages_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "wheel.sqlite3"
     with SqsServer(tmp_path / "sqs") as server:
