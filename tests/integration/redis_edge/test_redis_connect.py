@@ -78,9 +78,8 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
             assert publishes(broker)
             own_server.client().wait(1, int(patience() * 1_000))
             own_server.kill()
-            wait_until(
-                lambda: _is_primary(replica), "the failover", 90
-            )  # after a pause Sentinel waits for half a minute
+            # A Sentinel that was paused waits for half a minute.
+            wait_until(lambda: _is_primary(replica), "the failover", 90)
             wait_until(lambda: _answers(broker), "the way to the new primary")
             again = publish_rows(broker, at(1), at(2), [make_row(2)])
             assert again.result is PublishResult.PUBLISHED
