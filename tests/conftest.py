@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -57,6 +59,9 @@ def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
     _redis_of_the_session.client().flushall()
     return _redis_of_the_session
 
+
+if "STALLS" in os.environ:
+    import_module("tests.kit.stalls")
 
 # -- hooks ---------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -165,5 +166,7 @@ def _of_the_environment(given: Mapping[str, Any]) -> Any:
     return make_app(given["settings"], folder, given["queues"], kind, current=True)
 
 
+if "STALLS" in os.environ:
+    import_module("tests.kit.stalls")
 if "TEST_PROJECT" in os.environ:
     app = _of_the_environment(json.loads(os.environ["TEST_PROJECT"]))
