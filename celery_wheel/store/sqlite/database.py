@@ -136,8 +136,9 @@ class SqliteDatabase:
                     yield connection
                     connection.exec_driver_sql("COMMIT")
                 except BaseException:
-                    # After some errors (disk full, I/O) SQLite has rolled back already.
-                    if driver.in_transaction:
+                    # After some errors (disk full, I/O) SQLite has rolled back already. Where a signal's SystemExit
+                    # interrupts a statement SQLAlchemy closes the connection, which rolls back as well.
+                    if not connection.invalidated and driver.in_transaction:
                         connection.exec_driver_sql("ROLLBACK")
                     raise
                 self._untidy_rows += driver.total_changes - before

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from celery_wheel import Celery, beat
 from celery_wheel.scheduler import service
@@ -63,6 +64,23 @@ def test_a_signal_during_the_start_ends_beat_although_a_transaction_is_under_way
         scheduler.close()  # Celery does so as the error leaves the tick
     with closing(sqlite3.connect(tmp_path / "wheel.sqlite3")) as store:
         assert store.execute("SELECT count(*) FROM wheel_scheduler").fetchone() == (0,), "it is given up"
+
+
+def test_a_signal_within_a_statement_leaves_the_signals_error_and_rolls_back(tmp_path: Path) -> None:
+    """SQLAlchemy closes the connection of a statement that SystemExit interrupts."""
+
+    def interrupt(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement == "COMMIT":
+            raise SystemExit
+
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as store:
+        event.listen(Engine, "before_cursor_execute", interrupt)
+        try:
+            with pytest.raises(SystemExit):
+                store.register_scheduler("host/a/1", 0, 1_000)
+        finally:
+            event.remove(Engine, "before_cursor_execute", interrupt)
+        assert store.register_scheduler("host/b/2", 0, 1_000) == ["host/b/2"], "the next transaction is well"
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "new"])
