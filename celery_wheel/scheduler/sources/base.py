@@ -78,11 +78,11 @@ class PeriodicEntries:
 
     def _take_back(self) -> bool:
         """Set last_run_at of the entries that the wheel ran before; returns whether there were any."""
-        taken = self._sources.take_back()
-        for name, last_ms in taken.items():
-            if (entry := (self._listed or {}).get(name)) is not None:
-                _advance(entry, last_ms)
-        return bool(taken)
+        return self._sources.take_back(self._advance)
+
+    def _advance(self, name: str, last_ms: int) -> None:
+        if (entry := (self._listed or {}).get(name)) is not None:
+            _advance(entry, last_ms)
 
     def after_tick(self) -> None:
         """Leave the entries with a base scheduler that has a tick of its own."""

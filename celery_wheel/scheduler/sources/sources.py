@@ -98,13 +98,17 @@ class Sources:
         """Whether the listed entries of every source are in the store."""
         return all(one.is_followed for one in self._sources)
 
-    def take_back(self) -> dict[str, int]:
-        """Return name → last instant of the entries that the base scheduler runs from now on; each is returned once."""
-        found: dict[str, int] = {}
+    def take_back(self, put: Callable[[str, int], None]) -> bool:
+        """Put name and last instant of the entries that the base scheduler runs from now on; returns whether any were.
+
+        Each is put once, and forgotten only then: a signal's handler that comes between puts it again.
+        """
+        found = False
         for follower in self._sources.values():
-            while follower.handed_back:
-                name, last_ms = follower.handed_back.popitem()
-                found[name] = last_ms
+            for name, last_ms in list(follower.handed_back.items()):
+                put(name, last_ms)
+                follower.handed_back.pop(name, None)
+                found = True
         return found
 
     def stop(self, timeout_s: float = 5.0) -> None:

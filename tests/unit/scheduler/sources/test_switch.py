@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from shelve import Shelf
 from typing import Any
 
 import pytest
 from celery.schedules import crontab
 
 from celery_wheel import Celery, beat
-from celery_wheel.scheduler.sources import sources
+from celery_wheel.scheduler.sources import base, sources
 from celery_wheel.scheduler.sources.sources import ACTOR, Sources
 from celery_wheel.testing import VirtualWheel
 
@@ -138,6 +139,30 @@ def test_a_scheduler_that_ends_as_it_takes_its_entries_back_repeats_no_instant(
             file.write_bytes(content)
     else:
         scheduler.close()
+    switched.run("wheel", 25)
+    gaps = [later - sooner for sooner, later in pairwise(switched.instants("often")[len(before) - 1 :])]
+    assert gaps == [EVERY] * len(gaps)
+    assert len(gaps) >= 2
+
+
+@pytest.mark.parametrize(("owner", "step"), [(base, "_advance"), (Shelf, "__setitem__")], ids=["taking", "saving"])
+def test_a_signal_while_a_scheduler_takes_its_entries_back_repeats_no_instant(
+    switched: Switched, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
+) -> None:
+    switched.run("wheel", 25)
+    before = switched.instants("often")
+    scheduler = switched.start("base")
+    switched.step(scheduler)
+
+    def interrupt(*_: object) -> None:
+        patched.undo()
+        scheduler.close()  # as Celery's handler does
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, interrupt)
+        with pytest.raises(SystemExit):
+            scheduler.tick()
     switched.run("wheel", 25)
     gaps = [later - sooner for sooner, later in pairwise(switched.instants("often")[len(before) - 1 :])]
     assert gaps == [EVERY] * len(gaps)
