@@ -113,7 +113,8 @@ class SqliteDatabase:
             try:
                 yield connection
             finally:
-                connection.exec_driver_sql("ROLLBACK")
+                if not connection.invalidated:  # see ``writing``
+                    connection.exec_driver_sql("ROLLBACK")
 
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
         self._check_usable()

@@ -70,7 +70,7 @@ def test_a_signal_within_a_statement_leaves_the_signals_error_and_rolls_back(tmp
     """SQLAlchemy closes the connection of a statement that SystemExit interrupts."""
 
     def interrupt(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if statement == "COMMIT":
+        if statement in ("COMMIT", "SELECT 2"):
             raise SystemExit
 
     with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as store:
@@ -78,6 +78,8 @@ def test_a_signal_within_a_statement_leaves_the_signals_error_and_rolls_back(tmp
         try:
             with pytest.raises(SystemExit):
                 store.register_scheduler("host/a/1", 0, 1_000)
+            with pytest.raises(SystemExit), store.database.snapshot() as connection:
+                connection.exec_driver_sql("SELECT 2")
         finally:
             event.remove(Engine, "before_cursor_execute", interrupt)
         assert store.register_scheduler("host/b/2", 0, 1_000) == ["host/b/2"], "the next transaction is well"
