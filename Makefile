@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -66,6 +66,9 @@ test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser
 	SITE_APPS=django_celery_beat $(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic
 	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark
+
+test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance
+	STALLS=$(or $(STALLS),0.15) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadgroup tests/integration
 
 test-browser: $(VENV)/.installed-test services  ## test only the admin in a real browser
 	$(WITH_VENV) $(VENV)/bin/python -m pytest $(SITE) tests/browser

@@ -171,9 +171,8 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._service.stop()
         self._supervisor.join()
         if self._periodic:
-            shelf: Any = getattr(self, "_store", None)
-            if getattr(shelf, "writeback", None) is False:
-                shelf.writeback = True  # a signal within its sync left it so, and close would save nothing
+            if isinstance(self, PersistentScheduler) and self._store is not None:
+                self._store.writeback = True  # a signal within its sync leaves False, and close would save nothing
             super().close()
 
     @property

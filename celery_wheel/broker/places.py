@@ -51,14 +51,15 @@ def is_brokers_store(app: Any, store: FullStore) -> bool:
 def meet_broker(app: Any, store: FullStore) -> None:
     """Record the app's broker as the store's. Raises StoreConflict where the store has another, and BrokerError."""
     places, known = broker_places(app), store.brokers()
+    if places <= known:
+        return
     if not is_brokers_store(app, store):
         raise StoreConflict(
             f"the store {store.name} dispatches to {shown(known)}, and this app's broker is {shown(places)}: "
             "its tasks would be published there; nothing was changed; give each app a wheel_store of its own; if "
             "the broker has another address now, run: celery -A proj wheel claim-broker"
         )
-    if not places <= known:
-        store.add_brokers(places)
+    store.add_brokers(places)
 
 
 def shown(places: set[str]) -> str:

@@ -64,10 +64,10 @@ class ReplayRun:
             yield executed
         if executed == total and not self.stopped():
             time.sleep(SETTLE_S)
-        # A reminder runs as soon as the broker has it; the wheel records its dispatch a moment later.
-        until_ms = now_ms() + self.grace_ms
-        while executed == total and wheel.next_reminders(1) and now_ms() < until_ms and not self.stopped():
-            time.sleep(POLL_S)
+            # A reminder runs as soon as the broker has it; the wheel records its dispatch a moment later.
+            until_ms = now_ms() + self.grace_ms
+            while wheel.next_reminders(1) and now_ms() < until_ms and not self.stopped():
+                time.sleep(POLL_S)
 
     def summary(self, dispatched_beside: int = 0) -> ReplaySummary:
         """Return the summary; ``dispatched_beside`` other tasks were dispatched meanwhile."""

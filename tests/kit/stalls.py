@@ -2,7 +2,8 @@
 
 A test that waits for one state and asserts a later one passes on a quiet machine, and fails here::
 
-    STALLS=0.15 .venv/bin/python -m pytest -n 4 --dist loadgroup tests/integration
+    make test-stalls        all of tests/integration
+    STALLS=0.15 pytest …    any tests
 
 The value is the chance of a stall, which takes up to MOST_S. All threads of the test project's processes stall, and in
 the process of the tests all but the main thread. Limits of time that are promised (lateness, a takeover) may fail.

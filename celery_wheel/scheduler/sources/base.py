@@ -81,8 +81,16 @@ class PeriodicEntries:
         return self._sources.take_back(self._advance)
 
     def _advance(self, name: str, last_ms: int) -> None:
-        if (entry := (self._listed or {}).get(name)) is not None:
-            _advance(entry, last_ms)
+        """Set an entry's last run to that of the wheel, where it is later."""
+        entry = (self._listed or {}).get(name)
+        if entry is None:
+            return
+        last = _EPOCH + timedelta(milliseconds=last_ms)
+        before = entry.last_run_at
+        if before is not None and before.tzinfo is None:
+            last = last.replace(tzinfo=None)  # Celery's naive times are in UTC
+        if before is None or before < last:
+            entry.last_run_at = last
 
     def after_tick(self) -> None:
         """Leave the entries with a base scheduler that has a tick of its own."""
@@ -114,13 +122,3 @@ class PeriodicEntries:
         if type(self._scheduler).is_due is not Scheduler.is_due:
             return of_base(entry.task, f"{type(self._scheduler).is_due.__qualname__} decides what is due")
         return entry_of(entry, self._app)
-
-
-def _advance(entry: Any, last_ms: int) -> None:
-    """Set an entry's last run to that of the wheel, where it is later."""
-    last = _EPOCH + timedelta(milliseconds=last_ms)
-    before = entry.last_run_at
-    if before is not None and before.tzinfo is None:
-        last = last.replace(tzinfo=None)  # Celery's naive times are in UTC
-    if before is None or before < last:
-        entry.last_run_at = last
