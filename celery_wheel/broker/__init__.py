@@ -24,6 +24,7 @@ from celery_wheel.errors import SettingError
 if TYPE_CHECKING:
     from celery_wheel.conf import Conf
     from celery_wheel.engine.port import Broker
+    from celery_wheel.store.ports import FullStore
 
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
 _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
@@ -65,8 +66,8 @@ def check_transport(app: Any) -> None:
         raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
 
 
-def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
-    """Return the edge for the broker to which this app's tasks are published."""
+def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
+    """Return the edge for the broker to which this app's tasks are published; without a store it only reads."""
     check_transport(app)
     transport = transport_of(app)
     reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
@@ -84,12 +85,11 @@ def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
         raise SettingError(
             f"broker_url needs the Redis client, got {error}; run: pip install 'celery-wheel[redis]'"
         ) from error
-    from celery_wheel.store.place import shown_place
+    from celery_wheel.store.ports import StoreIdentity
 
     return RedisBroker(
         app.conf.broker_write_url,
-        store_uuid=store_uuid,
-        store_place=shown_place(conf.store),
+        store=StoreIdentity() if store is None else store.identity(),
         reader=reader,
         transport_options=app.conf.broker_transport_options or {},
         ssl=app.conf.broker_use_ssl,

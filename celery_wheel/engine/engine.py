@@ -236,6 +236,10 @@ class Engine:
             self._end(state, str(error))
             yield Round.FAILED
         except (StoreError, LeaseExpired, StoreConflict) as error:
+            if isinstance(error, StoreConflict) and state is not None:
+                self._end(state, str(error))  # another copy of the store has the shard in the broker
+                yield Round.FAILED
+                return
             self.stats.add(store_errors=isinstance(error, StoreError))
             self._log_repeated(error, "waits")
             yield Round.FAILED
@@ -296,7 +300,7 @@ class Engine:
     def lease_call(self) -> LeaseCall | None:
         """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
         ctx, state, lease_until_ms = self._ctx, self.state, self.clock.monotonic_ms() + self._ctx.limits.lease_ms
-        if state is None or not self.wanted or not self.clock.check(ctx.second_clock_ms):
+        if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
         with state.lock:
             snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
@@ -314,10 +318,11 @@ class Engine:
 
     def _verify(self, state: ShardState) -> Steps:
         """Check that the broker still has the chunks that it confirmed, also while no row is due."""
-        try:
-            self._ctx.delivery.verify(state)
-        except BrokerError:
-            self.stats.add(broker_errors=1)
+        if self.held:  # a sign of life keeps others away, and without a store there is nothing to keep
+            try:
+                self._ctx.delivery.verify(state)
+            except BrokerError:
+                self.stats.add(broker_errors=1)
         yield "offsets verified"
 
     def _stand_by(self) -> None:
@@ -350,7 +355,7 @@ class Engine:
         state = adoption.state()
         yield "state made"
         self._renewed(state, lease_until_ms)
-        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks)
+        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks, emptied=adoption.emptied)
         with self._changing:
             self.state = state
         self._stands_by = False

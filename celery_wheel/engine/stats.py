@@ -43,6 +43,7 @@ class Stats:
     forgotten: int = 0
     adoptions: int = 0
     rollbacks: int = 0  #: lanes on which the broker was found to have lost writes
+    emptied: int = 0  #: times the broker was found to have lost everything
     guard_trips: int = 0
     process_ends: int = 0  #: of the scheduler's other processes, unexpectedly; in the counts of shard 0
     broker_errors: int = 0
