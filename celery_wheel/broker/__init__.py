@@ -68,13 +68,16 @@ def check_transport(app: Any) -> None:
 
 def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
     """Return the edge for the broker to which this app's tasks are published; without a store it only reads."""
+    from celery_wheel.store.ports import StoreIdentity
+
     check_transport(app)
     transport = transport_of(app)
+    identity = StoreIdentity() if store is None else store.identity()
     reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 
-        return AmqpBroker(app.connection_for_write, reader)
+        return AmqpBroker(app.connection_for_write, reader, identity)
     if transport != "redis":
         from celery_wheel.broker.virtual.edge import KombuBroker
 
@@ -85,11 +88,9 @@ def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
         raise SettingError(
             f"broker_url needs the Redis client, got {error}; run: pip install 'celery-wheel[redis]'"
         ) from error
-    from celery_wheel.store.ports import StoreIdentity
-
     return RedisBroker(
         app.conf.broker_write_url,
-        store=StoreIdentity() if store is None else store.identity(),
+        store=identity,
         reader=reader,
         transport_options=app.conf.broker_transport_options or {},
         ssl=app.conf.broker_use_ssl,

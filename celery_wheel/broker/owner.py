@@ -58,8 +58,9 @@ def owner_of(broker: Broker, shard: int) -> Owner | None:
 def other_store(server: str, shard: int, owner: Owner, store: StoreIdentity) -> StoreConflict:
     return StoreConflict(
         f"shard {shard} in {server} belongs to another store, {owner}, and not to {store.uuid} ({store.place}); "
-        "nothing was changed, and this scheduler dispatches nothing; schedulers on one broker must share one wheel_store (is "
-        "(is it a relative path, and this another folder?), or each have a wheel_namespace of its own; if the other store "
+        "nothing was changed, and this scheduler dispatches nothing; schedulers on one broker must share one "
+        "wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace of its own; if "
+        "the other store "
         f"is out of use, stop its schedulers and run: {CLAIM_BROKER}"
     )
 
