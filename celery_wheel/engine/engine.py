@@ -236,12 +236,11 @@ class Engine:
             self._end(state, str(error))
             yield Round.FAILED
         except (StoreError, LeaseExpired, StoreConflict) as error:
-            if isinstance(error, StoreConflict) and state is not None:
-                self._end(state, str(error))  # another copy of the store has the shard in the broker
-                yield Round.FAILED
-                return
             self.stats.add(store_errors=isinstance(error, StoreError))
-            self._log_repeated(error, "waits")
+            if state is not None and isinstance(error, StoreConflict):
+                self._end(state, str(error))  # another copy of the store has the shard in the broker
+            else:
+                self._log_repeated(error, "waits")
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
@@ -318,11 +317,11 @@ class Engine:
 
     def _verify(self, state: ShardState) -> Steps:
         """Check that the broker still has the chunks that it confirmed, also while no row is due."""
-        if self.held:  # a sign of life keeps others away, and without a store there is nothing to keep
-            try:
+        try:
+            if self.held:  # a holder without its store gives no sign of life, which would keep others away
                 self._ctx.delivery.verify(state)
-            except BrokerError:
-                self.stats.add(broker_errors=1)
+        except BrokerError:
+            self.stats.add(broker_errors=1)
         yield "offsets verified"
 
     def _stand_by(self) -> None:

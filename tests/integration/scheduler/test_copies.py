@@ -96,7 +96,7 @@ def test_a_store_that_was_moved_on_purpose_is_claimed(stack: Stack, stacks: Exit
     refused(stack.beat(), str(stack.file), str(other.file))
 
 
-def test_of_two_copies_that_start_at_one_moment_one_holds_the_shard(stack: Stack, stacks: ExitStack) -> None:
+def test_one_of_two_copies_that_start_at_one_moment_holds_the_shard(stack: Stack, stacks: ExitStack) -> None:
     with stack.service():
         wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
     other = copy_of(stack, stacks)

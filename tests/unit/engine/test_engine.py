@@ -489,7 +489,7 @@ class TestBrokerRollback:
         assert (rig.pushed, rig.engine.stats.emptied) == (["0", "1", "2"], 1)
 
     def test_a_holder_that_dies_while_it_replays_leaves_the_rest_to_the_next(self) -> None:
-        """Whatever the step after which it dies."""
+        """The step after which it dies does not matter."""
         for steps in range(1, 12):
             rig = self.dispatched(Limits())
             empty(rig, running=False)
