@@ -20,7 +20,8 @@ The ends of a holder; the lease runs by the database's clock alone
     disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
 
 The durability of a commit
-    durability "disk"     the server's synchronous_commit ("on": fsync, and its synchronous standbys), but never "off"
+    durability "disk"     the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off":
+                          ``sessions`` sets it, and no reload of the server's configuration changes it
     durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
     durable=False         the same as "memory"; the next durable commit makes it durable too
 
