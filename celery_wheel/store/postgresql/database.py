@@ -49,10 +49,12 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
 from celery_wheel.store.ports import Bell, StoreSize
+from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
+from celery_wheel.store.postgresql.server import read_server
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
@@ -194,6 +196,10 @@ class PostgresqlDatabase:
         with self.reading() as connection:
             size: int = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
         return StoreSize(size, None)
+
+    def server(self) -> ServerState:
+        with self.reading() as connection:
+            return read_server(connection)
 
     def ring(self) -> None:
         with suppress(StoreError), self.reading() as connection:  # schedulers look a second later

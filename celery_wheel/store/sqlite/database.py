@@ -213,6 +213,9 @@ class SqliteDatabase:
             found = shutil.disk_usage(Path(self.name).parent)
         return StoreSize(size, Disk(found.total, found.free))
 
+    def server(self) -> None:
+        """Return None: there is no server."""
+
     def ring(self) -> None:
         ring(self.name)
 

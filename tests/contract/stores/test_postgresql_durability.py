@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import pytest
-
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import LEASE_MS
@@ -47,12 +45,18 @@ def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_
 
 
 def test_a_reload_in_the_middle_of_a_transaction_does_not_change_its_durability() -> None:
-    with PostgresServer() as server, closing(open_store(server.url(), lease_ms=LEASE_MS)) as store:
-        with store.database.writing() as connection:
-            server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
-            of_server = lambda: connection.exec_driver_sql(_OF_THE_SERVER).scalar_one()  # noqa: E731
-            wait_until(lambda: of_server() == "off", "the session in the transaction has read the configuration")
-            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+    with (
+        PostgresServer() as server,
+        closing(open_store(server.url(), lease_ms=LEASE_MS)) as store,
+        store.database.writing() as connection,
+    ):
+
+        def has_read_it() -> bool:
+            return bool(connection.exec_driver_sql(_OF_THE_SERVER).scalar_one() == "off")
+
+        server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
+        wait_until(has_read_it, "the session in the transaction has read the configuration")
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 
 def test_a_store_that_need_not_be_durable_does_not_wait_for_the_log(postgres: PostgresServer) -> None:
