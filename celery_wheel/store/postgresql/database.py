@@ -40,6 +40,7 @@ import select
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -51,7 +52,7 @@ from celery_wheel.store.bell import CHANNEL
 from celery_wheel.store.ports import Bell, StoreSize
 from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.postgresql.bell import NotifyBell
-from celery_wheel.store.postgresql.errors import describe, may_pass, sqlstate
+from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
 from celery_wheel.store.postgresql.server import read_server
@@ -102,17 +103,20 @@ class PostgresqlDatabase:
 
     @contextmanager
     def _connected(self, *, reading: bool) -> Iterator[Connection]:
-        with (
-            self._in_use(),
-            errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=reading),
-            self._engine.connect() as connection,
-        ):
-            try:
-                yield connection
-            except (SQLAlchemyError, psycopg.Error) as error:
-                if sqlstate(error) in _SPOILED:
-                    connection.invalidate()
-                raise
+        with self._in_use():
+            with self._errors(Sent.NOTHING, reading=reading):
+                connection = self._engine.connect()
+            with self._errors(Sent.STATEMENTS, reading=reading), connection:
+                try:
+                    yield connection
+                except (SQLAlchemyError, psycopg.Error) as error:
+                    if sqlstate(error) in _SPOILED:
+                        connection.invalidate()
+                    raise
+
+    def _errors(self, sent: Sent, *, reading: bool = False) -> AbstractContextManager[None]:
+        said = partial(describe, sent=sent)
+        return errors_for_people(self.name, said, SQLAlchemyError, psycopg.Error, reading=reading)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
@@ -124,7 +128,7 @@ class PostgresqlDatabase:
                 _roll_back(connection)
 
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
-        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=True):
+        with self._in_use(), self._errors(Sent.STATEMENTS, reading=True):
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
@@ -133,7 +137,8 @@ class PostgresqlDatabase:
             try:
                 connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
                 yield connection
-                connection.exec_driver_sql("COMMIT")
+                with self._errors(Sent.COMMIT):
+                    connection.exec_driver_sql("COMMIT")
             except BaseException:
                 _roll_back(connection)
                 raise
@@ -210,7 +215,7 @@ class PostgresqlDatabase:
 
     def _session_apart(self) -> Any:
         """Return a new session of the driver that leaves the pool."""
-        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+        with self._in_use(), self._errors(Sent.NOTHING):
             pooled = self._engine.raw_connection()
             session = pooled.driver_connection
             pooled.detach()
