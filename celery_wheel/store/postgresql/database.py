@@ -146,8 +146,7 @@ class PostgresqlDatabase:
     @contextmanager
     def making(self) -> Iterator[Connection]:
         with self.writing(durable=True) as connection:
-            # No takeover waits for this transaction, and the process may get no CPU for a while between its statements.
-            connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}")
+            connection.exec_driver_sql(_UNHURRIED)
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
             yield connection
             for statement in STATEMENTS:
@@ -235,6 +234,14 @@ class PostgresqlDatabase:
 
 
 _BEGIN_LAZY = "BEGIN; SET LOCAL synchronous_commit = off"
+
+#: No takeover waits for the transaction that makes tables, and its process may get no CPU for a while. All others that
+#: open the new store wait for it; an index of a large table may take longer than any other statement.
+_UNHURRIED = f"""
+    SET LOCAL idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS};
+    SET LOCAL lock_timeout = {STATEMENT_TIMEOUT_MS};
+    SET LOCAL statement_timeout = 0
+"""
 
 
 def _roll_back(connection: Connection) -> None:

@@ -88,7 +88,7 @@ _MEANINGS = {
     "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
     "57014": ("stopped a statement that took too long", _NOTHING, "check the server's load and pg_stat_activity"),
     "55P03": (
-        "has the row locked by another transaction",
+        "waited too long for a lock that another transaction has",
         _NOTHING,
         "find it in pg_stat_activity and pg_locks; " + _ANEW,
     ),
