@@ -1,6 +1,6 @@
 """Thirteen faults of real schedulers raise their thirteen alerts in a real Prometheus, and no other.
 
-The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for thirteen installations at once, every
+The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for fourteen installations at once, every
 second. Two values differ from production, so that the test takes a minute: every ``for`` is FOR, and
 ``wheel_objective`` is a second. tests/unit/example/test_alerts.py has the alerts by the durations of the file.
 
