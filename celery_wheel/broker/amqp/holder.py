@@ -64,10 +64,11 @@ class HolderNote:
             reading.channel().queue_declare(sign, exclusive=True, auto_delete=False, arguments=_CLASSIC)
             body = json.dumps({**self._store._asdict(), "epoch": epoch, "sign": sign})
             note = amqp.Message(body.encode(), delivery_mode=2)
+            channel.queue_declare(self._name, durable=True, auto_delete=False, arguments=_CLASSIC)
             try:
                 channel.basic_publish_confirm(note, routing_key=self._name, confirm_timeout=PATIENCE_S)
-                if notes:  # after the new one: where this process dies between, the last note counts
-                    channel.basic_ack(notes[-1].delivery_tag, multiple=True)
+                for former in notes:  # after the new one: where this process dies between, the last note counts
+                    former.channel.basic_ack(former.delivery_tag)
             except TimeoutError:  # an alarm: the note of before stays, and messages are still accepted
                 logger.warning(
                     "%s accepts no note about the holder of shard %d: its memory or disk alarm is on",
@@ -104,14 +105,9 @@ class HolderNote:
         """Lock the note; yields a channel and the notes, of which the last counts."""
         with self._link.using(f"reading the holder of shard {self._shard}"):
             channel = self._link.connection.channel()
-            channel.auto_decode = False
             try:
                 channel.queue_declare(f"{self._name}.lock", exclusive=True, auto_delete=False, arguments=_CLASSIC)
-                channel.queue_declare(self._name, durable=True, auto_delete=False, arguments=_CLASSIC)
-                notes = []
-                while (note := channel.basic_get(self._name, no_ack=False)) is not None:
-                    notes.append(note)
-                yield channel, notes
+                yield channel, self._notes()
             except amqp.exceptions.ResourceLocked as error:
                 raise BrokerError(
                     f"another scheduler looks who holds shard {self._shard} in {self._link.describe()}; nothing was "
@@ -121,6 +117,16 @@ class HolderNote:
                 with suppress(*CONNECTION_ERRORS):
                     self._link.connection.close()  # unlocks, and returns the notes
                 self._link.drop()
+
+    def _notes(self) -> list[Any]:
+        channel, notes = self._link.connection.channel(), list[Any]()
+        channel.auto_decode = False
+        try:
+            while (note := channel.basic_get(self._name, no_ack=False)) is not None:
+                notes.append(note)
+        except amqp.exceptions.NotFound:  # nothing was ever adopted
+            pass
+        return notes
 
     def _owner(self, note: dict[str, Any]) -> Owner:
         silent_ms = 0 if _exists(self._link.connection, str(note["sign"])) else OCCUPIED_MS

@@ -19,6 +19,7 @@ from celery_wheel.store import open_store
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.stack import Stack
 
 TASKS = 100
@@ -173,6 +174,31 @@ def test_a_database_made_from_the_template_of_another_is_a_copy(
     assert set(Counter(first.dispatched()).values()) == {1}
     assert other.pending() == [TASKS]
     assert name_of(other.store) in problems(first)
+
+
+@ON_RABBITMQ
+def test_a_copy_on_rabbitmq_holds_nothing_while_the_other_is_connected(
+    rabbit_server: RabbitServer, stacks: ExitStack, tmp_path: Path
+) -> None:
+    first = stacks.enter_context(Stack(tmp_path, rabbit_server.fresh()))
+    beat = first.beat()
+    first.wait_for_holder(beat)
+    ids = first.send(4, TASKS)
+    wait_until(lambda: first.pending() == [TASKS], "the tasks are accepted")
+    other = copy_of(first, stacks)
+    second = other.beat()
+    refused(second, str(first.file), str(other.file))
+    assert claim(other.app, "--yes").exit_code == 1
+    wait_until(lambda: first.pending() == [0], "the tasks are dispatched")
+    with closing(first.app.connection_for_read()) as connection:
+        channel: Any = connection.default_channel
+        found = iter(lambda: channel.basic_get("celery", no_ack=True), None)
+        assert Counter(message.headers["id"] for message in found) == Counter(ids)
+    assert other.pending() == [TASKS]
+    assert str(first.file) in problems(other)
+    beat.terminate()
+    assert claim(other.app, "--yes").exit_code == 0
+    other.wait_for_holder(second)
 
 
 def name_of(url: str) -> str:
