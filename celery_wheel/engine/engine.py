@@ -173,11 +173,6 @@ class Engine:
         """Whether the wheel queue may have messages, of which the broker does not tell."""
         return self._ctx.queue.may_have_messages()
 
-    @property
-    def may_listen(self) -> bool:
-        """Whether the broker can tell of the next message, and the last peek has found none."""
-        return self.state is not None and self._ctx.broker.can_wait and not self.arrived.is_set()
-
     def ingest_wait_ms(self) -> int:
         """Return how long ingest may wait for the next schedule."""
         state = self.state

@@ -22,7 +22,7 @@ LISTEN_MS = 2_000
 
 
 def listen(ctx: Context, state: ShardState) -> RoundSteps:
-    """Wait for a message by one call to the broker, if the last peek has found the queue empty."""
+    """Wait for a message by one call to the broker; the round is busy where the wait is to go on."""
     if not ctx.broker.can_wait:
         yield Round.IDLE
         return
@@ -35,4 +35,4 @@ def listen(ctx: Context, state: ShardState) -> RoundSteps:
         watch.is_open = False
         if must_peek:  # also after an error: ingest has left out its peeks, and sleeps
             watch.arrived.set()
-    yield Round.IDLE
+    yield Round.IDLE if must_peek else Round.BUSY

@@ -173,7 +173,7 @@ class ShardJobs:
 
     def _after_listen(self, round_: Round, took_s: float) -> Wait:
         """Listen again after a call that has found nothing; else when a peek has found the queue empty."""
-        return AT_ONCE if self.engine.may_listen else UNTIL_WOKEN
+        return AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN
 
     def _after_ingest(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:

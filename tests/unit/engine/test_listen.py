@@ -81,7 +81,6 @@ def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait(rig: Rig) -> Non
         with mock.patch.object(rig.broker, "await_message") as waits:
             assert rig.run("listen") is Round.IDLE
             waits.assert_not_called()
-        assert not rig.engine.may_listen
 
 
 def test_ingest_peeks_at_each_poll_as_soon_as_the_broker_shows_that_it_cannot_wait(rig: Rig) -> None:
@@ -180,16 +179,13 @@ def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
     [jobs] = Runner(rig.engine, lease_ms=2_000, poll_ms=50).shards
     jobs.cancel()  # no thread of the pool runs one: the test does
     rig.run("tend", "ingest")
-    rig.run("listen")
-    assert jobs._after_listen(Round.IDLE, 2.0) == AT_ONCE, "nothing was found, so the next call finds what comes"
+    assert jobs._after_listen(rig.run("listen"), 2.0) == AT_ONCE, "nothing was found, so the next call finds what comes"
     rig.send("one", 1_000)
-    rig.run("listen")
-    assert jobs._after_listen(Round.IDLE, 0.0) == UNTIL_WOKEN
+    assert jobs._after_listen(rig.run("listen"), 0.0) == UNTIL_WOKEN
     with mock.patch.object(rig.engine.emptied, "listener") as wake:
         rig.run("ingest")
         wake.assert_not_called()
         rig.run("ingest")
         wake.assert_called_once()
     rig.run("release")
-    assert rig.run("listen") is Round.IDLE
-    assert jobs._after_listen(Round.IDLE, 0.0) == UNTIL_WOKEN
+    assert jobs._after_listen(rig.run("listen"), 0.0) == UNTIL_WOKEN
