@@ -166,7 +166,7 @@ class ModelRabbit:
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Return at once: no time passes within a step of the simulation."""
-        self.fault("before")
+        self.fault("listening")
         return self._epoch is not None and bool(self._deliver())
 
     def depth(self, shard: int) -> int:

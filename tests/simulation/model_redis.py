@@ -185,7 +185,7 @@ class ModelRedis:
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Return at once: no time passes within a step of the simulation."""
-        self.fault("before")
+        self.fault("listening")
         return self._epoch is not None and bool(self.server.keys.wheel)
 
     def depth(self, shard: int) -> int:
