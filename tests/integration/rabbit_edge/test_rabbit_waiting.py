@@ -129,8 +129,8 @@ def test_an_idle_scheduler_is_told_of_messages_and_no_round_fails(
     """A task that is due at once is dispatched, though the scheduler would peek once a minute."""
     ends = Counter[Round]()
 
-    def counted(steps: RoundSteps) -> Round:
-        ends[end := run_round(steps)] += 1
+    def counted(steps: RoundSteps, *on_step: Callable[[], None]) -> Round:
+        ends[end := run_round(steps, *on_step)] += 1
         return end
 
     yard.queue("mail")

@@ -100,8 +100,8 @@ def test_no_round_fails_however_long_an_idle_scheduler_has_peeked_at_a_broker_th
     """100,000 rounds are more than an hour of an idle scheduler."""
     pool, ends = ManualPool(rig.clock), Counter[Round]()
 
-    def counted(steps: RoundSteps) -> Round:
-        ends[end := run_round(steps)] += 1
+    def counted(steps: RoundSteps, *on_step: Callable[[], None]) -> Round:
+        ends[end := run_round(steps, *on_step)] += 1
         return end
 
     with (
@@ -143,6 +143,9 @@ class ManualPool:
     def job(self, run: Callable[[], Wait], *_: Any, **__: Any) -> ManualJob:
         self._jobs.append(ManualJob(self, run))
         return self._jobs[-1]
+
+    def stuck(self) -> list[Any]:
+        return []
 
     def run(self, count: int) -> None:
         for _ in range(count):
