@@ -21,10 +21,12 @@ def main() -> int:
     if options.pair is None:
         return _both(sys.argv[1:])
     signal.signal(signal.SIGTERM, _interrupt)
-    plan = Plan(60 * options.minutes if options.minutes else 3_600 * options.hours, 60 * options.outage, options.rate)
+    seconds = 60 * options.minutes if options.minutes else 3_600 * options.hours
+    plan = Plan(seconds, 60 * options.outage, options.rate, options.seed, outage_of=options.of)
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
+        Path(temporary).chmod(0o711)  # PostgreSQL is another user, where this one is root
         kept = Path(options.keep or temporary).absolute() / options.pair
-        run = Run(options.pair, kept, Plan(plan.seconds, plan.outage_s, plan.rate, options.seed, outage_of=options.of))
+        run = Run(options.pair, kept, plan)
         print(f"{options.pair}: run {run.number} in {kept}, with an outage of the {run.outage_of}", flush=True)
         try:
             verdict = run()
