@@ -44,6 +44,13 @@ class Copies(NamedTuple):
     unmarked: int
     per_s: float
 
+    def __str__(self) -> str:
+        count = len(self.of_cuts)
+        return (
+            f"{count} times, at most {max(self.of_cuts)}, mean {sum(self.of_cuts) / count:.0f}, "
+            f"without a mark {self.unmarked}; {self.per_s:,.0f} /s; {self.of_cuts}"
+        )
+
 
 class Cut:
     """A scheduler of one shard behind a proxy, and a consumer."""
@@ -135,12 +142,7 @@ def main() -> None:
                     found = one.run(kind, options.cuts, options.rows, options.rate, rng)
                 finally:
                     one.close()
-                mean = sum(found.of_cuts) / len(found.of_cuts)
-                print(
-                    f"wheel_chunk {chunk}, {kind} {len(found.of_cuts)} times: "
-                    f"at most {max(found.of_cuts)}, mean {mean:.0f}, without a mark {found.unmarked}; {found.per_s:,.0f} /s; {found.of_cuts}",
-                    flush=True,
-                )
+                print(f"wheel_chunk {chunk}, {kind}: {found}", flush=True)
 
 
 if __name__ == "__main__":
