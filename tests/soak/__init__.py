@@ -21,6 +21,6 @@ outage is of the broker and of the store by turns. A run that is interrupted (Ct
 only that its schedules are not judged.
 
 The judge uses none of the product's code, and reads nothing that the product has written: the producer writes a task
-down before it sends it. What it counts: tasks that were accepted and did not arrive, that came early, twice or twice
+down before it sends it. The judge counts tasks that were accepted and did not arrive, that came early, twice or twice
 without a mark, out of order, though they were cancelled, or from nowhere; and the instants of schedules.
 """

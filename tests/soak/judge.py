@@ -34,7 +34,7 @@ HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 #: Part of a run in which caches fill and pools grow.
 WARM_UP = 0.15
 
-#: What may grow: figure → so much at once, and so much an hour.
+#: Figures that may grow → so much at once, and so much an hour.
 BOUNDS = {
     f"rss of {OLD}": (64e6, 16e6),
     f"descriptors of {OLD}": (12, 2),

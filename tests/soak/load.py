@@ -8,7 +8,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -39,11 +38,11 @@ DELAYS = ((0.55, 1, 10), (0.3, 10, 120), (0.12, 120, 1_200), (0.03, 1_200, 3_600
 #: A task that is due is no task of the wheel: where this process is late, it sends none that is nearer.
 NEAREST_MS = 500
 
-#: Part of the tasks that somebody cancels.
+#: Part of the tasks that somebody might cancel.
 CANCELLED = 0.02
 
-#: Seconds between two requests to cancel.
-CANCELS_EVERY_S = 2.0
+#: Seconds between two requests to cancel, and the tasks of one: mostly new ones, which are pending.
+CANCELS_EVERY_S, CANCELS = 2.0, 10
 
 #: Seconds between the end of a scheduler and its start by the supervisor.
 RESTART_S = 2.0
@@ -184,15 +183,16 @@ class Load(Stack):
 
     def _cancel(self) -> None:
         while not self.stop_sending.wait(CANCELS_EVERY_S):
-            wanted = []
-            with suppress(IndexError):
-                while len(wanted) < 50:
-                    wanted.append(self._recent.popleft())
+            wanted = [self._recent.pop() if self.rng.random() < 0.7 else self._recent.popleft() for _ in self._some()]
             if wanted:
                 self.ledger.write("INSERT INTO cancels VALUES (?, ?, NULL, NULL)", [(one, now_ms()) for one in wanted])
                 answers = self._answers([task_id(one) for one in wanted])
                 rows = [(now_ms(), answer, number_of(one)) for one, answer in answers.items()]
                 self.ledger.write("UPDATE cancels SET answered_ms = ?, answer = ? WHERE number = ?", rows)
+
+    def _some(self) -> range:
+        """Return as many as are cancelled at once: fewer than come, so that there are old ones in an outage, too."""
+        return range(min(CANCELS, len(self._recent)))
 
     def _answers(self, ids: list[str]) -> dict[str, str]:
         """Return the answer of each: of the wheel, or ``withdrawn`` where nothing happened, or ``in doubt``."""

@@ -121,7 +121,7 @@ class Rabbit(_Served):
             "RabbitMQ is killed": self.server.restart,
             "RabbitMQ hangs": lambda: self.hang(pause),
             "connections to RabbitMQ are cut": lambda: self._ctl("close_all_connections", "cut by a test"),
-            "RabbitMQ begins a new log": lambda: self._ctl("rotate_logs"),
+            "RabbitMQ has a memory alarm": lambda: self._alarm(pause),
         }
 
     def gauges(self) -> dict[str, float]:
@@ -133,6 +133,13 @@ class Rabbit(_Served):
 
     def _ctl(self, *words: str) -> None:
         self.server.ctl(*words)
+
+    def _alarm(self, pause: Pause) -> None:
+        self._ctl("set_vm_memory_high_watermark", "0.0000001")
+        try:
+            pause(1)
+        finally:
+            self._ctl("set_vm_memory_high_watermark", "0.6")
 
 
 class Postgres(_Served):
@@ -152,7 +159,7 @@ class Postgres(_Served):
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             ),
-            "PostgreSQL loads another configuration": lambda: self._reload(pause),
+            "PostgreSQL is killed after a reload of synchronous_commit = off": lambda: self._reload(pause),
         }
 
     def gauges(self) -> dict[str, float]:
@@ -171,10 +178,11 @@ class Postgres(_Served):
         self.server.sql(*statements)
 
     def _reload(self, pause: Pause) -> None:
-        """A server whose commits no longer wait for the disk, for a while: each durable commit has to wait still."""
-        self._run("ALTER SYSTEM SET synchronous_commit = off", "ALTER SYSTEM SET work_mem = '1MB'", _RELOAD)
+        """Let commits no longer wait for the disk, unless they ask for it themselves, and kill the server then."""
+        self._run("ALTER SYSTEM SET synchronous_commit = off", _RELOAD)
         try:
-            pause(2)
+            pause(1)
+            self._kill()
         finally:
             self._run("ALTER SYSTEM RESET ALL", _RELOAD)
 

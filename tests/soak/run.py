@@ -73,7 +73,8 @@ class Run:
         row = (self.number, now_ms(), self.plan.seed, _code(), self.outage_of)
         self.ledger.write("INSERT INTO runs (run, began_ms, seed, code, outage_of) VALUES (?, ?, ?, ?, ?)", [row])
         folder = self.kept / "runs" / str(self.number)
-        load = self.load = Load(folder, self.kept, parts, self.ledger, self.number, self.plan.rate, self.rng)
+        rng = random.Random(f"{self.plan.seed} {self.number} load")  # its threads draw in any order
+        load = self.load = Load(folder, self.kept, parts, self.ledger, self.number, self.plan.rate, rng)
         watcher = threading.Thread(target=gauges.watch, args=(load, parts, self.kept))
         try:
             load.begin()
@@ -143,7 +144,7 @@ class Run:
             found[kind]()
             note_processes(self.kept, self._servers)
         except (AssertionError, OSError, psutil.Error, psycopg.Error, redis.RedisError, sqlite3.Error) as error:
-            note = f"not carried out: {error!r:.500}"
+            kind, note = f"{kind}: not carried out", f"{error!r:.500}"
         self._note(kind, began_ms, note)
 
     def _of_schedulers(self) -> dict[str, Callable[[], Any]]:
