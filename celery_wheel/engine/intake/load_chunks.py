@@ -24,7 +24,7 @@ def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Arrival]:
     try:
         return unpack_messages(chunk.payload, decode)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"load chunk {chunk.id}"))
+        envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"load chunk {chunk.id} {chunk.payload.hex()}"))
         reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
         return [Unreadable(envelope_id, reason, chunk.payload)]
 

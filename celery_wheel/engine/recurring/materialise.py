@@ -79,6 +79,11 @@ class Occurrences:
         self.messages.append(message)
         self._of[message.envelope_id] = schedule.id, instant_ms, requested
 
+    def rename(self, envelope_id: str, to: str) -> None:
+        """Note that an occurrence, if it is one, gets another envelope id."""
+        if envelope_id in self._of:
+            self._of[to] = self._of.pop(envelope_id)
+
     def cancel(self, running: Mapping[str, Run], now_ms: int) -> None:
         """Cancel runs, which are over now; they are named by their task ids."""
         self.cancelled += running
