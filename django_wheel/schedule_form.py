@@ -28,7 +28,7 @@ from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.mask import NO_MASK, Mask
-from celery_wheel.values.text import text_rule
+from celery_wheel.values.text import text_rule, whole_number
 from django_wheel.fields_of_time import DurationMsField, moment_ms
 from django_wheel.forms import ScheduleReasonForm
 from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
@@ -282,9 +282,10 @@ def _json(text: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+    number = whole_number(text)
+    if number is None:
         raise ValidationError(gettext("Enter a whole number."))
-    return int(text)
+    return number
 
 
 def _degrees(text: str) -> float:

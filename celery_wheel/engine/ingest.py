@@ -58,7 +58,6 @@ from celery_wheel.engine.intake.inbox import (
     run_ended,
 )
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
-from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
@@ -150,7 +149,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     if inbox or chunks or ctx.queue.may_have_messages():
         intake.peeked = _peek(ctx)
     yield "peeked"
-    _sort(intake, inbox, ctx.broker.decode)
+    _sort(ctx, intake, inbox)
     for arrival in intake.peeked.arrivals:
         if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
             intake.arrivals.append(arrival)
@@ -159,7 +158,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
         else:
             intake.arrivals.append(meaning)
     for chunk in chunks:
-        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
+        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode, ctx.store.derived_id)
     return intake
 
 
@@ -174,12 +173,12 @@ def _peek(ctx: Context) -> Peeked:
     return peeked
 
 
-def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
+def _sort(ctx: Context, intake: _Intake, inbox: Sequence[InboxItem]) -> None:
     """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
     schedules = _ScheduleCommands()
     for item in inbox:
-        meaning = parse(item, decode)
+        meaning = parse(item, ctx.broker.decode, ctx.store.derived_id)
         if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):
@@ -248,7 +247,7 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     Returns False where nothing was committed: an inbox item was withdrawn, or a task with a unique key moves.
     """
     occurrences = intake.occurrences
-    fresh = _fresh(ctx, [*intake.arrivals, *occurrences.messages], occurrences)
+    fresh = _fresh(ctx, [*intake.arrivals, *occurrences.messages])
     yield "compared"
     if not fresh and not intake.accepted and not intake.chunks and not occurrences:
         return True
@@ -272,7 +271,7 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     return True
 
 
-def _fresh(ctx: Context, arrivals: list[Arrival], occurrences: Occurrences) -> list[Arrival]:
+def _fresh(ctx: Context, arrivals: list[Arrival]) -> list[Arrival]:
     """Return the arrivals that are not in the store, each once; blocks are taken apart where some are."""
     ids: list[str] = []
     for one in arrivals:
@@ -288,16 +287,15 @@ def _fresh(ctx: Context, arrivals: list[Arrival], occurrences: Occurrences) -> l
             tasks[one.envelope_id] = "" if isinstance(one, Unreadable) else one.task_id
             fresh.append(one)
         elif not isinstance(one, Unreadable) and one.task_id != of_task:
-            others.append(_beside(ctx, one, of_task, occurrences))
+            others.append(_beside(ctx, one, of_task))
     ctx.stats.add(known=len(ids) - len(fresh) - len(others))
-    return fresh + _fresh(ctx, others, occurrences) if others else fresh
+    return fresh + _fresh(ctx, others) if others else fresh
 
 
-def _beside(ctx: Context, one: Message, of_task: str, occurrences: Occurrences) -> Message:
+def _beside(ctx: Context, one: Message, of_task: str) -> Message:
     """Give a message whose id another task has an id of its own."""
     own = id_beside(one.envelope_id, one.task_id)
     ctx.stats.rejections.add(OF_ANOTHER, 1, f"task {of_task} has the id {one.envelope_id} too", one.task, one.task_id)
-    occurrences.rename(one.envelope_id, own)
     one.envelope_id = own
     return one
 

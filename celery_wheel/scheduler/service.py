@@ -99,7 +99,6 @@ class WheelService:
             broker = broker_for(self._app, conf, store.uuid)
             renderer = ScheduleRenderer(
                 self._app,
-                store.uuid,
                 conf.max_message_bytes,
                 broker.decode,
                 self._apply_entry,
