@@ -193,6 +193,19 @@ def test_a_schedule_that_the_store_has_otherwise_is_reported(stores: Stores) -> 
     assert stores.lines == ["schedule 'other' stays as it is in the store, which has another definition"]
 
 
+def test_a_schedule_of_a_second_file_that_comes_into_the_inbox_before_the_first_is_accepted_is_named_in_the_log(
+    redis_stack: LeavingStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = Stores(redis_stack, lambda name: f"sqlite:///{tmp_path}/{name}.sqlite3")
+    for name in ("a", "b"):
+        stores.command(name, "create", {"same": hourly(), "other": {**hourly(), "args": [name]}})
+        file = stores.drain(name, f"{name}.jsonl")
+        assert stores.import_("c", file) == {"schedules": 2}
+    stores.accept("c")
+    assert json.loads(schedules(stores.use("c"))["other"].definition)["args"] == ["a"]
+    assert [vars(one)["schedule"] for one in caplog.records if "was not imported" in one.getMessage()] == ["other"]
+
+
 def test_unreadable_bytes_that_the_store_keeps_already_are_reported(stores: Stores) -> None:
     with closing(stores.open("a")) as store:
         store.put_inbox(0, [("message", b"no message")])
