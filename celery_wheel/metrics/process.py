@@ -27,6 +27,7 @@ _PLAIN = {
     "broker_rollbacks": "rollbacks",
     "broker_emptied": "emptied",
     "guard_trips": "guard_trips",
+    "schedule_errors": "schedule_errors",
     "process_ends": "process_ends",
 }
 
