@@ -175,7 +175,7 @@ class Skip:
     schedule: int
     from_ms: int
     to_ms: int  #: the last of them
-    count: int  #: 0: too many to count
+    count: int  #: of the instants; where it is negative, there are more of them than so many
     reason: str
     at_ms: int  #: the time of the decision
 

@@ -221,7 +221,13 @@ def _run_as_dict(one: PastRun) -> dict[str, Any]:
 
 def _skip_as_dict(one: PastSkip) -> dict[str, Any]:
     times = {"first_ms": instant_ms(one.first), "last_ms": instant_ms(one.last)}
-    return {**times, "count": one.count, "reason": one.reason, "decided_ms": instant_ms(one.decided_at)}
+    return {
+        **times,
+        "count": one.count,
+        "is_exact": one.is_exact,
+        "reason": one.reason,
+        "decided_ms": instant_ms(one.decided_at),
+    }
 
 
 def _revision_as_dict(one: PastRevision) -> dict[str, Any]:
@@ -242,7 +248,7 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
     skips: list[Column[PastSkip]] = [
         Column("skipped from", lambda one: format_utc(instant_ms(one.first)), no_wrap=True),
         Column("to", lambda one: format_utc(instant_ms(one.last)), no_wrap=True),
-        Column("instants", lambda one: f"{one.count:,}" if one.count else "over 100", "right"),
+        Column("instants", lambda one: f"{one.count:,}" if one.is_exact else f"over {one.count:,}", "right"),
         Column("reason", lambda one: one.reason, no_wrap=True),
     ]
     revisions: list[Column[PastRevision]] = [
