@@ -100,7 +100,7 @@ class QueueWatch:
     """Whether the wheel queue may have messages, as far as ``listen`` and ``ingest`` know."""
 
     arrived: Signal = field(default_factory=Signal)  #: set when ingest has to peek
-    emptied: Signal = field(default_factory=Signal)  #: set when a peek has found nothing
+    emptied: Signal = field(default_factory=Signal)  #: set when a peek has found nothing and the broker can wait
     is_open: bool = False  #: the broker will tell when a message comes
 
     def may_have_messages(self) -> bool:

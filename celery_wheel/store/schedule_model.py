@@ -25,6 +25,7 @@ no skips: ``Recurrence.why_not`` returns their reason.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -126,6 +127,13 @@ def readable(schedule: Schedule) -> Schedule:
 def whole(value: Any, largest: int = END_OF_TIME_MS) -> int | None:
     """Return the nearest whole number from 0 to the largest; None for a value that is no number."""
     return int(min(max(value, 0), largest)) if isinstance(value, int | float) else None
+
+
+def is_same_definition(one: str, other: str) -> bool:
+    """Whether two definitions say the same, in whatever order of their fields."""
+    with suppress(ValueError, RecursionError):
+        return one == other or bool(json.loads(one) == json.loads(other))
+    return False
 
 
 def schedule_before(change: Revision) -> Schedule | None:
