@@ -38,6 +38,14 @@ def check(site: Installation) -> Iterator[Finding]:
             "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
+    silent = site.store.browse.silent_schedules(site.now_ms())
+    if silent.count:
+        yield warning(
+            "schedules",
+            f"{format_count(silent.count, 'schedule')} made their instants until {format_utc(silent.until_ms)} before "
+            "the clock went back, and wait until it is there again: no instant runs twice",
+            "Wait; or run what must not wait: celery -A proj wheel schedules trigger.",
+        )
     if counts.failing:
         yield warning(
             "schedules",

@@ -49,6 +49,18 @@ class ScheduleCounts:
     next_ms: int | None  #: the earliest next instant
 
 
+#: A schedule has made no instant further ahead than this, unless due time went back: a herd is made five minutes ahead.
+AHEAD_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class SilentSchedules:
+    """Schedules that wait until due time, which went back, is where it was: no instant is made twice."""
+
+    count: int
+    until_ms: int | None  #: the last instant that one of them has made; None without any
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
     """An occurrence with its message.
