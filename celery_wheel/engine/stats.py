@@ -84,7 +84,7 @@ class Stats:
             self.commits.setdefault(op, Histogram()).add(took_ms)
             self.schedule_last_ms = max([self.schedule_last_ms, *(run.instant_ms for run in change.runs)])
             for skip in change.skips:
-                self.skipped[skip.reason] += max(1, skip.count)
+                self.skipped[skip.reason] += abs(skip.count)
 
     def snapshot(self, state: ShardState, clock: DueClock, now_ms: int) -> dict[str, object]:
         """Return plain data for JSON. The caller holds the state's lock."""
