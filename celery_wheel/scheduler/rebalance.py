@@ -12,7 +12,6 @@ last.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from celery_wheel.engine.engine import Engine
@@ -53,7 +52,8 @@ class Balance:
         self._clock = clock or SystemClock()
         self._role = role
         engines[0].wanted = role is not Role.CHILD
-        self._job = (pool or Pool()).job(self._run)
+        self._pool = pool or Pool()
+        self._job = self._pool.job(self._run, "balance")
 
     def start(self) -> None:
         self._try_once()  # before any engine acquires its shard
@@ -61,7 +61,7 @@ class Balance:
 
     def stop(self) -> None:
         self._job.cancel()
-        self._job.join(time.monotonic() + STOP_S)
+        self._job.join(self._pool.now_s() + STOP_S)
         try:
             self._store.unregister_scheduler(self._name)
         except StoreError as error:  # the others notice its silence instead
