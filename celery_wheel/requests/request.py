@@ -6,9 +6,9 @@
                     └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
                                                                Too late: the holder has just answered, and that counts
 
-The answer is definite also where the store is away meanwhile. A commit without an answer is not taken for a failure: the
-request is withdrawn, or found to be carried out, and else put in again. A withdrawal that fails is tried again for a
-second time-out. Only where the store is away for all of it, RequestInDoubt says which shards are uncertain.
+The result is definite also where the store is away meanwhile. A commit without an answer may have put the request in:
+it is withdrawn and put in again, unless a holder has carried it out. A withdrawal that fails is tried again, for as
+long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
 
 A request within a transaction of the caller reaches the inboxes with its commit; ``TransactionalRequest`` then waits
 for the answer.
@@ -41,7 +41,7 @@ from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.interruption import check_interruption
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.results import Merge, Result
-from celery_wheel.timing.retry import Backoff
+from celery_wheel.timing import Backoff
 from celery_wheel.values.ids import uuid7
 
 #: Tasks in one command; a holder takes up to a thousand.
@@ -77,7 +77,7 @@ class _InboxCommand:
 Doubtful = dict[_InboxCommand, StoreError]
 
 
-class _NotAnswered(StoreError):
+class _Unanswered(StoreError):
     """The holder has deleted a command without an answer."""
 
 
@@ -314,7 +314,7 @@ class Request(Generic[Result]):
             return
         command.answer = store.answer(command.id)
         if command.answer is None and command.is_put and is_first:
-            raise _NotAnswered(
+            raise _Unanswered(
                 f"shard {command.shard} has accepted the command {self.kind} and has not answered it; perhaps the "
                 "command could not be read; look for it among the rejected messages, and run the same version of "
                 "celery-wheel here and in the scheduler"
@@ -323,7 +323,7 @@ class Request(Generic[Result]):
 
 def _is_final(error: StoreError) -> bool:
     """Whether another try would end alike."""
-    return isinstance(error, _NotAnswered | StoreUnusable) and not isinstance(error, StoreNotReady)
+    return isinstance(error, _Unanswered | StoreUnusable) and not isinstance(error, StoreNotReady)
 
 
 def _shards_and_reasons(doubtful: Doubtful) -> tuple[str, str]:

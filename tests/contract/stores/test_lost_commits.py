@@ -2,7 +2,7 @@
 
 ::
 
-    caller ──► Cut ──► PostgreSQL       Cut passes everything on, until it has seen a COMMIT after the INSERT of a command:
+    caller ──► Cut ──► PostgreSQL       everything passes, until Cut has seen a COMMIT after the INSERT of a command:
                                         that COMMIT reaches the server or does not, and the connection ends
 """
 
@@ -157,9 +157,7 @@ def test_a_withdrawal_waits_for_a_transaction_whose_client_is_gone(direct: SqlSt
     assert direct.withdraw(item, CANCEL)
     found: list[bool] = []
     with psycopg.connect(url) as forgotten:
-        forgotten.execute(
-            "INSERT INTO wheel_inbox (id, shard, kind, payload) VALUES (%s, %s, %s, %s)", (item, *CANCEL)
-        )
+        forgotten.execute("INSERT INTO wheel_inbox (id, shard, kind, payload) VALUES (%s, %s, %s, %s)", (item, *CANCEL))
         late = threading.Thread(target=lambda: found.append(direct.withdraw(item, CANCEL)))
         late.start()
         with psycopg.connect(url, autocommit=True) as looker:
