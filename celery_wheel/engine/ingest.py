@@ -57,7 +57,6 @@ from celery_wheel.engine.intake.inbox import (
     run_ended,
 )
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
-from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
@@ -147,7 +146,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     if inbox or chunks or ctx.queue.may_have_messages():
         intake.peeked = _peek(ctx)
     yield "peeked"
-    _sort(intake, inbox, ctx.broker.decode)
+    _sort(ctx, intake, inbox)
     for arrival in intake.peeked.arrivals:
         if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
             intake.arrivals.append(arrival)
@@ -156,7 +155,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
         else:
             intake.arrivals.append(meaning)
     for chunk in chunks:
-        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
+        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode, ctx.store.derived_id)
     return intake
 
 
@@ -171,12 +170,12 @@ def _peek(ctx: Context) -> Peeked:
     return peeked
 
 
-def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
+def _sort(ctx: Context, intake: _Intake, inbox: Sequence[InboxItem]) -> None:
     """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
     schedules = _ScheduleCommands()
     for item in inbox:
-        meaning = parse(item, decode)
+        meaning = parse(item, ctx.broker.decode, ctx.store.derived_id)
         if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):

@@ -101,6 +101,10 @@ _ALL = (
     _gauge("store_bytes", "Size of the store's file and its log, or of the database on PostgreSQL."),
     _gauge("store_disk_bytes", "Size of the file system that has the store's file; none on PostgreSQL."),
     _gauge("store_disk_free_bytes", "Free space for the store on that file system; none on PostgreSQL."),
+    _gauge(
+        "store_oldest_transaction_seconds",
+        "Age of the oldest transaction for which PostgreSQL keeps replaced rows; 0 without one, none on SQLite.",
+    ),
     _gauge("objective_seconds", "The setting wheel_objective: the lateness up to which a scheduler is ready."),
     _gauge("schedule_last_timestamp_seconds", "The last instant of a recurring schedule that this process accepted."),
 )

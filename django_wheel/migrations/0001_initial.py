@@ -48,6 +48,12 @@ class Migration(migrations.Migration):
                     models.IntegerField(db_comment="version of this description that the tables follow"),
                 ),
                 ("uuid", models.UUIDField(db_comment="made with the store; brokers keep it beside the offset")),
+                (
+                    "secret",
+                    models.UUIDField(
+                        db_comment="made with the store, at random; a part of the ids that the store derives"
+                    ),
+                ),
                 ("shards", models.SmallIntegerField(db_comment="number of shards of the store")),
                 (
                     "brokers",

@@ -59,6 +59,7 @@ class Disk:
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self.now_ms = now_ms
         self.uuid = str(uuid.UUID(int=0))
+        self.secret = uuid.UUID(int=1)
         self.shards: dict[int, ShardData] = {}
         self.schedulers: dict[str, int] = {}
         self.archived: dict[int, int] = {}  #: shard → number up to which an archive has everything
@@ -89,6 +90,9 @@ class ModelStore:
     @property
     def uuid(self) -> str:
         return self.disk.uuid
+
+    def derived_id(self, name: str) -> str:
+        return str(uuid.uuid5(self.disk.secret, name))
 
     # -- holding -------------------------------------------------------------------------------------
 

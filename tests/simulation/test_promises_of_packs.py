@@ -28,9 +28,9 @@ def test_no_seed_breaks_a_promise_with_packs(world: type[PackWorld | RabbitPackW
     assert not never, f"the simulation no longer reaches: {never}"
 
 
-def accepted_in_part(item: InboxItem, decode: Any) -> Any:
+def accepted_in_part(item: InboxItem, decode: Any, derived_id: Any) -> Any:
     """The first message of a pack is accepted, and the whole item is deleted."""
-    meaning = parse(item, decode)
+    meaning = parse(item, decode, derived_id)
     return meaning[:1] if isinstance(meaning, list) else meaning
 
 

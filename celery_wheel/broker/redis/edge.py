@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from celery_wheel.broker.errors import not_adopted
@@ -103,6 +104,7 @@ class RedisBroker:
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
         self._serial = 0
         self._serial_lock = threading.Lock()
+        self._closed = False
 
     @property
     def fences(self) -> Literal[True]:
@@ -251,6 +253,10 @@ class RedisBroker:
                 found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
             except ResponseError:
                 return None
+            except RedisConnectionError:
+                if self._closed:
+                    return False
+                raise
         return found is not None
 
     def depth(self, shard: int) -> int:
@@ -289,8 +295,8 @@ class RedisBroker:
         return None if found is None else str(found)
 
     def close(self) -> None:
-        # A call under way, mostly ``await_message`` of a thread that stops, ends by itself.
-        self._client.connection_pool.disconnect(inuse_connections=False)
+        self._closed = True
+        self._client.connection_pool.disconnect()  # ends a call of ``await_message``, whose thread no stop waits for
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ A round makes a limited number of occurrences, those that are on time first. A t
 unit of work, with its answer: its occurrences do not count towards the ``times`` of the recurrence. A trigger is due at
 once, whatever the overlap policy. The instants of a backfill are due at once, or as its overlap policy says.
 
-An envelope id is made of schedule, revision and instant, so an instant that is made once more becomes no second row.
+An envelope id is made of schedule, revision and instant, with the store's secret. So an instant that is made once more
+becomes no second row, no two stores make the same id, and no producer can guess it.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -37,6 +37,7 @@ from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
 from celery_wheel.recurring.definition import ALLOW, CANCEL_RUNNING, Definition, read_definition
 from celery_wheel.store.model import Answer, Change, Message
+from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -53,8 +54,6 @@ MAX_WAITING = 1_000
 
 #: The answer where the policy of a backfill leaves instants out.
 LEFT_OUT = "the overlap policy of the backfill leaves out {} of {} instants"
-
-NAMESPACE = uuid.uuid5(uuid.NAMESPACE_OID, "celery-wheel occurrence")
 
 
 @dataclass(slots=True)
@@ -111,9 +110,9 @@ class Occurrences:
             state.agenda.read(0 if self.more else self.ready_ms, monotonic_ms, self.waiting)
 
 
-def occurrence_id(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
+def occurrence_id(store: Store, schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
     """Return the envelope id of an occurrence; ``request`` is the inbox item that requested it."""
-    return str(uuid.uuid5(NAMESPACE, f"{schedule.id} {schedule.revision} {instant_ms} {request}"))
+    return store.derived_id(f"occurrence {schedule.id} {schedule.revision} {instant_ms} {request}")
 
 
 def materialise(
@@ -242,7 +241,7 @@ def _render(
             due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
         else:
             due_ms = min(request.begin_ms + number * request.every_ms, END_OF_TIME_MS - 1)
-        id_ = occurrence_id(schedule, instant_ms, request.item_id if request else None)
+        id_ = occurrence_id(ctx.store, schedule, instant_ms, request.item_id if request else None)
         queue = (True, after_ms) if request is not None and request.is_queued else ()
         occurrence = Occurrence(ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
         message = renderer.render(schedule, definition, occurrence)

@@ -91,6 +91,12 @@ class Store(Protocol):
     def uuid(self) -> str:
         """The store's id, which never changes: brokers keep it beside the offsets."""
 
+    def derived_id(self, name: str) -> str:
+        """Return an envelope id, always the same for a name; another store has another, and nobody else can guess it.
+
+        So it is for messages that the scheduler makes itself: a producer's message cannot take its place.
+        """
+
     # -- holding a shard --------------------------------------------------------------------------
 
     def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:

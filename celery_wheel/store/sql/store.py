@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
 
@@ -70,10 +70,11 @@ FORGOTTEN_AFTER_MS = 86_400_000
 class SqlStore(SqlControl, SqlSchedules):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
-    def __init__(self, database: Database, uuid: str, shards: int) -> None:
+    def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:
         self._database = database
         self._statements = database.statements
         self._uuid = uuid
+        self._secret = secret
         self.shards = shards
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
@@ -88,6 +89,9 @@ class SqlStore(SqlControl, SqlSchedules):
     @property
     def uuid(self) -> str:
         return self._uuid
+
+    def derived_id(self, name: str) -> str:
+        return str(uuid5(self._secret, name))
 
     @property
     def name(self) -> str:

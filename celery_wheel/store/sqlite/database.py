@@ -122,9 +122,15 @@ class SqliteDatabase:
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other writers out. The gate comes first, always: a fork lets nobody in, and waits for all inside."""
+        with FORK_GATE.entered(), self._write_lock:
+            yield
+
+    @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         self._check_usable()  # before the lock: at a fork a thread of the parent may have held it
-        with FORK_GATE.entered(), self._write_lock:
+        with self._alone():
             self._check_usable()
             self._check_file()
             with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
@@ -172,10 +178,11 @@ class SqliteDatabase:
             )
 
     def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.name)
-        except FileNotFoundError:
-            return None
+        with errors_for_people(self.name, describe, OSError):
+            try:
+                found = os.stat(self.name)
+            except FileNotFoundError:
+                return None
         return found.st_dev, found.st_ino
 
     # -- the lease -----------------------------------------------------------------------------------
@@ -213,6 +220,9 @@ class SqliteDatabase:
             found = shutil.disk_usage(Path(self.name).parent)
         return StoreSize(size, Disk(found.total, found.free))
 
+    def server(self) -> None:
+        """Return None: there is no server."""
+
     def ring(self) -> None:
         ring(self.name)
 
@@ -225,7 +235,11 @@ class SqliteDatabase:
         Open connections are closed first: they would not notice the log before their next read.
         """
         self._reader.dispose()
-        with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
+        with (
+            self._alone(),
+            errors_for_people(self.name, describe, SQLAlchemyError),
+            self._writer.connect() as connection,
+        ):
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
         if mode != "wal":
             raise StoreUnusable(
@@ -242,7 +256,7 @@ class SqliteDatabase:
             return
         self._untidy_rows = 0
         self._checkpoint()
-        with self._write_lock:
+        with self._alone():
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -250,11 +264,11 @@ class SqliteDatabase:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:
-        with self._write_lock:
+        with self._alone():
             self._closed = True
             self._writer.dispose()
-        self._reader.dispose()
-        self._polls.close()
+            self._reader.dispose()
+            self._polls.close()
         self._lease.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable, StoreUnusable
-from celery_wheel.operations.drain import import_, open_existing_store, to_file, would_drain
+from celery_wheel.operations.drain import drain, import_, open_existing_store, to_file, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
 from celery_wheel.store.ports import FullStore
@@ -65,7 +65,7 @@ def occur(store: FullStore, name: str) -> None:
     [schedule] = store.schedules_named(0, [name])
     instant_ms = schedule.next_ms or 0
     seq = holder.seq()
-    envelope_id = occurrence_id(schedule, instant_ms)
+    envelope_id = occurrence_id(store, schedule, instant_ms)
     own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms, "report": True}
     headers = json.dumps({"task": "note", "id": "occurrence", OCCURRENCE: own}).encode()
     one = message(envelope_id=envelope_id, task_id="occurrence", task="note", eta_ms=instant_ms, headers=headers)
@@ -117,6 +117,28 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
         assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
+
+
+def test_occurrences_of_another_store_are_not_taken_for_those_of_this_one(
+    redis_stack: LeavingStack, tmp_path: Path
+) -> None:
+    """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
+    stack, file, other = redis_stack, tmp_path / "tasks.jsonl", f"sqlite:///{tmp_path}/other.sqlite3"
+    definition, found = hourly(), []
+    for name, store in (("hourly", stack.store), ("another", other)):
+        stack.change(wheel_store=store)
+        open_store(store).close()
+        wait_until(lambda: claimed(stack.app, [0]), "the broker is free")
+        ask(stack, "create", {name: definition})
+        with closing(open_existing_store(stack.app)) as opened:
+            occur(opened, name)
+            [schedule] = schedules(store).values()
+            found.append((schedule.id, schedule.revision, schedule.last_ms))
+            if name == "hourly":
+                drain(stack.app, opened, file=file)
+    assert found[0] == found[1]
+    done = import_(stack.app, file)
+    assert (done.put, done.known) == (1, 0)
 
 
 def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, tmp_path: Path) -> None:

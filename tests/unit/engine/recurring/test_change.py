@@ -37,7 +37,7 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
     ("document", "reason"),
     [
         ({"task": "app.report"}, "recurrence: the document must be"),
-        (definition(0), "recurrence: spec.every_ms must be a whole number"),
+        (definition(0), "recurrence: spec.every_ms must be at least 1 ms"),
         (definition(overlap="never"), "overlap must be one of allow, skip, queue_one, cancel_running"),
         (definition(catch_up="all"), "catch_up_ms must be"),
         (definition(kwarg={}), "kwarg must be a field of a definition (did you mean kwargs?)"),
