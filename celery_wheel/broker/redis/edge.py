@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from celery_wheel.broker.errors import not_adopted
@@ -253,10 +252,9 @@ class RedisBroker:
                 found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
             except ResponseError:
                 return None
-            except RedisConnectionError:
-                if self._closed:
-                    return False
-                raise
+            finally:
+                if self._closed:  # meanwhile
+                    self.close()
         return found is not None
 
     def depth(self, shard: int) -> int:
@@ -296,7 +294,8 @@ class RedisBroker:
 
     def close(self) -> None:
         self._closed = True
-        self._client.connection_pool.disconnect()  # ends a call of ``await_message``, whose thread no stop waits for
+        # The connection of a call under way, mostly ``await_message`` of a thread that stops, ends with that call.
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     # -- inside ------------------------------------------------------------------------------------
 
