@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 #: some transports cache the properties of a queue.
 TRIES = 5
 
-#: Destinations that refuse messages, of which the publisher counts the tries; of more, the oldest counts begin anew.
-MOST_REFUSING = 1_000
+#: Destinations that a publisher remembers. Of more that refuse messages, the oldest count of tries begins anew; more
+#: that accept messages are declared again.
+MOST_PLACES = 1_000
 
 _loads: Any = json.loads
 
@@ -108,7 +109,7 @@ class KombuPublisher:
         tries = (tries if row_id == row.id else 0) + (not is_transient(error))
         if tries >= TRIES:
             return f"refused {tries} times: {format_error(error)}"
-        if len(self._refused) >= MOST_REFUSING:
+        if len(self._refused) >= MOST_PLACES:
             self._refused.pop(next(iter(self._refused)))
         self._refused[target] = row.id, tries
         if first:
@@ -158,6 +159,8 @@ class KombuPublisher:
                 bound = queue.exchange is not None and queue.exchange.name == row.route.exchange
                 if bound or (not row.route.exchange and queue.name == row.route.routing_key):
                     queue(self._channel).declare()
+            if len(self._declared) >= MOST_PLACES:
+                self._declared.clear()
             self._declared.add(place)
         channel = self._channel
         if not row.route.exchange or not hasattr(channel, "get_table"):
