@@ -56,7 +56,7 @@ from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlst
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
 from celery_wheel.store.postgresql.server import read_server
-from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
@@ -88,6 +88,7 @@ class PostgresqlDatabase:
             use_native_hstore=False,
             connect_args=connect_args(url, lease_ms),
         )
+        event.listen(self._engine, "do_connect", connect)
         event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
         event.listen(self._engine, "checkout", _check_alive)
         self._polls = PostgresqlPolls(self._engine)

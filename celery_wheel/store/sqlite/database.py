@@ -60,12 +60,13 @@ READERS = 4
 
 SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL = 1, 2
 
-#: ``tidy`` checkpoints after this many changed rows, each of which is one or two pages in the log.
-TIDY_AFTER_ROWS = 25_000
+#: The log file has this size after a burst; ``tidy`` checkpoints once it has grown to twice as much. A row that comes
+#: with thousands of others is one or two pages of it, a commit of a few rows some ten.
+LOG_BYTES = 64 * 2**20
 
 _PRAGMAS = {
     "wal_autocheckpoint": 98_304,  # pages, 384 MiB: for a process that never calls ``tidy``
-    "journal_size_limit": 64 * 2**20,  # the size of the log file after a burst
+    "journal_size_limit": LOG_BYTES,
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
     "secure_delete": "OFF",  # Debian compiles it in: every forgotten row would be overwritten with zeros first
@@ -86,7 +87,6 @@ class SqliteDatabase:
         self._lease = FileLease(path)
         self._write_lock = FairLock()
         self._file: tuple[int, int] | None = None  #: device and inode, from its first use on
-        self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
 
@@ -137,7 +137,6 @@ class SqliteDatabase:
                 levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
                 self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
-                before = driver.total_changes
                 try:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                     yield connection
@@ -148,7 +147,6 @@ class SqliteDatabase:
                     if not connection.invalidated and driver.in_transaction:
                         connection.exec_driver_sql("ROLLBACK")
                     raise
-                self._untidy_rows += driver.total_changes - before
 
     @staticmethod
     def _set_synchronous(connection: Connection, level: int) -> None:
@@ -252,12 +250,22 @@ class SqliteDatabase:
 
         The next commit begins the log anew only where the copy under the lock is complete.
         """
-        if self._untidy_rows < TIDY_AFTER_ROWS:
+        if self._log_bytes() <= 2 * LOG_BYTES:
             return
-        self._untidy_rows = 0
         self._checkpoint()
         with self._alone():
             self._checkpoint()
+
+    def _log_bytes(self) -> int:
+        """Return the size of the log file, which the first commit after a checkpoint cuts to LOG_BYTES.
+
+        By stat alone: opening a file of SQLite and closing it again frees all locks that this process has on it.
+        """
+        with errors_for_people(self.name, describe, OSError):
+            try:
+                return os.stat(f"{self.name}-wal").st_size
+            except FileNotFoundError:
+                return 0
 
     def _checkpoint(self) -> None:
         with self.reading() as connection:
