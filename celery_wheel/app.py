@@ -185,7 +185,7 @@ class Celery(WheelApp, celery.Celery):  # type: ignore[misc]  # celery carries n
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._wheel_module = calling_module(self)  # beside it is the default store
-        self.steps["consumer"].update(STEPS)
+        _extend(self)
 
 
 def install(app: App) -> App:
@@ -197,8 +197,18 @@ def install(app: App) -> App:
         _mix(WheelApp, real)
     if "amqp" in vars(real):
         real.amqp = real.amqp  # by the setter
-    real.steps["consumer"].update(STEPS)
+    _extend(real)
     return real  # type: ignore[no-any-return]
+
+
+def _extend(app: Any) -> None:
+    """Add the worker's steps, and ``self.request.wheel``.
+
+    Celery makes the request of every task of every app of one class, and no app can name another. So that class gets a
+    last resort for ``wheel``, in a process that has an app with the wheel.
+    """
+    app.steps["consumer"].update(STEPS)
+    Context.__getattr__ = _request_attribute
 
 
 def warn_of_another_scheduler(sender: Any = None, **_: Any) -> None:
@@ -235,9 +245,6 @@ def _request_attribute(request: Any, name: str) -> Any:
     from celery_wheel.worker.occurrence import read_occurrence  # a producer does not need it
 
     return read_occurrence(header, request.retries)
-
-
-Context.__getattr__ = _request_attribute
 
 
 def _restore(function: Any, args: tuple[Any, ...]) -> Any:

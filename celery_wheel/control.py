@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from celery_wheel.broker.names import shard_of
@@ -153,7 +154,9 @@ class Wheel(Queries):
                 With ``transactional=True``, and inside an atomic block where ``wheel_transactional`` is set, the
                 request is part of the caller's transaction, and the call returns a ``TransactionalRequest``.
 
-        Raises WheelUnavailable when no holder answers in time; the request is withdrawn then.
+        Raises WheelUnavailable when no holder answers in time; the request is withdrawn then. RequestInDoubt, a
+        StoreError, says that the request may still be carried out: the store was away for the time-out and as long
+        again.
         """
         return self._command(CANCEL, {}, tasks, how)
 
@@ -316,7 +319,7 @@ class Wheel(Queries):
         """
         inbox = self._inbox(how)
         if inbox is not None:
-            request.put(names, self.conf.shards, lambda items: [inbox.put_command(*item) for item in items])
+            request.put(names, self.conf.shards, partial(_put_into, inbox))
             return TransactionalRequest(request, single)
         results = request.ask(names, timeout_of(how))
         return results if single is None else results[single]
@@ -360,6 +363,10 @@ class Wheel(Queries):
         return schedule_many(self.conf.app, self.store, rows, **options)
 
     aschedule_many = twin(schedule_many)
+
+
+def _put_into(inbox: TransactionalInbox, commands: list[tuple[int, str, bytes]], items: list[int]) -> None:
+    items.extend(inbox.put_command(*command) for command in commands)
 
 
 def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:

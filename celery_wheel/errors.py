@@ -102,8 +102,16 @@ class WheelUnavailable(WheelError, TimeoutError):
         self.results = dict(results or {})
 
 
+class RequestInDoubt(StoreError):
+    """A request may still be carried out: the store was away for the time-out. ``results`` has the certain results."""
+
+    def __init__(self, message: str, results: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.results = dict(results or {})
+
+
 class RequestInterrupted(WheelError, RuntimeError):
-    """The task that awaited the request was cancelled, so it was withdrawn; the awaiter itself gets CancelledError."""
+    """The task that awaited the request was cancelled; the awaiter itself gets CancelledError, caused by this error."""
 
 
 class NotCommitted(WheelError, RuntimeError):

@@ -18,7 +18,7 @@ import click
 from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER
 from celery_wheel.cli.selection import Selection
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
-from celery_wheel.errors import WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.values.format import format_count
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _send_in_parts(names: Sequence[Any], send: Callable[[Any], Mapping[Any, Any]
             part = names[start : start + PART]
             try:
                 results |= {one: str(result) for one, result in send(part).items()}
-            except WheelUnavailable as error:
+            except (WheelUnavailable, RequestInDoubt) as error:
                 return results | error.results, str(error)
             bar(len(part))
     return results, None

@@ -3,8 +3,12 @@
 ::
 
     cancel      row in lane STOPPED, outcome, watch UNANNOUNCED     one commit
-    announce    50 rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one commit
-                                              └ the other rows are passed to it again later
+    announce    a page of rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one
+                                                  └ the other rows are passed to it again in the next lap         commit
+
+    lap         page after page, each from where the last one ended; a new lap while rows remain
+    round       one page: 50 rows. After a failed round it is one row, and the next round waits: while nothing can be
+                announced, hardly anything is read
 
 A cancelled row is not announced where a later message of the same task id is pending or published: the task goes on.
 
@@ -21,7 +25,7 @@ import logging
 from collections.abc import Sequence
 
 from celery_wheel.engine.round import Context, Round, RoundSteps
-from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.shard import Lap, ShardState
 from celery_wheel.store.model import Change, TaskRow
 
 logger = logging.getLogger(__name__)
@@ -31,30 +35,50 @@ MAX_ROWS = 50
 
 
 def announce(ctx: Context, state: ShardState) -> RoundSteps:
-    """Try once to announce every unannounced row; the round fails where some rows remain unannounced."""
+    """Announce the next page of a lap; the round fails where nothing of it was announced, or rows remain of a lap."""
     if ctx.on_cancelled is None:
         yield Round.IDLE
         return
-    after, remaining = -1, 0
-    while rows := ctx.store.unannounced(ctx.shard, after, MAX_ROWS):
-        yield "read"
-        after = rows[-1].row.id
-        done = _superseded(ctx, rows)
+    lap = state.lap
+    if lap.after < 0:
+        ctx.unannounced.clear()  # this lap may miss what is cancelled from here on
+    limit = 1 if lap.has_failed else MAX_ROWS
+    rows = ctx.store.unannounced(ctx.shard, lap.after, limit)
+    yield "read"
+    if rows:
+        superseded = _superseded(ctx, rows)
         yield "compared"
-        try:
-            done |= ctx.on_cancelled([one for one in rows if one.row.id not in done])
-        except Exception:  # raised by code of the application; the rows stay marked and are announced later
-            logger.exception(
-                "shard %d: cancelled tasks were not announced; the engine tries again later; correct the error below",
-                ctx.shard,
-                extra={"action": "announce", "shard": ctx.shard},
-            )
+        left = [one for one in rows if one.row.id not in superseded]
+        announced = _announced(ctx, left, logging.DEBUG if lap.has_failed else logging.ERROR)
         yield "announced"
-        remaining += len(rows) - len(done)
-        if done:
+        if done := superseded | announced:
             ctx.store.apply(ctx.shard, state.epoch, Change(unwatched=sorted(done)))
             yield "recorded"
-    yield Round.FAILED if remaining else Round.IDLE
+        lap.after = rows[-1].row.id
+        lap.is_incomplete |= len(done) < len(rows)
+        lap.has_failed = bool(left) and not announced
+    if len(rows) < limit:
+        state.lap = Lap(has_failed=lap.has_failed)
+        yield Round.FAILED if lap.is_incomplete else Round.BUSY if ctx.unannounced.is_set() else Round.IDLE
+    else:
+        yield Round.FAILED if lap.has_failed else Round.BUSY
+
+
+def _announced(ctx: Context, rows: Sequence[TaskRow], level: int) -> set[int]:
+    """Announce rows; returns the ids of those that are announced. An error is logged at ``level``."""
+    if ctx.on_cancelled is None or not rows:
+        return set()
+    try:
+        return ctx.on_cancelled(rows)
+    except Exception:  # raised by code of the application; the rows stay marked and are announced later
+        logger.log(
+            level,
+            "shard %d: cancelled tasks were not announced; the engine tries again later; correct the error below",
+            ctx.shard,
+            exc_info=True,
+            extra={"action": "announce", "shard": ctx.shard},
+        )
+        return set()
 
 
 def _superseded(ctx: Context, rows: Sequence[TaskRow]) -> set[int]:

@@ -22,8 +22,8 @@ once, and of a steady stream a round takes what has come meanwhile: at 125 messa
 Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes them.
 One job watches the inboxes of all shards (``inbox_watch``).
 
-After a failed round a job waits, longer each time up to two seconds, with jitter. A job that dies by an unexpected
-error, or hangs, is noticed by the pool, and no job ends unseen.
+After a failed round a job waits, longer each time up to two seconds (announce: a minute), with jitter. A job that dies
+by an unexpected error, or hangs, is noticed by the pool, and no job ends unseen.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ SETTLE_S = 0.05
 PREFETCH_S = 0.1
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.1, 2.0
+
+#: A result backend that does not answer is asked seldom: each call may take a minute.
+LONG_BACK_OFF_S = {"announce": 60.0}
 
 AT_ONCE = Wait(0.0, 0.0)
 UNTIL_WOKEN = Wait()
@@ -97,10 +100,12 @@ class ShardJobs:
             "prefetch": (engine.prefetch, self._after_prefetch),
             "dispatch": (engine.dispatch, self._after_dispatch),
             "settle": (engine.settle, lambda *_: Wait(SETTLE_S)),  # so that one settlement records many chunks
-            "announce": (engine.announce, lambda *_: UNTIL_WOKEN),
+            "announce": (engine.announce, lambda round_, _: AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN),
             "keep_house": (engine.keep_house, self._after_housekeeping),
         }
-        self._backoffs = {name: Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S, rng) for name in plan}
+        self._backoffs = {
+            name: Backoff(BACK_OFF_FIRST_S, LONG_BACK_OFF_S.get(name, BACK_OFF_MOST_S), rng) for name in plan
+        }
         self.jobs = {
             name: pool.job(
                 partial(self._run, name, *parts),

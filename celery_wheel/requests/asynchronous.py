@@ -5,14 +5,17 @@
     acancel = twin(cancel)                      in the class; the types and the documentation are those of cancel
 
     await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
-        └ the awaiting task is cancelled ─► the thread's wait ends ─► it withdraws the request ─► CancelledError
+        └ the awaiting task is cancelled ─┬► it has no thread yet: CancelledError at once, nothing is sent
+                                          └► the thread's wait ends ─► it withdraws the request ─► CancelledError
 
 Promises
     1. The event loop never waits for the store.
-    2. When CancelledError leaves the call, the request is withdrawn, or was carried out before.
+    2. When CancelledError leaves the call, the request was never sent, is withdrawn, or was carried out before; its
+       cause says what became of a request that could not be withdrawn. A further cancel changes none of that.
     3. Where requests join Django's transactions, the call runs in the thread in which Django runs the synchronous code
        of the same request (``sync_to_async``), so it sees the same transaction as that code. Otherwise it runs in one
-       of THREADS threads of the package: waiting requests take no thread from the application.
+       of THREADS threads of the package: waiting requests take no thread from the application. The time-out of a
+       request begins with its thread.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial, update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -58,16 +62,30 @@ def _joins(self: Any, options: Any) -> bool:
 
 async def _in_thread(call: Callable[[], Any], of_django: bool) -> Any:
     interruption, context = Interruption(), copy_context()
-    context.run(interruption.enter)
-    running = asyncio.ensure_future(_started(partial(context.run, call), of_django))
+
+    def run() -> Any:
+        interruption.enter()
+        interruption.begin()
+        return call()
+
+    running = asyncio.ensure_future(_started(partial(context.run, run), of_django))
     try:
         return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        interruption.interrupt()
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # retrieved, so asyncio does not report it
+    except asyncio.CancelledError as cancelled:
+        if interruption.interrupt():
+            raise cancelled from await _error_of(running)
         raise
+    finally:  # also where the event loop drops this coroutine
+        interruption.interrupt()
+        running.cancel()  # a call that waits for a thread needs none any more
+
+
+async def _error_of(running: asyncio.Future[Any]) -> BaseException | None:
+    """Wait for the end of a call that was interrupted, whatever other cancels come, and return its error."""
+    while not running.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+    return None if running.cancelled() else running.exception()
 
 
 def _started(call: Callable[[], Any], of_django: bool) -> Awaitable[Any]:

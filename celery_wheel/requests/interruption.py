@@ -21,22 +21,30 @@ class Interruption:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wakes: list[Callable[[], object]] = []
-        self._is_over = False
+        self._is_over = self._has_begun = False
 
     def enter(self) -> None:
         """Make this the interruption of the calls in this context."""
         _current.set(self)
 
-    def interrupt(self) -> None:
+    def begin(self) -> None:
+        """Note that the call begins. Raises RequestInterrupted where it was interrupted before: it sends nothing."""
+        with self._lock:
+            self.check()
+            self._has_begun = True
+
+    def interrupt(self) -> bool:
+        """End the wait of the call, or keep it from beginning; returns whether it has begun."""
         with self._lock:
             self._is_over = True
             wakes = list(self._wakes)
         for wake in wakes:
             wake()
+        return self._has_begun
 
     def check(self) -> None:
         if self._is_over:
-            raise RequestInterrupted("the task that awaited this request was cancelled; the request was withdrawn")
+            raise RequestInterrupted("the task that awaited this request was cancelled")
 
     def watch(self, wake: Callable[[], object]) -> None:
         with self._lock:

@@ -6,6 +6,10 @@
                     └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
                                                                Too late: the holder has just answered, and that counts
 
+The result is definite also where the store is away meanwhile. A commit without an answer may have put the request in:
+it is withdrawn and put in again, unless a holder has carried it out. A withdrawal that fails is tried again, for as
+long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
+
 A request within a transaction of the caller reaches the inboxes with its commit; ``TransactionalRequest`` then waits
 for the answer.
 
@@ -24,16 +28,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from celery_wheel.errors import NotCommitted, StoreError, WheelUnavailable
+from celery_wheel.errors import (
+    NotCommitted,
+    RequestInDoubt,
+    StoreError,
+    StoreNotReady,
+    StoreUnusable,
+    WheelUnavailable,
+)
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.interruption import check_interruption
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.results import Merge, Result
+from celery_wheel.timing import Backoff
 from celery_wheel.values.ids import uuid7
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
+
+#: Seconds between two tries while the store does not answer.
+RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 #: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker.names``.
 ShardOf = Callable[[str | None, str, int], int]
@@ -42,15 +57,28 @@ ShardOf = Callable[[str | None, str, int], int]
 #: Names, or with each name its part of the command.
 Names = Sequence[str] | Mapping[str, Any]
 
+#: Puts commands into the inboxes; see ``put_commands`` of the store.
+Put = Callable[[list[tuple[int, str, bytes]], list[int]], object]
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _InboxCommand:
     shard: int
     id: str
     names: list[str]
-    item: int
     payload: bytes = field(repr=False)
+    item: int = 0
+    is_put: bool = False  #: its commit was answered
+    may_be_withdrawn: bool = False  #: a withdrawal has begun
     answer: Mapping[str, Any] | None = None
+
+
+#: Commands that may be carried out although they were withdrawn, and why.
+Doubtful = dict[_InboxCommand, StoreError]
+
+
+class _Unanswered(StoreError):
+    """The holder has deleted a command without an answer."""
 
 
 @dataclass(slots=True)
@@ -72,22 +100,26 @@ class Request(Generic[Result]):
     _names: list[str] = field(default_factory=list)
 
     def ask(self, names: Names, timeout_s: float) -> dict[str, Result]:
-        """Return the result of each name. Raises WheelUnavailable, with the certain results, where a holder did not
-        answer.
+        """Return the result of each name.
 
-        Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled awaiter), commands not carried
-        out yet are withdrawn.
+        Raises WheelUnavailable, with the certain results, where a holder did not answer, and RequestInDoubt where the
+        store was away as well. Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled
+        awaiter), commands not carried out yet are withdrawn.
         """
         until_s = time.monotonic() + timeout_s
-        self.send(names)
+        self.send(names, until_s)
         return self.receive(timeout_s, until_s)
 
-    def send(self, names: Names) -> None:
-        """Put the commands into the inboxes; ``receive`` follows."""
+    def send(self, names: Names, until_s: float) -> None:
+        """Put the commands into the inboxes; ``receive`` follows.
+
+        Args:
+            until_s: the end of the time-out by the monotonic clock.
+        """
         check_interruption()
-        with self._withdrawn_on_error():
+        with self._withdrawn_on_error(until_s):
             store = self.open_store().store
-            self.put(names, store.shards, store.put_commands)
+            self.put(names, store.shards, store.put_commands, until_s)
 
     def receive(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
         """Return the results of ``send``, as ``ask`` does.
@@ -95,29 +127,45 @@ class Request(Generic[Result]):
         Args:
             until_s: the end of the time-out by the monotonic clock, where it began before this call.
         """
-        with self._withdrawn_on_error():
+        until_s = time.monotonic() + timeout_s if until_s is None else until_s
+        with self._withdrawn_on_error(until_s):
             return self.result(timeout_s, until_s)
 
     def withdraw(self, error: BaseException) -> None:
-        """Withdraw the commands that are not carried out yet; a failure is noted in the error."""
-        try:
-            for command in self._commands:
-                self.open_store().store.withdraw(command.item)
-        except StoreError as failure:
-            error.add_note(f"the request ({self.kind}) could not be withdrawn, and may be carried out: {failure}")
+        """Withdraw the commands that are not carried out yet, without patience; the error notes what is not so."""
+        if doubtful := self._withdraw_all(self._unanswered(), 0.0):
+            error.add_note(str(self._in_doubt(doubtful)))
+        elif any(command.answer is not None for command in self._commands):
+            error.add_note(f"the request ({self.kind}) was carried out before it could be withdrawn")
 
     @contextmanager
-    def _withdrawn_on_error(self) -> Iterator[None]:
+    def _withdrawn_on_error(self, until_s: float) -> Iterator[None]:
+        """Withdraw the request where the asker is interrupted, or where the store fails for good."""
         try:
             yield
-        except WheelUnavailable:
+        except (WheelUnavailable, RequestInDoubt):
+            raise
+        except StoreError as error:
+            if doubtful := self._withdraw_all(self._unanswered(), until_s):
+                raise self._in_doubt(doubtful) from error
+            done = any(command.answer is not None for command in self._commands)
+            error.add_note(
+                f"the request ({self.kind}) was carried out in part, and nothing more of it will happen"
+                if done
+                else f"nothing of the request ({self.kind}) will happen"
+            )
             raise
         except BaseException as error:
             self.withdraw(error)
             raise
 
-    def put(self, names: Names, shards: int, ask: Callable[[list[tuple[int, str, bytes]]], list[int]]) -> None:
-        """Put the commands into the shards' inboxes; ``ask`` is as ``store.put_commands``."""
+    def put(self, names: Names, shards: int, put: Put, until_s: float | None = None) -> None:
+        """Put the commands into the shards' inboxes.
+
+        Args:
+            until_s: until this instant commands whose commit has no answer are put again; None: they never are, since
+                the caller commits.
+        """
         self._names = list(dict.fromkeys(names))
         of_shard = self._by_shard(shards)
         for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
@@ -131,11 +179,39 @@ class Request(Generic[Result]):
                     whole = self.shard_of is not None or not commands
                     audit = {"audit": {**self.audit, **asked, "whole": whole}} if self.audit else {}
                     payload = json.dumps({self.list_name: content, "id": number, **self.options, **audit}).encode()
-                    commands.append(_InboxCommand(shard, number, part, 0, payload))
-            items = ask([(command.shard, self.kind, command.payload) for command in commands])
-            for command, item in zip(commands, items, strict=True):
-                command.item = item
-            self._commands += commands
+                    commands.append(_InboxCommand(shard, number, part, payload))
+            while commands:
+                commands = self._put_once(commands, put, until_s)
+
+    def _put_once(self, commands: list[_InboxCommand], put: Put, until_s: float | None) -> list[_InboxCommand]:
+        """Put commands; returns those to put again, because their commit had no answer and they are not there."""
+        items: list[int] = []
+        lost: StoreError | None = None
+        is_put = False
+        try:
+            put([(command.shard, self.kind, command.payload) for command in commands], items)
+            is_put = True
+        except StoreError as error:
+            if until_s is None or len(items) < len(commands):  # nothing was committed
+                raise
+            lost = error
+        finally:  # also where a signal interrupts the commit
+            if len(items) == len(commands):
+                for command, item in zip(commands, items, strict=True):
+                    command.item, command.is_put = item, is_put
+                self._commands += commands
+        return [] if lost is None or until_s is None else self._look_after(lost, commands, until_s)
+
+    def _look_after(self, lost: StoreError, commands: list[_InboxCommand], until_s: float) -> list[_InboxCommand]:
+        """Withdraw commands whose commit had no answer; returns those that were not carried out."""
+        doubtful = self._withdraw_all(commands, until_s)
+        again = [command for command in commands if command.answer is None]
+        if doubtful or (again and time.monotonic() >= until_s):
+            raise lost
+        self._commands = [command for command in self._commands if command not in again]
+        for command in again:
+            command.may_be_withdrawn = False
+        return again
 
     def _by_shard(self, shards: int) -> list[list[str]]:
         if self.shard_of is None:
@@ -147,12 +223,14 @@ class Request(Generic[Result]):
 
     def result(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
         """Wait for the answers, and return the result of each name that was put."""
-        self._wait(time.monotonic() + timeout_s if until_s is None else until_s)
-        silent = [command for command in self._unanswered() if not self._withdraw(command)]
-        found = self.merge.merged(self._names, [one.answer for one in self._commands if one.answer is not None])
-        in_doubt = self.merge.in_doubt(found, {name for command in silent for name in command.names})
+        until_s = time.monotonic() + timeout_s if until_s is None else until_s
+        self._wait(until_s)
+        doubtful = self._withdraw_all(self._unanswered(), until_s + timeout_s)
+        found, in_doubt = self._merged()
+        if in_doubt and doubtful:
+            raise self._in_doubt(doubtful)
         if in_doubt:
-            shards = ", ".join(map(str, sorted({command.shard for command in silent})))
+            shards = ", ".join(map(str, sorted({command.shard for command in self._unanswered()})))
             raise WheelUnavailable(
                 f"no scheduler answered for shard {shards} within {timeout_s:g} s: none runs, or none can reach the "
                 f"broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a scheduler: "
@@ -160,6 +238,20 @@ class Request(Generic[Result]):
                 self.merge.certain(found, in_doubt),
             )
         return {name: found[name] for name in self._names}
+
+    def _merged(self) -> tuple[dict[str, Result], set[str]]:
+        """Return the result of each name as far as the answers go, and the names that could get another result."""
+        found = self.merge.merged(self._names, [one.answer for one in self._commands if one.answer is not None])
+        in_doubt = self.merge.in_doubt(found, {name for one in self._unanswered() for name in one.names})
+        return found, in_doubt | (found.keys() - {name for one in self._commands for name in one.names})
+
+    def _in_doubt(self, doubtful: Doubtful) -> RequestInDoubt:
+        shards, reasons = _shards_and_reasons(doubtful)
+        return RequestInDoubt(
+            f"the request ({self.kind}) may still be carried out in shard {shards}, where it could not be withdrawn: "
+            f"{reasons}; check there before you send it again",
+            self.merge.certain(*self._merged()),
+        )
 
     @property
     def committed(self) -> bool:
@@ -176,30 +268,67 @@ class Request(Generic[Result]):
         return [command for command in self._commands if command.answer is None]
 
     def _wait(self, until_s: float) -> None:
-        """Wait until every command is answered or the time is over, also where the store is opened anew meanwhile."""
-        left_s = max(0.0, until_s - time.monotonic())
+        """Wait until every command is answered or the time is over, also where the store is away or opened anew."""
+        backoff, left_s = Backoff(RETRY_FIRST_S, RETRY_MOST_S), max(0.0, until_s - time.monotonic())
         while left_s >= 0 and (waiting := self._unanswered()):
-            answers = self.open_store().answers.wait([command.id for command in waiting], left_s, self.turn)
-            for command in waiting:
-                command.answer = answers.get(command.id)
+            try:
+                opened = self.open_store()
+                answers = opened.answers.wait([command.id for command in waiting], left_s, self.turn)
+            except StoreError as error:
+                if _is_final(error):
+                    raise
+                time.sleep(min(backoff.failed(), left_s))
+            else:
+                for command in waiting:
+                    command.answer = answers.get(command.id)
+                opened.overview.expire()
             if self._unanswered():
                 check_interruption()
             left_s = until_s - time.monotonic()
-        self.open_store().overview.expire()
 
-    def _withdraw(self, command: _InboxCommand) -> bool:
-        """Return whether the holder has answered after all, so that nothing was withdrawn."""
-        store = self.open_store().store
-        if store.withdraw(command.item):
-            return False
+    def _withdraw_all(self, commands: list[_InboxCommand], until_s: float) -> Doubtful:
+        """Withdraw commands, or note their answers where the holders were faster.
+
+        Where the store fails it is tried again until ``until_s``. Returns those that may be carried out all the same,
+        and why.
+        """
+        backoff, doubtful = Backoff(RETRY_FIRST_S, RETRY_MOST_S), dict[_InboxCommand, StoreError]()
+        while True:
+            for command in commands:
+                try:
+                    self._withdraw(command)
+                    doubtful.pop(command, None)
+                except StoreError as error:
+                    doubtful[command] = error
+            commands = [command for command, error in doubtful.items() if not _is_final(error)]
+            left_s = until_s - time.monotonic()
+            if not commands or left_s <= 0:
+                return doubtful
+            time.sleep(min(backoff.failed(), left_s))
+
+    def _withdraw(self, command: _InboxCommand) -> None:
+        """Withdraw a command, or note its answer where the holder was faster."""
+        store, is_first = self.open_store().store, not command.may_be_withdrawn
+        command.may_be_withdrawn = True
+        if store.withdraw(command.item, (command.shard, self.kind, command.payload)):
+            return
         command.answer = store.answer(command.id)
-        if command.answer is None:
-            raise StoreError(
+        if command.answer is None and command.is_put and is_first:
+            raise _Unanswered(
                 f"shard {command.shard} has accepted the command {self.kind} and has not answered it; perhaps the "
                 "command could not be read; look for it among the rejected messages, and run the same version of "
                 "celery-wheel here and in the scheduler"
             )
-        return True
+
+
+def _is_final(error: StoreError) -> bool:
+    """Whether another try would end alike."""
+    return isinstance(error, _Unanswered | StoreUnusable) and not isinstance(error, StoreNotReady)
+
+
+def _shards_and_reasons(doubtful: Doubtful) -> tuple[str, str]:
+    shards = sorted({command.shard for command in doubtful})
+    return ", ".join(map(str, shards)), "; ".join(dict.fromkeys(map(str, doubtful.values())))
 
 
 @dataclass(frozen=True, slots=True)

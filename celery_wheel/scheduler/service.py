@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -26,6 +27,7 @@ from celery_wheel.engine.due_clock import ClockReadings
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.pool import Pool
+from celery_wheel.engine.port import Broker
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
@@ -56,6 +58,9 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.5, 2.0
 #: see it after ``HANGS_S``.
 ENDS_S = 75
 
+#: Seconds that a stop waits for connections to the broker to be closed.
+CLOSE_S = 3.0
+
 NOTHING_LOST = "nothing was lost; another scheduler, or this one after a restart, goes on from the store"
 
 
@@ -74,6 +79,7 @@ class WheelService:
         self._pool = Pool()
         self._store: FullStore | None = None
         self._runner: Runner | None = None
+        self._brokers: list[Broker] = []
         self._renderers: list[ScheduleRenderer] = []
         self._balance: Balance | None = None
         self._node: Node | None = None
@@ -105,6 +111,7 @@ class WheelService:
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
+            self._brokers.append(broker)
             renderer = ScheduleRenderer(
                 self._app,
                 conf.max_message_bytes,
@@ -238,6 +245,7 @@ class WheelService:
             runner.stop()
         for renderer in self._renderers:
             renderer.close()
+        close_brokers(self._brokers)
         if self._node is not None:
             self._node.join()
         if self._store is not None:
@@ -253,6 +261,31 @@ def _warn_of_server(store: FullStore) -> None:
         return
     for name, text, remedy in () if server is None else server.risks:
         logger.warning("the store %s: %s. %s", store.name, text, remedy, extra={"action": "server", "setting": name})
+
+
+def close_brokers(brokers: Sequence[Broker]) -> None:
+    """Close broker edges, all at the same time. A call that hangs holds its edge: it is left to the process's end."""
+    threads = [threading.Thread(target=_close, args=(one,), name="wheel-close", daemon=True) for one in brokers]
+    until_s = time.monotonic() + CLOSE_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    if hanging := sum(thread.is_alive() for thread in threads):
+        logger.warning(
+            "%d of %d connections to the broker are not closed after %g s; they end with the process",
+            hanging,
+            len(threads),
+            CLOSE_S,
+            extra={"action": "broker_not_closed"},
+        )
+
+
+def _close(broker: Broker) -> None:
+    try:
+        broker.close()
+    except Exception as error:  # each transport has its own; nothing is lost with a connection
+        logger.warning("a connection to the broker ended with %r", error, extra={"action": "broker_not_closed"})
 
 
 def node_name(holder: str, alive: list[str]) -> str:

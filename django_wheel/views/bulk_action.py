@@ -23,7 +23,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel
-from celery_wheel.errors import WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.requests.results import CommandResult
 from celery_wheel.store.model import HOUR_MS, ORIGIN, REQUEUABLE, Position
 from celery_wheel.store.ports.pages import END, Page, StoppedTask, Task
@@ -136,7 +136,7 @@ class BulkAction:
             how = {**options, "reason": self.reason, "bulk": self.id, "transactional": False}
             try:
                 results = self.action.ask(wheel, list(dict.fromkeys(named)), values, how)
-            except WheelUnavailable as error:  # of some shards
+            except (WheelUnavailable, RequestInDoubt) as error:  # of some shards
                 self._count({task_id: one for task_id, one in error.results.items() if one == CommandResult.DONE})
                 raise
         self.unnamed += len(tasks) - len(named)

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
 from celery_wheel.control import Wheel
-from celery_wheel.errors import WheelError, WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
 from celery_wheel.requests.results import CommandResult
 from django_wheel.formats import counted, printable
 from django_wheel.project import masked_text, project_wheel
@@ -103,10 +103,10 @@ def _carry_out(
 ) -> None:
     # Never as part of a Django transaction, whatever wheel_transactional says: its commit would come after the answer.
     options = {**request_options(request, values["reason"]), "transactional": False}
-    unavailable: WheelUnavailable | None = None
+    unavailable: WheelUnavailable | RequestInDoubt | None = None
     try:
         results = action.ask(wheel, selection.task_ids, values, options)
-    except WheelUnavailable as error:
+    except (WheelUnavailable, RequestInDoubt) as error:
         results, unavailable = error.results, error
     _report(request, action, results)
     if selection.problems:

@@ -260,7 +260,7 @@ def test_a_store_that_fails_is_reported(operator: Client, holder: Holder, monkey
     monkeypatch.setattr(SqlStore, "put_commands", failing)
     ((level, text),) = post(operator, "cancel", row)
     assert level == "error"
-    assert text.endswith("check the tasks before you repeat it. Cause: the disk is <full>.")
+    assert text.endswith("Cause: the disk is <full>; nothing of the request (cancel) will happen.")
 
 
 def test_a_missing_store_is_reported(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Asking:
 
     def repent(self) -> str:
         number, question = self.rng.choice(list(self.questions.items()))
-        in_time = self._store.withdraw(question.item)
+        in_time = self._store.withdraw(question.item, (0, question.kind, b""))
         if in_time:
             self.withdrawn.add(f"user {number}")
             del self.questions[number]

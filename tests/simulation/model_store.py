@@ -307,14 +307,16 @@ class ModelStore:
         self.put_inbox(shard, [(kind, payload)])
         return max(self.disk.shard(shard).inbox)
 
-    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
-        return [self.put_command(*command) for command in commands]
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
+        items = [] if items is None else items
+        items.extend(self.put_command(*command) for command in commands)
+        return items
 
     def command_payload(self, item: int) -> bytes | None:
         with self.disk.lock:
             return next((data.inbox[item].payload for data in self.disk.shards.values() if item in data.inbox), None)
 
-    def withdraw(self, item: int) -> bool:
+    def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
         with self.disk.lock:
             return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
 

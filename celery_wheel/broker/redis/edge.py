@@ -111,6 +111,7 @@ class RedisBroker:
         self.can_wait = True  #: until Redis refuses BLMOVE; each adoption tries again
         self._serial = 0
         self._serial_lock = threading.Lock()
+        self._closed = False
 
     @property
     def fences(self) -> Literal[True]:
@@ -279,6 +280,9 @@ class RedisBroker:
                 if not refuses_command(error):
                     raise
                 found, self.can_wait = None, False
+            finally:
+                if self._closed:  # meanwhile
+                    self.close()
         return found is not None
 
     def depth(self, shard: int) -> int:
@@ -317,7 +321,8 @@ class RedisBroker:
         return None if found is None else str(found)
 
     def close(self) -> None:
-        # A call under way, mostly ``await_message`` of a thread that stops, ends by itself.
+        self._closed = True
+        # The connection of a call under way, mostly ``await_message`` of a thread that stops, ends with that call.
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     # -- inside ------------------------------------------------------------------------------------

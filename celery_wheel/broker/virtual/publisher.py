@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 #: some transports cache the properties of a queue.
 TRIES = 5
 
+#: Destinations that a publisher remembers. Of more that refuse messages, the oldest count of tries begins anew; more
+#: that accept messages are declared again.
+MOST_PLACES = 1_000
+
 _loads: Any = json.loads
 
 
@@ -50,7 +54,9 @@ class KombuPublisher:
         self._connection: Any = None
         self._channel: Any = None
         self._declared: set[tuple[str, str]] = set()
-        self._tries: dict[int, int] = {}  #: by the id of a row that was refused
+        #: By destination: the id of the row that it refused last, and its tries. The row is done with as soon as the
+        #: destination accepts a row, or refuses another one: the row before it has left the lane.
+        self._refused: dict[str, tuple[int, int]] = {}
 
     def publish(self, rows: Sequence[Row], now_ms: int, redelivered: bool, may_send: Callable[[], bool]) -> Confirmed:
         """Publish the rows; ``may_send`` is called before each message."""
@@ -80,7 +86,7 @@ class KombuPublisher:
                     answer.failed[row.id] = reason
                 else:
                     confirmed.add(row.id)
-                self._tries.pop(row.id, None)
+                self._refused.pop(row.route.target, None)
             if stale:
                 self.forget()
         return answer
@@ -97,17 +103,22 @@ class KombuPublisher:
 
     def _rejection(self, row: Row, error: Exception) -> str:
         """Return the reason why a refused row is rejected; empty where it is tried again."""
-        first = row.id not in self._tries
-        tries = self._tries[row.id] = self._tries.get(row.id, 0) + (not is_transient(error))
+        target = row.route.target
+        first = target not in self._refused
+        row_id, tries = self._refused.pop(target, (row.id, 0))
+        tries = (tries if row_id == row.id else 0) + (not is_transient(error))
         if tries >= TRIES:
             return f"refused {tries} times: {format_error(error)}"
+        if len(self._refused) >= MOST_PLACES:
+            self._refused.pop(next(iter(self._refused)))
+        self._refused[target] = row.id, tries
         if first:
             logger.warning(
                 "%s does not accept a task %s (%s); tasks for this destination wait and are tried again",
-                row.route.target,
+                target,
                 row.route.task,
                 format_error(error),
-                extra={"action": "refused", "target": row.route.target},
+                extra={"action": "refused", "target": target},
             )
         return ""
 
@@ -148,6 +159,8 @@ class KombuPublisher:
                 bound = queue.exchange is not None and queue.exchange.name == row.route.exchange
                 if bound or (not row.route.exchange and queue.name == row.route.routing_key):
                     queue(self._channel).declare()
+            if len(self._declared) >= MOST_PLACES:
+                self._declared.clear()
             self._declared.add(place)
         channel = self._channel
         if not row.route.exchange or not hasattr(channel, "get_table"):

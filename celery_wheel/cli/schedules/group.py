@@ -14,7 +14,7 @@ from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, WheelGroup, wheel
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
-from celery_wheel.errors import WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.values.format import format_count
 from celery_wheel.values.mask import Mask
 
@@ -94,7 +94,7 @@ def change_each(
     unavailable = None
     try:
         answers = send(chosen) if chosen else {}
-    except WheelUnavailable as error:
+    except (WheelUnavailable, RequestInDoubt) as error:
         answers, unavailable = dict(error.results), str(error)
     print_answers(ctx, answers, unavailable, every=not criteria, as_json=as_json)
 

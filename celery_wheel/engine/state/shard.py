@@ -25,6 +25,7 @@ import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from celery_wheel.engine.state.agenda import Agenda
 from celery_wheel.engine.state.failing import FailingSchedules
@@ -39,6 +40,15 @@ from celery_wheel.store.model import SHARD_BITS, Position, Row
 
 #: A lease counts as over this part of it before it is: the store's clock may run faster than this one.
 LEASE_MARGIN = 0.1
+
+
+@dataclass(slots=True)
+class Lap:
+    """A walk over the rows that are to be announced; see ``announce``."""
+
+    after: int = -1  #: the id of the last row that it has reached
+    is_incomplete: bool = False  #: rows of it remain
+    has_failed: bool = False  #: nothing of its last page was announced
 
 
 class ShardState:
@@ -71,6 +81,7 @@ class ShardState:
         self.history = threading.Lock()  #: held while settled or retired rows are forgotten, requeued or replayed
         #: Inbox item of a command that waits → monotonic instant at which it was first read.
         self.first_read_at_ms: dict[int, int] = {}
+        self.lap = Lap()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
         self.confirmed = 0  #: number of the last chunk that the broker certainly has

@@ -34,6 +34,9 @@ from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
 
 logger = logging.getLogger(__name__)
 
+#: Routes that a worker remembers to have named in its log.
+MOST_WARNED = 1_000
+
 #: Regular expressions for the wildcards of topics; a wildcard may match no word, and then its dot is missing too.
 _IN_TOPICS = {"#": ".*", "*": ".*", ".": r"\.?"}
 
@@ -154,6 +157,8 @@ class ReceivedMessageReader:
     def _warn_once(self, route: tuple[str, str], why: str) -> None:
         if route in self._warned:
             return
+        if len(self._warned) >= MOST_WARNED:  # there may be a routing key for each of the application's users
+            self._warned.clear()
         self._warned.add(route)
         logger.warning(
             "this worker holds tasks with an eta from exchange %r with routing key %r: %s",

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, Unpack, overload
 
-from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
+from celery_wheel.errors import ArgumentError, RecurrenceError, RequestInDoubt, ScheduleExists, WheelUnavailable
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
 from celery_wheel.requests.arguments import (
     CommandOptions,
@@ -343,14 +344,14 @@ class Schedules(ScheduleQueries):
         try:
             for part in filter(None, parts):
                 sent.append(self._request(do, part, how, options, worded))
-                sent[-1].send(part)
+                sent[-1].send(part, time.monotonic() + timeout_of(how))
                 if len(sent) > 1:
                     found |= sent.popleft().receive(timeout_of(how))
             while sent:
                 found |= sent.popleft().receive(timeout_of(how))
-        except WheelUnavailable as error:
+        except (WheelUnavailable, RequestInDoubt) as error:
             for request in sent:
-                found |= _certain(request)
+                found |= _certain(request, error)
             error.results = {**found, **error.results}
             raise
         except BaseException as error:
@@ -377,12 +378,15 @@ class Schedules(ScheduleQueries):
             after = page.next
 
 
-def _certain(request: Request[ScheduleAnswer]) -> Answers:
-    """Return the results that a request has by now, and withdraw the rest of it."""
+def _certain(request: Request[ScheduleAnswer], error: WheelUnavailable | RequestInDoubt) -> Answers:
+    """Return the results that a request has by now, and withdraw the rest of it; a failure is noted in the error."""
     try:
         return request.receive(0)
-    except WheelUnavailable as error:
-        return error.results
+    except WheelUnavailable as late:
+        return late.results
+    except RequestInDoubt as doubt:
+        error.add_note(str(doubt))
+        return doubt.results
 
 
 def _in_parts(names: list[str]) -> Iterator[list[str]]:

@@ -5,6 +5,7 @@
     headers      id, task, group, retries, stamps, …      always
     body         args, kwargs, and the embed: callbacks, errbacks, chain, chord
                      JSON, msgpack, YAML: read       pickle and anything else: never opened, ``opened`` is False
+                     cannot be decoded               ``broken`` is the kind of the error, whose text may quote the body
 
 Protocol 1 has no headers: its body has all fields.
 """
@@ -36,6 +37,7 @@ class PendingRequest:
     headers: dict[str, Any]
     properties: dict[str, Any]
     opened: bool  #: False where the body is of a content type that is never opened here
+    broken: str = ""  #: the kind of the error with which the body was decoded
 
 
 def read(one: TaskRow, node: str) -> PendingRequest:
@@ -44,7 +46,12 @@ def read(one: TaskRow, node: str) -> PendingRequest:
     headers: dict[str, Any] = json.loads(row.parts().headers)
     properties: dict[str, Any] = json.loads(row.parts().properties)
     opened = properties.get("content_type") in SAFE
-    fields = dict(headers) | (_fields(row, headers, properties) if opened else {})
+    fields, broken = dict(headers), ""
+    if opened:
+        try:
+            fields |= _fields(row, headers, properties)
+        except Exception as error:  # each decoder has its own
+            broken = type(error).__name__
     fields |= {
         "id": one.task_id,
         "task": row.route.task,
@@ -59,7 +66,7 @@ def read(one: TaskRow, node: str) -> PendingRequest:
             "redelivered": False,
         },
     }
-    return PendingRequest(Context(fields), headers, properties, opened)
+    return PendingRequest(Context(fields), headers, properties, opened, broken)
 
 
 def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:

@@ -187,6 +187,17 @@ class RevokeListener:
                     )
                     self._to_scan.add(shard)
                     self._stopped.wait(backoff.failed())
+                except Exception:  # the thread serves every later revoke as well
+                    self._log.write(
+                        logging.ERROR,
+                        "stamps_broken",
+                        "shard %d could not be scanned for revoked stamps, and is scanned again",
+                        shard,
+                        exc_info=True,
+                        extra={"action": "stamps_failed"},
+                    )
+                    self._to_scan.add(shard)
+                    self._stopped.wait(backoff.failed())
                 else:
                     backoff.succeeded()
 

@@ -13,13 +13,20 @@ A body that is not opened here (pickle) may say that the task belongs to a chord
 if it has a group, the message is sent to its queue with an ``expires`` long ago: the worker, which may open it, refuses
 it as expired and records the rest.
 
-Promises: each task at least once (see ``engine.announce``), so a receiver of the signal may be called twice; an error
-of one task delays that task alone; it is tried again, with a back-off of up to a minute.
+The state of a task whose body cannot be decoded is recorded without the fields of the body.
+
+Promises
+    1. Each task is recorded at least once (see ``engine.announce``), so a receiver of the signal may be called twice.
+    2. While the backend is away, a call tries AWAY_AFTER tasks, and memory holds SUSPECTS of them at most.
+    3. A task that alone cannot be recorded is given up after TRIES failures. A failure counts where the error is the
+       task's (it cannot be serialised), or where the backend has recorded another task since the last failure.
+    4. The log has the kind of an error, and the task's id and name. The text of an error may quote arguments.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,10 +35,11 @@ from typing import Any
 import celery
 from celery import signals
 from kombu.entity import Exchange
+from kombu.exceptions import SerializationError
 
 from celery_wheel.scheduler.remote_control.pending_request import PendingRequest, read
 from celery_wheel.store.model import TaskRow
-from celery_wheel.timing import Backoff
+from celery_wheel.timing import RetryLog
 
 logger = logging.getLogger(__name__)
 
@@ -39,47 +47,87 @@ REASON = "revoked"
 
 LONG_AGO = "1970-01-01T00:00:00+00:00"
 
-RETRY_FIRST_S, RETRY_MOST_S = 2.0, 60.0
+#: After so many failures in a row a call ends: each may take a minute.
+AWAY_AFTER = 3
+
+TRIES = 5
+SUSPECTS = 1_000
+
+#: Errors of a task's own values; no backend is away with them.
+_OF_THE_TASK = (SerializationError, TypeError, ValueError, LookupError)
 
 
 class RevokedState:
-    """Called by the engines' announcing threads with rows; returns the ids of the rows that are recorded."""
+    """Called by the engines' announcing jobs with rows; returns the ids of the rows that need no further try."""
 
     def __init__(self, app: Any, node: str, events_on: Callable[[], bool]) -> None:
         self._app = app
         self._node = node
         self._events_on = events_on
-        self._failed: dict[int, tuple[Backoff, float]] = {}  #: by row id: its waits, and the instant of the next try
+        self._log = RetryLog(logger, time.monotonic)
+        self._lock = threading.Lock()  # for the two below: the jobs of several shards record at the same time
+        self._recorded = 0  #: tasks that the backend has recorded
+        self._suspects: dict[int, tuple[int, int]] = {}  #: by row id: failures that count, ``_recorded`` at the last
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
         self._app.set_current()  # of this thread: Celery before 5.6 restores the group of a chord by it
-        recorded = set[int]()
+        ended, failures = set[int](), 0
         with ExitStack() as stack:
             send = self._sender(stack)
             for one in rows:
-                if one.row.id in self._failed and self._failed[one.row.id][1] > time.monotonic():
+                if self._ends(one, send):
+                    ended.add(one.row.id)
+                    failures = 0
                     continue
-                try:
-                    self._record(one, send)
-                except Exception as error:  # of a backend, or of a broken message: the others go on
-                    self._note_failure(one, error)
-                else:
-                    recorded.add(one.row.id)
-                    self._failed.pop(one.row.id, None)
-        return recorded
+                failures += 1
+                if failures == AWAY_AFTER:
+                    break
+        return ended
 
-    def _note_failure(self, one: TaskRow, error: Exception) -> None:
-        backoff, _ = self._failed.get(one.row.id) or (Backoff(RETRY_FIRST_S, RETRY_MOST_S), 0.0)
-        self._failed[one.row.id] = backoff, time.monotonic() + backoff.failed()
-        logger.warning(
-            "task %s was cancelled, and the result backend could not record that (%r); it is tried again",
+    def _ends(self, one: TaskRow, send: Callable[..., None]) -> bool:
+        """Record a task; returns whether it is recorded, or given up."""
+        try:
+            self._record(one, send)
+        except Exception as error:  # of a backend or the broker
+            return self._is_given_up(one, error)
+        with self._lock:
+            self._recorded += 1
+            self._suspects.pop(one.row.id, None)
+        return True
+
+    def _is_given_up(self, one: TaskRow, error: Exception) -> bool:
+        with self._lock:
+            tries, recorded = self._suspects.pop(one.row.id, (0, self._recorded))
+            tries += isinstance(error, _OF_THE_TASK) or recorded < self._recorded
+            if tries < TRIES:
+                if len(self._suspects) >= SUSPECTS:
+                    self._suspects.pop(next(iter(self._suspects)))
+                self._suspects[one.row.id] = tries, self._recorded
+        level, cause, then = logging.WARNING, "tried_again", "it is tried again"
+        if tries >= TRIES:
+            level, cause, then = logging.ERROR, "given_up", "it is not tried again: its AsyncResult stays PENDING"
+        self._say(level, cause, one, "was cancelled, and the result backend could not record that", error, then)
+        return tries >= TRIES
+
+    def _say(self, level: int, cause: str, one: TaskRow, what: str, error: Exception | str, then: str) -> None:
+        kind = error if isinstance(error, str) else type(error).__name__
+        self._log.write(
+            level,
+            cause,
+            "task %s (%s) %s (%s); %s",
             one.task_id,
-            error,
+            one.row.route.task,
+            what,
+            kind,
+            then,
             extra={"action": "revoked_state_failed", "task_id": one.task_id},
         )
 
     def _record(self, one: TaskRow, send: Callable[..., None]) -> None:
         pending = read(one, self._node)
+        if pending.broken:
+            what, then = "was cancelled, and its body cannot be decoded", "its state is recorded without its arguments"
+            self._say(logging.WARNING, "broken", one, what, pending.broken, then)
         context = pending.context
         task = self._app.tasks.get(one.row.route.task)
         backend = self._app.backend if task is None else task.backend
@@ -101,16 +149,21 @@ class RevokedState:
         try:
             dispatcher = stack.enter_context(self._app.events.default_dispatcher(hostname=self._node))
         except Exception as error:  # of the broker; the result matters more
-            logger.warning("task-revoked is not sent: %r", error, extra={"action": "event_lost"})
+            self._lost(error)
             return lambda task_id: None
 
         def send(task_id: str) -> None:
             try:
                 dispatcher.send("task-revoked", uuid=task_id, terminated=False, signum=None, expired=False)
             except Exception as error:  # as above
-                logger.warning("task-revoked is not sent: %r", error, extra={"action": "event_lost"})
+                self._lost(error)
 
         return send
+
+    def _lost(self, error: Exception) -> None:
+        self._log.write(
+            logging.WARNING, "event_lost", "task-revoked is not sent: %r", error, extra={"action": "event_lost"}
+        )
 
     def _leave_to_worker(self, one: TaskRow, pending: PendingRequest) -> None:
         row, properties = one.row, dict(pending.properties)

@@ -222,14 +222,21 @@ class Store(Protocol):
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
         """Put one command into the inbox; returns the item's id."""
 
-    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
-        """Put commands (shard, kind, payload) into their inboxes, in one transaction; returns the items' ids."""
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
+        """Put commands (shard, kind, payload) into their inboxes, in one transaction; returns the items' ids.
+
+        Args:
+            items: the same list, filled before the commit: the caller has the ids where the commit's answer is lost.
+        """
 
     def command_payload(self, item: int) -> bytes | None:
         """Return an inbox item's payload; None where the holder has deleted it, or where it was never committed."""
 
-    def withdraw(self, item: int) -> bool:
-        """Delete an inbox item; returns False where the holder deleted it first."""
+    def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
+        """Delete an inbox item; returns False where the holder deleted it first, or where it was never committed.
+
+        Either is final: a transaction that puts the item and has not ended is waited for.
+        """
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         """Return the answer to a command; the holder commits it together with the deletion of the inbox item."""

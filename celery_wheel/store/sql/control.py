@@ -42,13 +42,12 @@ class SqlControl:
         [item] = self.put_commands([(shard, kind, payload)])
         return item
 
-    def put_commands(self, commands: Sequence[tuple[int, str, bytes]]) -> list[int]:
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
         put = self._statements.control.put_command
+        items = [] if items is None else items
         with self._database.writing() as connection:
-            items: list[int] = [
-                put(connection, shard=shard, kind=kind, payload=payload).scalar_one()
-                for shard, kind, payload in commands
-            ]
+            for shard, kind, payload in commands:
+                items.append(put(connection, shard=shard, kind=kind, payload=payload).scalar_one())
         self._database.ring()
         return items
 
@@ -57,9 +56,15 @@ class SqlControl:
             found: bytes | None = self._statements.control.command_payload(connection, item=item).scalar()
         return found
 
-    def withdraw(self, item: int) -> bool:
+    def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
+        shard, kind, payload = command
+        control = self._statements.control
         with self._database.writing() as connection:
-            return bool(self._statements.control.withdraw(connection, item=item).rowcount)
+            # PostgreSQL waits here for another transaction that has put the same id, be it a session whose client is
+            # gone: after it, the deletion finds the item, or nobody ever will.
+            was_absent = control.put_again(connection, item=item, shard=shard, kind=kind, payload=payload).rowcount
+            # The id of an item that was rolled back may be another item's by now, in SQLite.
+            return bool(control.withdraw(connection, item=item, payload=payload).rowcount) and not was_absent
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         return self.answers([command_id]).get(command_id)

@@ -18,7 +18,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext_lazy
 
 from celery_wheel.control import Wheel
-from celery_wheel.errors import WheelError, WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
 from django_wheel.formats import counted, instant, printable
 from django_wheel.permissions import may_view_payload
 from django_wheel.project import project_wheel
@@ -73,10 +73,10 @@ def _carry_out(
 ) -> None:
     # Never as part of a Django transaction, whatever wheel_transactional says: its commit would come after the answer.
     how = {**request_options(request, values["reason"]), "transactional": False}
-    unavailable: WheelUnavailable | None = None
+    unavailable: WheelUnavailable | RequestInDoubt | None = None
     try:
         answers = action.ask(wheel, selection.names, values, how)
-    except WheelUnavailable as error:
+    except (WheelUnavailable, RequestInDoubt) as error:
         answers, unavailable = error.results, error
     report(request, answers, action.done, action.already)
     if selection.problems:

@@ -312,7 +312,7 @@ def test_the_message_in_the_inbox_equals_the_message_in_the_wheel_queue(shop: Sh
                 celery_app.send_task("site.nothing", args, kwargs, **{**options, "wheel": wheel})
         [item], [queued] = shop.items(), Broker().waiting()
         assert same(shop.message(item)) == same(queued), kind
-        assert shop.store.withdraw(item.id)
+        assert shop.store.withdraw(item.id, (0, item.kind, item.payload))
 
 
 def same(message: Message) -> dict[str, Any]:

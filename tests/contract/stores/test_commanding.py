@@ -15,6 +15,8 @@ from tests.kit.holder import NOW, Holder
 
 MINUTE = 60_000
 
+CANCEL = 0, "cancel", b"{}"
+
 
 def command_id() -> str:
     return str(uuid.uuid4())
@@ -52,14 +54,14 @@ def test_withdraw_says_whether_it_came_in_time(holder: Holder) -> None:
     store = holder.store
     item = store.put_command(0, "cancel", b"{}")
     assert store.command_payload(item) == b"{}"
-    assert store.withdraw(item)
-    assert not store.withdraw(item)
+    assert store.withdraw(item, CANCEL)
+    assert not store.withdraw(item, CANCEL)
     assert store.command_payload(item) is None
     assert store.read_inbox(0, 10) == []
     taken = store.put_command(0, "cancel", b"{}")
     assert taken != item
     holder.apply(inbox=[taken])
-    assert not store.withdraw(taken)
+    assert not store.withdraw(taken, CANCEL)
 
 
 def test_old_answers_and_tombstones_are_removed(holder: Holder) -> None:
@@ -229,7 +231,7 @@ def test_either_the_withdrawal_or_the_command_counts(holder: Holder) -> None:
     """The sender of a withdrawn command was promised that it has no effect."""
     store, id_ = holder.store, command_id()
     kept, gone, other = (store.put_command(0, "cancel", b"{}") for _ in range(3))
-    assert store.withdraw(gone)
+    assert store.withdraw(gone, CANCEL)
     with pytest.raises(RequestWithdrawn):
         holder.apply(inbox=[gone], answers=[Answer(id_, {"a": "done"}, NOW)], tombstones=[Tombstone("a", NOW, "", "")])
     with pytest.raises(RequestWithdrawn):

@@ -67,7 +67,7 @@ def test_a_holder_learns_of_items_of_other_processes(make_store: Callable[[], St
         assert store.has_arrivals(0)
         assert store.has_arrivals(0), "until the item is deleted"
         assert not store.has_arrivals(1)
-        assert other.withdraw(store.read_inbox(0, 1)[0].id)
+        assert other.withdraw(store.read_inbox(0, 1)[0].id, (0, "message", b""))
     store.put_command(1, "cancel", b"{}")
     assert (store.has_arrivals(0), store.has_arrivals(1)) == (False, True)
 

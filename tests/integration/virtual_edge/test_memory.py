@@ -15,7 +15,7 @@ from kombu.transport.memory import Channel, Transport
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.publisher import TRIES
+from celery_wheel.broker.virtual.publisher import MOST_PLACES, TRIES
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Confirmed, Peeked
@@ -206,4 +206,41 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
     assert failed.keys() == {2}
     assert "too large" in failed[2]
     assert Channel.queues["mail"].qsize() == 2
+    edge.close()
+
+
+def test_of_messages_that_were_refused_nothing_is_kept(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is cancelled, moved or given up after a refusal, and never comes again."""
+    edge, put, refuses = edge_of(app), Channel._put, [True]
+
+    def put_or_refuse(self: Any, *args: Any, **options: Any) -> None:
+        if refuses[0]:
+            raise LookupError("not now")
+        put(self, *args, **options)
+
+    monkeypatch.setattr(Channel, "_put", put_or_refuse)
+    publisher = edge._outgoing
+    publish(edge, [make_row(1, **EMPTY)], now_ms=0)
+    row, error = make_row(2, **EMPTY), LookupError("not now")
+    for number in range(2, 1_000_000):
+        row.id = number
+        assert publisher._rejection(row, error) == ""
+    assert len(publisher._refused) == 1
+    for number in range(3 * MOST_PLACES):
+        publisher._rejection(make_row(number, f"queue {number}", **EMPTY), error)
+    assert len(publisher._refused) == MOST_PLACES
+    publisher._refused = {"mail": (999_999, 3)}
+    refuses[0] = False
+    assert publish(edge, [make_row(1_000_000, **EMPTY)], now_ms=0) == Confirmed()
+    assert publisher._refused == {}
+    edge.close()
+
+
+def test_the_memory_of_declared_destinations_is_bounded(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic exchange may get a routing key for each of the application's users."""
+    monkeypatch.setattr("celery_wheel.broker.virtual.publisher.MOST_PLACES", 10)
+    edge = edge_of(app)
+    for number in range(35):
+        assert not publish(edge, [make_row(number + 1, f"queue {number}", **EMPTY)], now_ms=0).refused
+        assert 0 < len(edge._outgoing._declared) <= 10
     edge.close()

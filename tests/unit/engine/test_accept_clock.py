@@ -71,7 +71,7 @@ def test_a_withdrawn_request_moves_no_clock(monkeypatch: pytest.MonkeyPatch) -> 
     steps = rig.engine.ingest()
     while next(steps) != "peeked":
         pass
-    assert rig.store.withdraw(item)
+    assert rig.store.withdraw(item, (0, ACCEPT_CLOCK, b""))
     run_round(steps)
     assert rig.engine.clock.disputed_ms == 30_000
     assert rig.store.answer(NUMBER) is None

@@ -18,10 +18,12 @@ from tests.unit.engine.conftest import Rig
 @dataclass
 class Books:
     told: list[str] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)  #: the number of rows of each call
     refuses: set[str] = field(default_factory=set)
     broken: bool = False
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
+        self.calls.append(len(rows))
         if self.broken:
             raise RuntimeError("no books today")
         seen = [one for one in rows if one.task_id not in self.refuses]
@@ -46,6 +48,14 @@ class Keeping(Rig):
         self.store.put_inbox(0, [("cancel", json.dumps(command).encode())])
         self.run()
 
+    def announce(self, most: int = 1_000) -> Round:
+        """Run rounds until one is not busy."""
+        result = Round.BUSY
+        while result is Round.BUSY and most:
+            result = self.run("announce")
+            most -= 1
+        return result
+
 
 @pytest.fixture
 def rig() -> Keeping:
@@ -60,10 +70,10 @@ def test_a_cancelled_task_is_announced_once(rig: Keeping) -> None:
     rig.send("stays", 60_000)
     rig.run()
     rig.cancel(*(f"t{n:03}" for n in range(120)))
-    assert rig.run("announce") is Round.IDLE
+    assert rig.announce() is Round.IDLE
     assert rig.books.told == [f"t{n:03}" for n in range(120)]
     rig.cancel("t000", "nobody")  # once more
-    rig.run("announce")
+    rig.announce()
     assert len(rig.books.told) == 120
 
 
@@ -74,7 +84,7 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
         rig.run()
     rig.send("other", 60_000, unique="k", on_conflict="replace")
     rig.run()
-    assert rig.run("announce") is Round.IDLE
+    assert rig.announce() is Round.IDLE
     assert rig.books.told == ["again"]
     assert rig.store.unannounced(0, -1, 10) == []
 
@@ -86,7 +96,7 @@ def test_a_completed_task_is_announced(rig: Keeping) -> None:
     rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
     rig.run()
     assert rig.engine.unannounced.is_set()
-    rig.run("announce")
+    rig.announce()
     assert rig.books.told == ["a"]
 
 
@@ -96,17 +106,17 @@ def test_a_moved_task_is_not_announced(rig: Keeping) -> None:
     rig.store.put_inbox(0, [("move", json.dumps({"task_ids": ["a"], "eta_ms": None}).encode())])
     rig.run()
     assert rig.pushed == ["a"]
-    rig.run("announce")
+    rig.announce()
     assert rig.books.told == []
 
 
 def test_a_task_cancelled_before_it_arrived_is_announced_when_it_arrives(rig: Keeping) -> None:
     rig.cancel("early")
-    rig.run("announce")
+    rig.announce()
     assert rig.books.told == []
     rig.send("early", 0)
     rig.run()
-    rig.run("announce")
+    rig.announce()
     assert (rig.books.told, rig.pushed) == (["early"], [])
 
 
@@ -116,11 +126,63 @@ def test_a_task_that_could_not_be_announced_is_announced_later_and_delays_no_oth
     rig.run()
     rig.books.refuses = {"a"}
     rig.cancel("a", "b", "c")
-    assert rig.run("announce") is Round.FAILED
+    assert rig.announce() is Round.FAILED
     assert rig.books.told == ["b", "c"]
     rig.books.refuses = set()
-    assert rig.run("announce") is Round.IDLE
+    assert rig.announce() is Round.IDLE
     assert rig.books.told == ["b", "c", "a"]
+
+
+def test_a_round_reads_one_page_and_one_row_while_nothing_can_be_announced(
+    rig: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"t{n:03}" for n in range(170)]
+    for one in ids:
+        rig.send(one, 60_000)
+    rig.run()
+    rig.books.broken, read, rows = True, rig.store.unannounced, list[int]()
+
+    def counted(*where: int) -> list[TaskRow]:
+        found = read(*where)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(rig.store, "unannounced", counted)
+    rig.cancel(*ids)
+    assert {rig.run("announce") for _ in range(60)} == {Round.FAILED}
+    assert rows == [50] + [1] * 59
+    assert rig.books.calls == rows
+    rig.books.broken = False
+    for _ in range(2):
+        rig.announce()
+    assert sorted(rig.books.told) == ids, "the rows of the failed rounds as well, and each once"
+    assert rig.announce() is Round.IDLE
+    assert rig.store.unannounced(0, -1, 1) == []
+
+
+def test_rows_that_are_never_announced_do_not_keep_the_others_from_it(rig: Keeping) -> None:
+    ids = [f"t{n:03}" for n in range(230)]
+    rig.books.refuses = set(ids[40:160])
+    for one in ids:
+        rig.send(one, 60_000)
+    rig.run()
+    rig.cancel(*ids)
+    for _ in range(300):
+        rig.run("announce")
+    assert sorted(rig.books.told) == sorted(set(ids) - rig.books.refuses)
+    assert max(rig.books.calls) == 50
+
+
+def test_a_task_that_is_cancelled_during_a_lap_is_announced(rig: Keeping) -> None:
+    ids = [f"t{n:03}" for n in range(120)]
+    for one in ids:
+        rig.send(one, 60_000)
+    rig.run()
+    rig.cancel(*ids[1:])
+    assert rig.run("announce") is Round.BUSY
+    rig.cancel(ids[0])  # behind the lap
+    assert rig.announce() is Round.IDLE
+    assert sorted(rig.books.told) == ids
 
 
 def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
@@ -131,11 +193,11 @@ def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
     rig.books.broken = True
     rig.cancel("a")
     term = rig.engine.state
-    assert rig.run("announce") is Round.FAILED
+    assert rig.announce() is Round.FAILED
     assert rig.engine.state is term
     assert "cancelled tasks were not announced" in caplog.text
     rig.books.broken = False
-    rig.run("announce")
+    rig.announce()
     assert rig.books.told == ["a"]
 
 
@@ -147,7 +209,7 @@ def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
     rig.engine = rig.new_engine("two")
     rig.run("tend")
     assert rig.engine.unannounced.is_set()
-    rig.run("announce")
+    rig.announce()
     assert rig.books.told == ["a"]
 
 
@@ -158,7 +220,7 @@ def test_a_retry_of_a_published_task_is_accepted_unless_it_was_cancelled_for_goo
     rig.cancel("a", for_good=for_good)
     rig.send("a", 0)
     rig.run()
-    rig.run("announce")
+    rig.announce()
     assert rig.pushed == ["a"] * (1 if for_good else 2)
     assert rig.books.told == ["a"] * for_good
 
@@ -170,7 +232,7 @@ def test_a_task_with_a_revoked_stamp_is_not_published(rig: Keeping) -> None:
     for task_id, stamps in [("d", {"campaign": ["7"]}), ("e", {"tenant": ["spring"]}), ("f", None), ("g", {})]:
         rig.send(task_id, 0, headers=json.dumps({"stamps": stamps}).encode())
     rig.run()
-    rig.run("announce")
+    rig.announce()
     assert rig.pushed == ["d", "e", "f", "g"]
     assert rig.books.told == ["a", "b", "c"]
 

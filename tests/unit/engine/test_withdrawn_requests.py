@@ -19,7 +19,7 @@ def interrupted(rig: Rig, kind: str, payload: dict[str, object], at: str) -> boo
     in_time = None
     for step in rig.engine.ingest():
         if step == at:
-            in_time = rig.store.withdraw(item)
+            in_time = rig.store.withdraw(item, (0, kind, b""))
     assert in_time is not None, f"there was no step {at!r}"
     return in_time
 

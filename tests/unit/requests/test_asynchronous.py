@@ -15,12 +15,14 @@ import pytest
 
 from celery_wheel import Celery, CommandResult, WheelUnavailable
 from celery_wheel.control import Wheel
+from celery_wheel.errors import StoreError
+from celery_wheel.requests.asynchronous import THREADS
 from celery_wheel.requests.request import TransactionalRequest
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.patience import patience
+from tests.kit.patience import patience, wait_until
 
 #: Public methods that ask neither the store nor a holder, or are for programs that build on the requests.
 WITHOUT_TWIN = {"ask", "change", "close", "joins_transaction", "request", "where"}
@@ -133,3 +135,124 @@ def test_the_event_loop_goes_on_while_a_twin_waits(app: Any, store: SqlStore) ->
         return turns
 
     assert asyncio.run(ask()) == 20
+
+
+async def hold_every_thread(app: Any, store: SqlStore) -> list[asyncio.Task[Any]]:
+    """Return twins that wait for a holder, one in each thread of the package."""
+    waiting = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(THREADS)]
+    while len(store.read_inbox(0, 100)) < THREADS:
+        await asyncio.sleep(0.001)
+    return waiting
+
+
+async def cancel_all(waiting: list[asyncio.Task[Any]]) -> None:
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_a_twin_that_has_not_begun_ends_at_once_and_sends_nothing(app: Any, store: SqlStore) -> None:
+    async def ask() -> int:
+        waiting = await hold_every_thread(app, store)
+        queued = asyncio.create_task(app.wheel.acancel("queued", timeout=600))
+        await asyncio.sleep(0)  # it waits for a thread
+        queued.cancel()
+        ended, _ = await asyncio.wait([queued], timeout=patience(5))
+        assert ended == {queued}, "it waits for a thread although it was cancelled"
+        assert queued.cancelled()
+        asked = len(store.read_inbox(0, 100))
+        await cancel_all(waiting)
+        await app.wheel.apending()  # a thread is free again
+        return asked
+
+    assert asyncio.run(ask()) == THREADS
+    assert store.read_inbox(0, 100) == []
+
+
+def test_a_twin_that_waits_for_djangos_thread_ends_at_once(
+    app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_wheel.requests.asynchronous._joins", lambda *_: True)
+
+    async def ask() -> None:
+        first = asyncio.create_task(app.wheel.acancel("first", timeout=600))
+        while not store.read_inbox(0, 10):
+            await asyncio.sleep(0.001)
+        queued = asyncio.create_task(app.wheel.acancel("queued", timeout=600))
+        await asyncio.sleep(0)
+        queued.cancel()
+        ended, _ = await asyncio.wait([queued], timeout=patience(5))
+        assert ended == {queued}
+        await cancel_all([first])
+        await app.wheel.apending()  # the thread is free again
+
+    asyncio.run(ask())
+    assert store.read_inbox(0, 10) == []
+
+
+def test_a_second_cancel_does_not_leave_before_the_request_is_withdrawn(
+    app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdrawing, go_on, withdraw = threading.Event(), threading.Event(), SqlStore.withdraw
+
+    def slow(self: SqlStore, *item: Any) -> bool:
+        withdrawing.set()
+        assert go_on.wait(patience())
+        return withdraw(self, *item)
+
+    monkeypatch.setattr(SqlStore, "withdraw", slow)
+
+    async def ask() -> None:
+        asked = asyncio.create_task(app.wheel.acancel("a", timeout=600))
+        while not store.read_inbox(0, 1):
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        while not withdrawing.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            asked.cancel()
+            await asyncio.sleep(0.01)
+        assert not asked.done(), "the request is not withdrawn yet"
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert store.read_inbox(0, 1) == []
+
+    asyncio.run(ask())
+
+
+def test_the_error_of_a_cancelled_twin_says_what_became_of_the_request(
+    app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: SqlStore, *item: Any) -> bool:
+        raise StoreError("the store is away")
+
+    async def ask() -> BaseException:
+        asked = asyncio.create_task(app.wheel.acancel("a", timeout=600))
+        while not store.read_inbox(0, 1):
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await asked
+        assert raised.value.__cause__ is not None
+        return raised.value.__cause__
+
+    assert not hasattr(asyncio.run(ask()), "__notes__")
+    monkeypatch.setattr(SqlStore, "withdraw", away)
+    [note] = asyncio.run(ask()).__notes__
+    assert note.startswith("the request (cancel) may still be carried out in shard 0, where it could not be withdrawn")
+
+
+def test_a_coroutine_that_is_dropped_leaves_no_request(app: Any, store: SqlStore) -> None:
+    """A loop that is stopped drops its coroutines without a cancel."""
+    loop = asyncio.new_event_loop()
+    asked = app.wheel.acancel("a", timeout=600)
+
+    async def step() -> None:
+        asked.send(None)
+
+    loop.run_until_complete(step())
+    wait_until(lambda: store.read_inbox(0, 1), "the request is sent")
+    asked.close()
+    wait_until(lambda: not store.read_inbox(0, 1), "the request is withdrawn")
+    loop.close()

@@ -12,6 +12,7 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.control import Wheel
 from celery_wheel.store import open_store
+from celery_wheel.store.ports import FullStore
 from tests.kit.patience import patience, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -107,20 +108,24 @@ def test_threads_open_one_store(wheel: Wheel) -> None:
     wheel.close()
 
 
+def write_once(store: FullStore) -> bool:
+    return store.withdraw(store.put_command(0, "cancel", b"{}"), (0, "cancel", b"{}"))
+
+
 def test_a_child_forked_while_another_thread_writes_can_write(wheel: Wheel) -> None:
     """SQLite keeps its locks in the memory of the process: a child could find the file locked for ever."""
     store, stop = wheel.store, threading.Event()
 
     def write() -> None:
         while not stop.is_set():
-            store.withdraw(store.put_command(0, "cancel", b"{}"))
+            write_once(store)
 
     threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(10):
-            assert in_child(lambda: wheel.store.withdraw(wheel.store.put_command(0, "cancel", b"{}")))
+            assert in_child(lambda: write_once(wheel.store))
     finally:
         stop.set()
         for thread in threads:

@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.errors import RequestInDoubt, StoreError, WheelUnavailable
 from celery_wheel.requests import request as requests
 from celery_wheel.requests.answers import Answers
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
-from celery_wheel.requests.results import BestResult, CommandResult, EveryShard, Merge, MostUrgentAnswer
+from celery_wheel.requests.results import (
+    BestResult,
+    CommandResult,
+    EveryShard,
+    Merge,
+    MostUrgentAnswer,
+    SummedCounts,
+)
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
@@ -43,9 +50,13 @@ def store(tmp_path: Path) -> Any:
     opened.close()
 
 
+def wait() -> None:
+    """The turn of an asker without a holder."""
+
+
 def request_to(
-    store: SqlStore, merge: Merge[CommandResult], kind: str, list_name: str, turn: Callable[[], None] | None
-) -> Request[CommandResult]:
+    store: SqlStore, merge: Merge[Any], kind: str, list_name: str, turn: Callable[[], None] | None
+) -> Request[Any]:
     opened = OpenStore("", store, Answers(store), 0)
     return Request(lambda: opened, merge, kind, {}, list_name, turn)
 
@@ -84,9 +95,9 @@ def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
     now = [0.0]
     monkeypatch.setattr(requests.time, "monotonic", lambda: now[0])
 
-    def slow(self: SqlStore, commands: list[tuple[int, str, bytes]]) -> list[int]:
+    def slow(self: SqlStore, *commands: Any) -> list[int]:
         now[0] += 7
-        return put(self, commands)
+        return put(self, *commands)
 
     def wait(self: Answers, numbers: list[str], timeout_s: float, turn: object) -> dict[str, Any]:
         waited.append(timeout_s)
@@ -112,18 +123,173 @@ def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -
 def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
 
-    def failing(self: SqlStore, commands: list[tuple[int, str, bytes]]) -> list[int]:
+    def failing(self: SqlStore, *commands: Any) -> list[int]:
         if store.read_inbox(0, 10):
             raise StoreError("the disk is full")
-        return ask(self, commands)
+        return ask(self, *commands)
 
     monkeypatch.setattr(SqlStore, "put_commands", failing)
-    with pytest.raises(StoreError, match="the disk is full"):
-        request_to(store, BestResult(), "cancel", "task_ids", None).ask(names, 5)
+    with pytest.raises(StoreError, match="the disk is full") as raised:
+        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(names, 5)
+    assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
-    monkeypatch.setattr(SqlStore, "withdraw", lambda self, item: failing(self, []))
-    with pytest.raises(StoreError) as raised:
-        request_to(store, BestResult(), "cancel", "task_ids", None).ask(names, 5)
-    assert raised.value.__notes__ == [
-        "the request (cancel) could not be withdrawn, and may be carried out: the disk is full"
-    ]
+    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    with pytest.raises(RequestInDoubt) as doubt:
+        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(names, 0.05)
+    assert str(doubt.value) == (
+        "the request (cancel) may still be carried out in shard 0, 1, where it could not be withdrawn: the disk is "
+        "full; check there before you send it again"
+    )
+    assert doubt.value.results == {}
+
+
+# -- a store that goes away ---------------------------------------------------------------------------
+
+
+class Losing:
+    """Loses the answers to commits of commands: some of ``committed`` reached the store all the same."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *committed: bool) -> None:
+        self.left, self.puts = list(committed), 0
+        real = SqlStore.put_commands
+
+        def put(store: SqlStore, commands: Any, items: list[int]) -> list[int]:
+            self.puts += 1
+            if not self.left:
+                return real(store, commands, items)
+            real(store, commands, items)
+            if not self.left.pop(0):  # as the server that rolled it back
+                for command, item in zip(commands, items, strict=True):
+                    assert store.withdraw(item, command)
+            raise StoreError("the server closed the connection; the last change may be committed or not")
+
+        monkeypatch.setattr(SqlStore, "put_commands", put)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    losing = Losing(monkeypatch, committed, committed)
+    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
+    request = request_to(store, BestResult(), "cancel", "task_ids", lambda: [turn() for turn in turns] and None)
+    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+    assert losing.puts == 3
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing, withdraw = Losing(monkeypatch, True), SqlStore.withdraw
+    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
+
+    def late(self: SqlStore, *item: Any) -> bool:
+        for turn in turns:
+            turn()
+        return withdraw(self, *item)
+
+    monkeypatch.setattr(SqlStore, "withdraw", late)
+    request = request_to(store, BestResult(), "cancel", "task_ids", wait)
+    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+    assert losing.puts == 1
+
+
+def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_out(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Losing(monkeypatch, True)
+    with pytest.raises(StoreError, match="the server closed the connection") as raised:
+        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(["a"], 0)
+    assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_a_commit_that_a_signal_interrupts_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SqlStore.put_commands
+
+    def put(self: SqlStore, *commands: Any) -> None:
+        real(self, *commands)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SqlStore, "put_commands", put)
+    with pytest.raises(KeyboardInterrupt):
+        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(["a"], 5)
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdraw = SqlStore.withdraw
+
+    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+        if command[0] == 1:
+            raise StoreError("the server is away")
+        return withdraw(self, item, command)
+
+    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    request = request_to(store, SummedCounts(), "complete", "task_ids", wait)
+    with pytest.raises(RequestInDoubt, match=r"carried out in shard 1, where .*: the server is away") as raised:
+        request.ask(["a", "b"], 0.05)
+    assert raised.value.results == {}
+    assert store.read_inbox(0, 10) == []
+    done = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
+    assert done.ask(["a"], 0.05) == {"a": CommandResult.DONE}, "no answer of shard 1 can change it"
+    epoch = store.acquire(0, "two", 10**15, 10_000)
+    assert epoch is not None
+
+    def one_of_two() -> None:
+        for item in store.read_inbox(0, 10):
+            answer = Answer(json.loads(item.payload)["id"], {"a": "done", "b": "unknown"}, 0)
+            store.apply(0, epoch, Change(inbox=[item.id], answers=[answer]))
+
+    some = request_to(store, BestResult(), "cancel", "task_ids", one_of_two)
+    with pytest.raises(RequestInDoubt) as raised:
+        some.ask(["a", "b"], 0.05)
+    assert raised.value.results == {"a": CommandResult.DONE}
+
+
+def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has taken effect: only its answer was lost."""
+    withdraw, tries = SqlStore.withdraw, []
+
+    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+        tries.append(item)
+        if tries.count(item) == 2:
+            assert withdraw(self, item, command)
+        if tries.count(item) < 3:
+            raise StoreError("the server is away")
+        return withdraw(self, item, command)
+
+    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    request = request_to(store, BestResult(), "cancel", "task_ids", wait)
+    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1 within"):
+        request.ask(["a"], patience(1))
+    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+
+
+def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store: SqlStore) -> None:
+    opened, calls = OpenStore("", store, Answers(store), 0), []
+
+    def open_store_late() -> OpenStore:
+        calls.append(1)
+        if len(calls) in (2, 3):
+            raise StoreError("the server is away")
+        return opened
+
+    turns = [answering(store, shard, "done") for shard in range(2)]
+    request = Request(open_store_late, BestResult(), "cancel", {}, turn=lambda: [turn() for turn in turns] and None)
+    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+
+
+def test_a_command_that_the_holder_could_not_read_is_named(store: SqlStore) -> None:
+    epoch = store.acquire(0, "one", 0, 10_000)
+    assert epoch is not None
+
+    def reject() -> None:
+        store.apply(0, epoch, Change(inbox=[item.id for item in store.read_inbox(0, 10)]))
+
+    request = request_to(store, EveryShard(), "pause", "gates", reject)
+    with pytest.raises(RequestInDoubt, match="shard 0 has accepted the command pause and has not answered it"):
+        request.ask(["queue:mail"], 0.05)

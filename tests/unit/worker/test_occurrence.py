@@ -15,6 +15,8 @@ from tests.unit.worker.test_run_reports import HEADER
 
 __all__ = ["app", "broker", "make_app"]
 
+pytestmark = pytest.mark.usefixtures("app")
+
 
 def test_a_request_has_the_occurrence_of_its_header() -> None:
     request = Context({OCCURRENCE: {**HEADER, "previous": 500}, "retries": 2})

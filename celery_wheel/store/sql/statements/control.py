@@ -52,7 +52,10 @@ class ControlStatements:
         new = insert(inbox).values(_places("shard", "kind", "payload"))
         self.put_command = self._prepare(new.returning(inbox.c.id))
         self.command_payload = self._prepare(select(inbox.c.payload).where(inbox.c.id == bindparam("item")))
-        self.withdraw = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item")))
+        again = self._insert_or(inbox).inline().values(id=bindparam("item"), **_places("shard", "kind", "payload"))
+        self.put_again = self._prepare(again.on_conflict_do_nothing(index_elements=["id"]))
+        same = inbox.c.payload == bindparam("payload")
+        self.withdraw = self._prepare(delete(inbox).where(inbox.c.id == bindparam("item"), same))
         self.add_answer = self._prepare(insert(answer).values(_places("id", "shard", "at_ms", "results")))
         ids: list[BindParameter[str]] = [bindparam(name) for name in KEYS]
         self.answers = self._prepare(select(answer.c.id, answer.c.results).where(answer.c.id.in_(ids)))

@@ -21,6 +21,7 @@ from celery_wheel.scheduler.service import node_name
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder
+from tests.kit.patience import wait_until
 
 
 @pytest.fixture
@@ -175,3 +176,22 @@ def test_a_scan_cancels_stamped_tasks_up_to_its_limit(
 def test_each_of_several_schedulers_on_a_host_has_its_own_name() -> None:
     assert node_name("h/aa/1", ["h/aa/1", "other/bb/2"]) == "wheel@beat.h"
     assert node_name("h/aa/1", ["h/aa/1", "h/bb/2"]) == "wheel-1@beat.h"
+
+
+def test_an_unexpected_error_of_a_scan_ends_no_later_scan(
+    revokes: RevokeListener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(revocation, "RETRY_FIRST_S", 0.01)
+    scanned: list[int] = []
+
+    def scan(shard: int) -> int:
+        scanned.append(shard)
+        if len(scanned) == 1:
+            raise LookupError("a defect")
+        return 0
+
+    monkeypatch.setattr(revokes, "scan", scan)
+    revokes.revoke_stamps({"campaign": ["spring"]})
+    wait_until(lambda: scanned == [0, 0], "the shard is scanned again")
+    revokes.stop()
+    assert "LookupError: a defect" in caplog.text

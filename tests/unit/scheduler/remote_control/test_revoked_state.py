@@ -11,9 +11,10 @@ import celery
 import pytest
 from celery import Celery, signals
 from celery.backends import cache
+from kombu.exceptions import EncodeError
 
 from celery_wheel.scheduler.remote_control.pending_request import read
-from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
+from celery_wheel.scheduler.remote_control.revoked_state import AWAY_AFTER, SUSPECTS, TRIES, RevokedState
 from celery_wheel.store.model import TaskRow
 from tests.kit.chunks import make_row
 
@@ -104,24 +105,91 @@ def test_an_ignored_result_is_not_stored(app: Celery, task_options: Any, header:
     assert (app.backend.get_state("id") == "REVOKED") is stored
 
 
-def test_a_task_that_cannot_be_recorded_delays_itself_alone_and_is_tried_later(
+class Failing:
+    """A result backend that fails for some task ids."""
+
+    def __init__(self, app: Celery, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        self.fails, self.tried, mark = set[str](), list[str](), app.backend.mark_as_revoked
+
+        def record(task_id: str, *args: Any, **options: Any) -> Any:
+            self.tried.append(task_id)
+            if task_id in self.fails:
+                raise error
+            return mark(task_id, *args, **options)
+
+        monkeypatch.setattr(app.backend, "mark_as_revoked", record)
+
+
+def test_a_task_that_cannot_be_recorded_delays_itself_alone_and_is_tried_again(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record, tried, mark = RevokedState(app, "n", lambda: False), list[str](), app.backend.mark_as_revoked
-
-    def fail(task_id: str, *args: Any, **options: Any) -> Any:
-        tried.append(task_id)
-        if task_id == "id2":
-            raise ConnectionError("away")
-        return mark(task_id, *args, **options)
-
-    monkeypatch.setattr(app.backend, "mark_as_revoked", fail)
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("secret"))
+    backend.fails = {"id2"}
     rows = [cancelled(json_body(), row_id=n) for n in (2, 3)]
     assert record(rows) == {3}
-    assert record(rows[:1]) == set()
-    assert tried == ["id2", "id3"]
-    assert "task id2 was cancelled" in caplog.text
+    backend.fails = set()
+    assert record(rows[:1]) == {2}
+    assert backend.tried == ["id2", "id3", "id2"]
+    assert "task id2 (t) was cancelled, and the result backend could not record that (ConnectionError)" in caplog.text
+    assert "secret" not in caplog.text
 
 
-def test_a_broken_message_is_not_recorded_and_not_lost(app: Celery) -> None:
-    assert RevokedState(app, "n", lambda: False)([cancelled(b"{no json"), cancelled(json_body(), row_id=2)]) == {2}
+def test_a_backend_that_is_away_is_tried_a_few_times_in_a_call_and_forgets_no_task(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("away"))
+    backend.fails = {f"id{n}" for n in range(2, 5_000)}
+    for start in range(2, 5_000, 40):
+        rows = [cancelled(json_body(), row_id=n) for n in range(start, start + 40)]
+        backend.tried.clear()
+        assert record(rows) == set()
+        assert len(backend.tried) == AWAY_AFTER
+    for _ in range(2_000):
+        assert record(rows[:1]) == set(), "the outage is no fault of the task"
+    assert len(record._suspects) <= SUSPECTS
+    assert len(caplog.records) == 1
+    backend.fails = set()
+    assert len(record(rows)) == 40
+
+
+def test_memory_of_tasks_that_could_not_be_recorded_is_bounded(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheel.scheduler.remote_control.revoked_state.SUSPECTS", 10)
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("away"))
+    backend.fails = {f"id{n}" for n in range(2, 100)}
+    for n in range(2, 100):
+        record([cancelled(json_body(), row_id=n)])
+    assert list(record._suspects) == list(range(90, 100))
+
+
+@pytest.mark.parametrize("error", [EncodeError("secret"), ConnectionError("secret")])
+def test_a_task_that_alone_can_never_be_recorded_is_given_up(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """A connection error may be the task's own: a server that refuses a value by closing the connection."""
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, error)
+    backend.fails = {"id2"}
+    bad, rounds = cancelled(json_body(), row_id=2), 0
+    while record([bad]) != {2}:
+        rounds += 1
+        assert record([cancelled(json_body(), row_id=2 + rounds)]) == {2 + rounds}
+        assert rounds < 2 * TRIES
+    assert not record._suspects
+    assert f"task id2 (t) was cancelled, and the result backend could not record that ({type(error).__name__}); " in (
+        caplog.records[-1].getMessage()
+    )
+    assert "it is not tried again" in caplog.records[-1].getMessage()
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_task_whose_body_cannot_be_decoded_is_recorded_without_it(
+    app: Celery, caplog: pytest.LogCaptureFixture, group: str | None
+) -> None:
+    record = RevokedState(app, "n", lambda: False)
+    assert record([cancelled(b"{secret", row_id=2, group=group), cancelled(json_body(), row_id=3)]) == {2, 3}
+    assert (app.backend.get_state("id2"), app.backend.get_state("id3")) == ("REVOKED", "REVOKED")
+    [line] = [one.getMessage() for one in caplog.records]
+    assert line == (
+        "task id2 (t) was cancelled, and its body cannot be decoded (DecodeError); its state is recorded without its "
+        "arguments"
+    )
