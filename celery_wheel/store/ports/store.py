@@ -148,8 +148,8 @@ class Store(Protocol):
     def lanes(self, shard: int) -> list[LaneState]:
         """Return all open lanes, with lane 0, which always exists and is never closed."""
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that this shard has accepted or rejected and not yet forgotten."""
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        """Return those of the ids that this shard has accepted or rejected and not yet forgotten, with their tasks'."""
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
