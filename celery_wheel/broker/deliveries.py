@@ -79,8 +79,12 @@ class Deliveries(ABC):
     def adopt(self, epoch: int) -> None:
         with self._using("opening"):
             self.close()
-            self._begin()
             self._epoch = epoch
+            try:
+                self._begin()
+            except BaseException:
+                self._epoch = None
+                raise
 
     def leave(self, epoch: int) -> None:
         with self._lock:
@@ -169,10 +173,6 @@ class DeliveryBroker(ABC):
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         return shard in self._shards and self._shards[shard].trim(cast(Token, token))
-
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        """Return None: a thread that waited here would hold the connection that ``trim`` and ``leave`` need."""
-        return None
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)

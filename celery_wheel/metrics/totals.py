@@ -39,7 +39,7 @@ class Totals:
         paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
         yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task")]
         counts = self.schedules
-        others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base}
+        others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base, "failing": counts.failing}
         states = {"active": counts.total - sum(others.values()), **others}
         yield "schedules", [((state,), count) for state, count in states.items()]
         if counts.next_ms is not None:

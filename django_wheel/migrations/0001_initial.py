@@ -595,7 +595,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
-                ("note", models.TextField(db_comment="reason for which it is paused or broken")),
+                ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
                 ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
                 (
                     "since_ms",
@@ -662,7 +662,7 @@ class Migration(migrations.Migration):
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
                 ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
-                ("count", models.BigIntegerField(db_comment="skipped occurrences; 0: too many to count")),
+                ("count", models.BigIntegerField(db_comment="skipped occurrences; negative: more than so many")),
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
                 ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
             ],

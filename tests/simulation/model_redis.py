@@ -47,11 +47,16 @@ class RedisServer:
     def lose(self, writes: int) -> tuple[Keys, Keys]:
         """Forget the last writes; returns the contents before and after."""
         before = self.keys
-        # Losing the very first offset as well is a flush, not a rollback; that promise is not made.
-        past = [keys for keys in self._past[-writes:] if keys.fence.offsets]
+        past = self._past[-writes:]
         if past:
             self.keys = past[0]
             del self._past[-len(past) :]
+        return before, self.keys
+
+    def flush(self) -> tuple[Keys, Keys]:
+        """Forget everything; returns the contents before and after."""
+        before, self.keys = self.keys, Keys()
+        self._past.clear()
         return before, self.keys
 
 
@@ -179,8 +184,14 @@ class ModelRedis:
         if self._epoch is not None and epoch >= self._epoch:
             self._epoch = None
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        return bool(self.server.keys.wheel)
+    @property
+    def can_wait(self) -> bool:
+        return True
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        """Return at once: no time passes within a step of the simulation."""
+        self.fault("listening")
+        return self._epoch is not None and bool(self.server.keys.wheel)
 
     def depth(self, shard: int) -> int:
         return len(self.server.keys.wheel)

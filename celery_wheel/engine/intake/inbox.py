@@ -150,7 +150,8 @@ def parse(item: InboxItem, decode: Decode, derived_id: DerivedId) -> list[Arriva
         found = _PARSERS.get(item.kind, _command)(item)
         return found if isinstance(found, RunEnded) else replace(found, audit=audit_head(item.payload))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        envelope_id = derived_id(f"inbox {item.id} {item.kind}")
+        # The bytes too: items are numbered anew where a store was moved to another database.
+        envelope_id = derived_id(f"inbox {item.id} {item.kind} {item.payload.hex()}")
         return [Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
 
 

@@ -22,8 +22,9 @@ def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) ->
     try:
         return unpack_messages(chunk.payload, decode)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
         reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
-        return [Unreadable(derived_id(f"load chunk {chunk.id}"), reason, chunk.payload)]
+        return [Unreadable(envelope_id, reason, chunk.payload)]
 
 
 def unpack_messages(payload: bytes, decode: Decode) -> list[Arrival]:

@@ -41,6 +41,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from socket import gethostname
 from typing import Any
 
 import psycopg
@@ -56,7 +57,7 @@ from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlst
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
 from celery_wheel.store.postgresql.server import read_server
-from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
@@ -88,6 +89,7 @@ class PostgresqlDatabase:
             use_native_hstore=False,
             connect_args=connect_args(url, lease_ms),
         )
+        event.listen(self._engine, "do_connect", connect)
         event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
         event.listen(self._engine, "checkout", _check_alive)
         self._polls = PostgresqlPolls(self._engine)
@@ -179,6 +181,14 @@ class PostgresqlDatabase:
     def is_replaced(self) -> bool:
         return False
 
+    def identity(self) -> tuple[str, str, str]:
+        """A promoted replica has the identity of its former primary: it is the same store, fenced by its leases."""
+        with self.reading() as connection:
+            # Hosted servers may keep the server's own number to themselves.
+            shown = connection.exec_driver_sql(_MAY_SEE_SERVER).scalar_one()
+            instance: str = connection.exec_driver_sql(_INSTANCE.format(_SERVER if shown else "0")).scalar_one()
+        return instance, self.name, f"{self.name}, seen from {gethostname()}"
+
     def now_ms(self) -> int | None:
         with self.reading() as connection:
             now_ms: int = connection.exec_driver_sql(f"SELECT {CLOCK_SQL}").scalar_one()
@@ -232,6 +242,13 @@ class PostgresqlDatabase:
             self._polls.close()
         self._engine.dispose(close=self._pid == os.getpid())
 
+
+_MAY_SEE_SERVER = "SELECT has_function_privilege('pg_control_system()', 'execute')"
+_SERVER = "(SELECT system_identifier FROM pg_control_system())"
+_INSTANCE = (
+    "SELECT concat_ws('.', {}, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+    "to_regclass('wheel_meta')::oid)"
+)
 
 _BEGIN_LAZY = "BEGIN; SET LOCAL synchronous_commit = off"
 

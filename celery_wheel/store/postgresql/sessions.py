@@ -16,8 +16,10 @@ the middle of a transaction. It costs nothing; a statement in each transaction t
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL
 
 from celery_wheel.errors import StoreUnusable
@@ -35,6 +37,19 @@ _SET = """
 def patience_ms(lease_ms: int) -> int:
     """Return how long a session may hang: the session of a stopped holder must end before the lease expires."""
     return max(100, lease_ms // 2)
+
+
+def connect(dialect: Any, _record: Any, args: Any, arguments: Any) -> Any:
+    """Return a new connection of the driver. A server that is stopped accepts connections and never answers.
+
+    The socket of such an attempt is closed at once: the frames of psycopg's error refer to it in a cycle, and the
+    garbage collector of an idle scheduler may not run for an hour, in which it would reach the limit of open files.
+    """
+    try:
+        return dialect.connect(*args, **arguments)
+    except psycopg.Error as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def connect_args(url: URL, lease_ms: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
-from celery_wheel.store.ports import Bell, Renewal, Retention
+from celery_wheel.store.ports import Bell, Renewal, Retention, StoreIdentity
 from celery_wheel.store.sql import changes, timers
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
@@ -211,8 +211,8 @@ class SqlStore(SqlControl, SqlSchedules):
         with self._database.reading() as connection:
             return read_lanes(connection, self._statements, shard)
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        found: set[bytes] = set()
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[bytes, bytes] = {}
         wanted = dict(zip(envelope_ids, uuids_to_bytes(envelope_ids), strict=True))
         names, statement = ENVELOPES, self._statements.known
         if len(wanted) <= len(FEW_ENVELOPES):
@@ -224,8 +224,9 @@ class SqlStore(SqlControl, SqlSchedules):
                 del asked[bisect_right(asked, latest) :]
             for part in in_parts(asked, len(names)):
                 values = dict(zip(names, part, strict=True))
-                found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
-        return {id_ for id_, stored in wanted.items() if stored in found} if found else set()
+                found |= {bytes(id_): task_id for id_, task_id, _ in statement(connection, shard=shard, **values)}
+        hits = [(id_, stored) for id_, stored in wanted.items() if stored in found] if found else []
+        return {id_: bytes_to_task_id(found[stored]) for id_, stored in hits}
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
@@ -333,6 +334,9 @@ class SqlStore(SqlControl, SqlSchedules):
 
     def close(self) -> None:
         self._database.close()
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity(self._uuid, *self._database.identity())
 
     def is_as_opened(self) -> bool:
         with self._database.reading() as connection:

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -60,12 +61,13 @@ READERS = 4
 
 SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL = 1, 2
 
-#: ``tidy`` checkpoints after this many changed rows, each of which is one or two pages in the log.
-TIDY_AFTER_ROWS = 25_000
+#: The log file has this size after a burst; ``tidy`` checkpoints once it has grown to twice as much. A row that comes
+#: with thousands of others is one or two pages of it, a commit of a few rows some ten.
+LOG_BYTES = 64 * 2**20
 
 _PRAGMAS = {
     "wal_autocheckpoint": 98_304,  # pages, 384 MiB: for a process that never calls ``tidy``
-    "journal_size_limit": 64 * 2**20,  # the size of the log file after a burst
+    "journal_size_limit": LOG_BYTES,
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
     "secure_delete": "OFF",  # Debian compiles it in: every forgotten row would be overwritten with zeros first
@@ -86,7 +88,6 @@ class SqliteDatabase:
         self._lease = FileLease(path)
         self._write_lock = FairLock()
         self._file: tuple[int, int] | None = None  #: device and inode, from its first use on
-        self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
 
@@ -137,7 +138,6 @@ class SqliteDatabase:
                 levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
                 self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
-                before = driver.total_changes
                 try:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                     yield connection
@@ -148,7 +148,6 @@ class SqliteDatabase:
                     if not connection.invalidated and driver.in_transaction:
                         connection.exec_driver_sql("ROLLBACK")
                     raise
-                self._untidy_rows += driver.total_changes - before
 
     @staticmethod
     def _set_synchronous(connection: Connection, level: int) -> None:
@@ -210,6 +209,12 @@ class SqliteDatabase:
     def is_replaced(self) -> bool:
         return self._file is not None and self._identity() != self._file
 
+    def identity(self) -> tuple[str, str, str]:
+        """A copied disk has the same devices and inodes on another machine, whose start has another id."""
+        with errors_for_people(self.name, describe, OSError):
+            found, address = os.stat(self.name), os.path.realpath(self.name)
+        return f"{_start_id()}.{found.st_dev}.{found.st_ino}", address, f"{address} on {gethostname()}"
+
     def now_ms(self) -> int | None:
         return None
 
@@ -252,12 +257,22 @@ class SqliteDatabase:
 
         The next commit begins the log anew only where the copy under the lock is complete.
         """
-        if self._untidy_rows < TIDY_AFTER_ROWS:
+        if self._log_bytes() <= 2 * LOG_BYTES:
             return
-        self._untidy_rows = 0
         self._checkpoint()
         with self._alone():
             self._checkpoint()
+
+    def _log_bytes(self) -> int:
+        """Return the size of the log file, which the first commit after a checkpoint cuts to LOG_BYTES.
+
+        By stat alone: opening a file of SQLite and closing it again frees all locks that this process has on it.
+        """
+        with errors_for_people(self.name, describe, OSError):
+            try:
+                return os.stat(f"{self.name}-wal").st_size
+            except FileNotFoundError:
+                return 0
 
     def _checkpoint(self) -> None:
         with self.reading() as connection:
@@ -270,6 +285,14 @@ class SqliteDatabase:
             self._reader.dispose()
             self._polls.close()
         self._lease.close()
+
+
+def _start_id() -> str:
+    """Return an id of this start of the machine; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 @cache

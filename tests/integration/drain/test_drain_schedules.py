@@ -59,7 +59,7 @@ def three(stack: LeavingStack) -> dict[str, Schedule]:
     return schedules(stack.store)
 
 
-def occur(store: FullStore, name: str) -> None:
+def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     """Make the next occurrence, as the scheduler does shortly before its time."""
     holder = Holder(store)
     [schedule] = store.schedules_named(0, [name])
@@ -67,8 +67,8 @@ def occur(store: FullStore, name: str) -> None:
     seq = holder.seq()
     envelope_id = occurrence_id(store, schedule, instant_ms)
     own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms, "report": True}
-    headers = json.dumps({"task": "note", "id": "occurrence", OCCURRENCE: own}).encode()
-    one = message(envelope_id=envelope_id, task_id="occurrence", task="note", eta_ms=instant_ms, headers=headers)
+    headers = json.dumps({"task": "note", "id": task_id, OCCURRENCE: own}).encode()
+    one = message(envelope_id=envelope_id, task_id=task_id, task="note", eta_ms=instant_ms, headers=headers)
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
     holder.apply(
         rows=[NewRow(seq, 0, instant_ms, seq, now_ms(), one)],
@@ -204,7 +204,7 @@ def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_
     file.write_bytes(b"".join([*whole[:3], *broken]))
     found = import_(stack.app, file)
     assert (found.put, found.schedules, found.bad_count, found.missing) == (2, 1, 2, 0)
-    assert [one.number for one in found.bad] == [4, 6]
+    assert [one.number for one in found.lines] == [4, 6]
 
 
 def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(

@@ -29,12 +29,20 @@ def page(criteria: ScheduleCriteria, after: str, upto: str | None, limit: int) -
 
 
 def counts() -> Select[Any]:
-    """Select (total, paused, broken, run by the base scheduler, the earliest next instant)."""
-    with_base = and_(schedule.c.next_ms.is_(None), ~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
-    flags = (schedule.c.paused, schedule.c.broken, with_base)
+    """Select (total, paused, broken, run by the base scheduler, failing, the earliest next instant)."""
+    noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
+    with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))
+    flags = (schedule.c.paused, schedule.c.broken, with_base, failing)
     found = (func.sum(case((flag, 1), else_=0)) for flag in flags)
     columns: list[Any] = [func.count(), *found, func.min(schedule.c.next_ms)]
     return select(*columns).select_from(schedule)
+
+
+def made_after(at_ms: int) -> Select[Any]:
+    """Select (schedules that are to run and have made a later instant, the latest of these instants)."""
+    runs = and_(schedule.c.next_ms.is_not(None), schedule.c.last_ms > at_ms)
+    columns: list[Any] = [func.count(), func.max(schedule.c.last_ms)]
+    return select(*columns).select_from(schedule).where(runs)
 
 
 def named(name: str) -> Select[Any]:

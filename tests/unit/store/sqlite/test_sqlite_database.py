@@ -185,19 +185,24 @@ def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, s
 # -- the log ------------------------------------------------------------------------------------------
 
 
-def test_tidying_empties_the_log_so_that_it_begins_anew(
-    path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_tidying_keeps_the_log_short_whatever_the_size_of_commits(
+    path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(sqlite, "TIDY_AFTER_ROWS", 2_000)
+    limit = 2**20
+    monkeypatch.setattr(sqlite, "LOG_BYTES", limit)
+    monkeypatch.setitem(sqlite._PRAGMAS, "journal_size_limit", limit)
+    store = open_store(f"sqlite:///{path}", durability="memory")
     log = path.with_name("wheel.sqlite3-wal")
     epoch = store.acquire(0, "host-a", 0, 1)
     assert epoch is not None
     sizes = []
-    for group in range(4):
-        store.apply(0, epoch, Change(rows=rows(2_000, start=1 + group * 10_000)))
+    for group in range(600 if at_once == 1 else 40):
+        store.apply(0, epoch, Change(rows=rows(at_once, start=1 + group * 10_000)))
         store.renew(0, epoch, 0, 1, {})
         sizes.append(log.stat().st_size)
-    assert sizes[3] < 1.5 * sizes[0]
+    assert 2 * limit < max(sizes) < 3 * limit, "without a new beginning it would be 5 MB at least"
+    store.close()
 
 
 def test_a_short_log_is_not_tidied(path: Path, store: SqlStore) -> None:
@@ -342,7 +347,7 @@ def test_a_fork_in_the_middle_of_a_checkpoint_waits_for_no_writer_that_waits_for
     """The checkpoint has the lock of the writers, or waits for it: a writer must not be let in before it."""
     patience_s = patience(5)
     monkeypatch.setattr(fork_gate, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(sqlite, "TIDY_AFTER_ROWS", 0)
+    monkeypatch.setattr(sqlite, "LOG_BYTES", -1)
     database, held = database_of(store), threading.Event()
     checkpoint = database._checkpoint
 
