@@ -64,11 +64,9 @@ from celery_wheel.errors import (
 )
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import Clock
+from celery_wheel.timing.repeated import RepeatedLines
 
 logger = logging.getLogger(__name__)
-
-#: An engine logs repeated errors as a warning at most this often.
-WARNING_INTERVAL_MS = 60_000
 
 
 class Engine:
@@ -96,7 +94,7 @@ class Engine:
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
-        self._quiet_until_ms = clock.monotonic_ms()
+        self._lines = RepeatedLines(logger, lambda: clock.monotonic_ms() / 1_000)
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
@@ -241,12 +239,8 @@ class Engine:
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
-        """Log an error: as a warning at most once a minute, else for debugging."""
-        now_ms = self._ctx.clock.monotonic_ms()
-        level = logging.DEBUG if now_ms < self._quiet_until_ms else logging.WARNING
-        if level == logging.WARNING:
-            self._quiet_until_ms = now_ms + WARNING_INTERVAL_MS
-        logger.log(level, "%s", error, extra={"action": action, "shard": self.shard})
+        """Log an error of a call that is tried again."""
+        self._lines.warning(action, "%s", error, extra={"action": action, "shard": self.shard})
 
     def _end(self, state: ShardState | None, reason: str) -> None:
         """End a state whose memory is in doubt. Several threads may find the doubt; the first logs it as an error."""

@@ -21,6 +21,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.scheduler.share import Role, share
 from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock, SystemClock
+from celery_wheel.timing.repeated import RepeatedLines
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Balance:
         self._engines = engines
         self._clock = clock or SystemClock()
         self._role = role
+        self._lines = RepeatedLines(logger)
         engines[0].wanted = role is not Role.CHILD
         self._job = (pool or Pool()).job(self._run)
 
@@ -93,4 +95,4 @@ class Balance:
         try:
             self.once()
         except StoreError as error:
-            logger.warning("%s", error, extra={"action": "balance"})
+            self._lines.warning("store", "%s", error, extra={"action": "balance"})

@@ -31,6 +31,7 @@ from kombu.entity import Exchange
 
 from celery_wheel.scheduler.remote_control.pending_request import PendingRequest, read
 from celery_wheel.store.model import TaskRow
+from celery_wheel.timing.repeated import RepeatedLines
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class RevokedState:
         self._app = app
         self._node = node
         self._events_on = events_on
+        self._lines = RepeatedLines(logger)  #: a backend that is away fails each of a thousand tasks
         self._failed: dict[int, tuple[int, float]] = {}  #: row id → failures, and the next try
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
@@ -70,8 +72,9 @@ class RevokedState:
     def _note_failure(self, one: TaskRow, error: Exception) -> None:
         times = self._failed.get(one.row.id, (0, 0.0))[0] + 1
         self._failed[one.row.id] = times, time.monotonic() + min(RETRY_MAX_S, 2.0**times)
-        logger.warning(
-            "task %s was cancelled, and the result backend could not record that (%r); it is tried again",
+        self._lines.warning(
+            "backend",
+            "task %s was cancelled, and the result backend could not record that (%r); it is tried again, and so are others",
             one.task_id,
             error,
             extra={"action": "revoked_state_failed", "task_id": one.task_id, "times": times},

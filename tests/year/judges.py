@@ -1,0 +1,238 @@
+"""The judges of a simulated year: deadlines of tasks, and lines of the log.
+
+::
+
+    task       due ── trouble? ── dispatched     a deadline begins when it is due and all trouble is over
+    trouble    an outage, a frozen or dead holder, a wrong clock: from its beginning to its end
+    line       (process, logger, template, cause)     twice within a minute is once too often
+
+The cause of a line is what its record says beside its text (``extra``), without numbers that count.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+from collections import Counter, deque
+from datetime import UTC, date, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from celery_wheel.engine.due_clock import TOLERANCE_MS
+from celery_wheel.store.model import Message, Row
+from celery_wheel.store.schedule_model import OCCURRENCE
+from tests.kit.virtual_machine import Machine
+
+if TYPE_CHECKING:
+    from tests.year.world import Year
+
+#: After the end of an outage: the longest back-off (2 s), and a takeover (a lease of 2 s, and half a second).
+RECOVERY_MS = 6_000
+#: Without any trouble.
+LATE_MS = 1_000
+#: A cancelled task is told to the result backend: the longest back-off of one row is a minute.
+TOLD_MS = 70_000
+#: Entries of Beat are in the store: the longest back-off of the sources (30 s), and an answer (10 s).
+FOLLOWED_MS = 45_000
+
+#: A minute, less the rounding of clocks.
+MINUTE_S = 59.9
+
+ZONE = ZoneInfo("Europe/Berlin")
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+class Judge:
+    def __init__(self, year: Year) -> None:
+        self._year = year
+        self._due: list[tuple[int, str]] = []
+        self._open: dict[str, int] = {}  #: envelope id → eta, not dispatched yet
+        self._overdue: dict[str, int] = {}
+        self._tasks: dict[str, str] = {}
+        self._to_tell: dict[str, int] = {}
+        self._cancelled: set[str] = set()
+        self._troubles: Counter[str] = Counter()
+        self._calm_ms = 0
+        self._pushed: set[int] = set()
+        self.occurrences: Counter[tuple[str, int]] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.worst_ms: Counter[str] = Counter()
+        self._noons = [(at_ms, f"noon {day}") for day, at_ms in self._days(12, 0)]
+
+    # -- what happens ------------------------------------------------------------------------------------
+
+    def sent(self, envelope_id: str, task_id: str, eta_ms: int) -> None:
+        self._open[envelope_id] = eta_ms
+        self._tasks[task_id] = envelope_id
+        heapq.heappush(self._due, (eta_ms, envelope_id))
+
+    def cancelled(self, task_id: str) -> None:
+        envelope_id = self._tasks.pop(task_id)
+        if self._open.pop(envelope_id, None) is None:
+            return
+        self._overdue.pop(envelope_id, None)
+        self._cancelled.add(envelope_id)
+        self._to_tell[task_id] = self._year.machine.now_ms
+        self.counts["cancelled"] += 1
+
+    def cancellable(self, now_ms: int) -> list[str]:
+        """Return the tasks whose time is far."""
+        return sorted(task for task, one in self._tasks.items() if self._open.get(one, 0) > now_ms + 3_600_000)
+
+    def pushed(self, row: Row) -> None:
+        year, now_ms = self._year, self._year.machine.now_ms
+        if row.id in self._pushed:
+            raise year.violation(f"row {row.id} was pushed twice")
+        self._pushed.add(row.id)
+        if now_ms + TOLERANCE_MS < row.eta_ms:
+            raise year.violation(f"row {row.id} was pushed {row.eta_ms - now_ms} ms early")
+        one = year.disk.shard(0).rows[row.id].message
+        assert isinstance(one, Message)
+        if one.envelope_id in self._cancelled:
+            raise year.violation(f"{one.task_id} was cancelled, and pushed")
+        self.counts["pushed"] += 1
+        header = json.loads(one.headers).get(OCCURRENCE)
+        if header is not None:
+            self.occurrences[header["schedule"], header["scheduled_for"]] += 1
+            self.counts["occurrences"] += 1
+        elif self._open.pop(one.envelope_id, None) is not None:
+            self._tasks.pop(one.task_id, None)
+            self._overdue.pop(one.envelope_id, None)
+            late_ms = now_ms - max(row.eta_ms, self._calm_ms)
+            kind = "after trouble" if self._calm_ms > row.eta_ms else "late"
+            self.worst_ms[kind] = max(self.worst_ms[kind], late_ms)
+
+    def trouble(self, what: str) -> None:
+        self._troubles[what] += 1
+        self.counts[what] += 1
+
+    def trouble_over(self, what: str) -> None:
+        for name in [one for one in self._troubles if one.startswith(what)]:
+            del self._troubles[name]
+        self._calm_ms = self._year.machine.now_ms
+
+    # -- judging -----------------------------------------------------------------------------------------
+
+    def is_waiting(self) -> bool:
+        """Whether something has still to happen, which no outage prevents."""
+        return not self._troubles and bool(self._overdue or self._to_tell)
+
+    def look(self) -> None:
+        now_ms = self._year.machine.now_ms
+        while self._due and self._due[0][0] <= now_ms:
+            eta_ms, envelope_id = heapq.heappop(self._due)
+            if envelope_id in self._open:
+                self._overdue[envelope_id] = eta_ms
+        while self._noons and self._noons[0][0] <= now_ms:
+            at_ms, name = self._noons.pop(0)
+            for other in [one for one in self._overdue if one.startswith("noon")]:
+                del self._overdue[other]  # it was missed, or ran: ``at_the_end`` looks
+            self._overdue[name] = at_ms
+        for name in [one for one in self._overdue if one.startswith("noon")]:
+            if self.occurrences["noon", self._overdue[name]]:
+                del self._overdue[name]
+        if self._troubles:
+            return
+        for envelope_id, eta_ms in self._overdue.items():
+            allowed_ms = LATE_MS if self._calm_ms < eta_ms - RECOVERY_MS else RECOVERY_MS
+            if now_ms > max(eta_ms, self._calm_ms) + allowed_ms:
+                raise self._year.violation(
+                    f"{envelope_id} is due since {(now_ms - eta_ms) / 1_000} s, and calm is since "
+                    f"{(now_ms - self._calm_ms) / 1_000} s"
+                )
+        for task_id, since_ms in list(self._to_tell.items()):
+            if task_id in self._year.revoked:
+                del self._to_tell[task_id]
+                self.counts["told"] += 1
+            elif now_ms > max(since_ms, self._calm_ms) + TOLD_MS:
+                raise self._year.violation(f"{task_id} was cancelled, and the result backend was not told")
+
+    def _days(self, hour: int, minute: int) -> list[tuple[date, int]]:
+        """Return each local day of the year with an instant of it, which exists and is no other."""
+        first = datetime.fromtimestamp(self._year.machine.now_ms / 1_000, ZONE).date()
+        days = (first + timedelta(days=n) for n in range(self._year.days))
+        found = ((day, datetime(day.year, day.month, day.day, hour, minute, tzinfo=ZONE)) for day in days)
+        upto_ms = self._year.end_ms
+        listed = ((day, int(at.astimezone(UTC).timestamp() * 1_000)) for day, at in found)
+        return [(day, ms) for day, ms in listed if self._year.machine.now_ms + 60_000 < ms < upto_ms - 60_000]
+
+    def at_the_end(self) -> None:
+        data = self._year.disk.shard(0)
+        schedules = {one.name: one.id for one in data.schedules.values()}
+        expected = self._judged_days or []
+        for name, at_ms in expected:
+            skips = [one for one in data.skips if one.schedule == schedules.get(name)]
+            times = self.occurrences[name, at_ms] + sum(one.from_ms <= at_ms <= one.to_ms for one in skips)
+            if times != 1:
+                at = datetime.fromtimestamp(at_ms / 1_000, ZONE)
+                raise self._year.violation(f"entry {name!r} ran or was skipped {times} times at {at}")
+
+    @property
+    def _judged_days(self) -> list[tuple[str, int]]:
+        year = self._year
+        start_ms = year.end_ms - year.days * 86_400_000
+        first = datetime.fromtimestamp(start_ms / 1_000, ZONE).date()
+        found = []
+        for day in (first + timedelta(days=n) for n in range(year.days)):
+            noon = datetime(day.year, day.month, day.day, 12, tzinfo=ZONE)
+            found.append(("noon", int(noon.timestamp() * 1_000)))
+            if (day.month, day.day) == (2, 29):
+                found.append(("leap day", int(noon.replace(hour=9).timestamp() * 1_000)))
+        return [(name, at_ms) for name, at_ms in found if start_ms + 60_000 < at_ms < year.end_ms - 60_000]
+
+
+#: Fields that every record has.
+PLAIN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+#: Extra fields that count, or name one of many that the same cause concerns.
+COUNTING = {"times", "count", "kept", "refused", "waiting", "task_id"}
+
+
+class LogJudge(logging.Handler):
+    """Counts the lines of each cause in virtual time."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(logging.INFO)
+        self._machine = machine
+        self.last: deque[str] = deque(maxlen=80)
+        self.lines: Counter[str] = Counter()
+        self._at_s: dict[tuple[Any, ...], float] = {}
+        self._found: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        host = self._machine.host
+        if host.is_dead:
+            return
+        extra = {name: value for name, value in record.__dict__.items() if name not in PLAIN | COUNTING}
+        at = datetime.fromtimestamp(self._machine.now_ms / 1_000, UTC)
+        line = f"{at:%m-%d %H:%M:%S} {host.name} {record.levelname} {record.getMessage()}"
+        if record.exc_info and record.exc_info[1]:
+            line += f" ({record.exc_info[1]!r})"
+        self.last.append(line)
+        self.lines[record.msg] += 1
+        cause = host.name, record.name, record.msg, json.dumps(extra, sort_keys=True, default=repr)
+        before_s, now_s = self._at_s.get(cause), self._machine.now_s
+        self._at_s[cause] = now_s
+        if before_s is not None and now_s - before_s < MINUTE_S:
+            self._found = self._found or f"a line comes again after {now_s - before_s:.1f} s: {line}"
+
+    def check(self) -> None:
+        if self._found is not None:
+            found, self._found = self._found, None
+            raise Violation(found + "\n  " + "\n  ".join(self.last))
+
+    def __enter__(self) -> LogJudge:
+        self._logger = logging.getLogger("celery_wheel")
+        self._before = self._logger.level, self._logger.propagate
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._logger.removeHandler(self)
+        self._logger.level, self._logger.propagate = self._before
