@@ -16,11 +16,14 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from celery_wheel import Celery
 from celery_wheel import beat as beat_module
+from celery_wheel.engine import runner
 from celery_wheel.requests import process_store
 from celery_wheel.scheduler import service
 from tests.simulation.rendering import Renderer
@@ -121,6 +124,7 @@ def servers_instead(year: Year) -> Iterator[None]:
             (service, "tune_memory", lambda: None),
             (service.secrets, "token_hex", lambda *_: f"{next(year.tokens):06x}"),
             (process_store, "open_store", open_store),
+            (runner, "random", SimpleNamespace(Random=lambda: Random(year.seed))),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield
