@@ -63,8 +63,7 @@ from celery_wheel.errors import (
     StoreError,
 )
 from celery_wheel.store.ports import Renewal, Store
-from celery_wheel.timing import Clock
-from celery_wheel.timing.repeated import RepeatedLines
+from celery_wheel.timing import Clock, RetryLog
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class Engine:
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
-        self._lines = RepeatedLines(logger, lambda: clock.monotonic_ms() / 1_000)
+        self._log = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
@@ -239,8 +238,7 @@ class Engine:
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
-        """Log an error of a call that is tried again."""
-        self._lines.warning(action, "%s", error, extra={"action": action, "shard": self.shard})
+        self._log.write(logging.WARNING, action, "%s", error, extra={"action": action, "shard": self.shard})
 
     def _end(self, state: ShardState | None, reason: str) -> None:
         """End a state whose memory is in doubt. Several threads may find the doubt; the first logs it as an error."""

@@ -52,10 +52,11 @@ Steps = Iterator[str]
 RoundSteps = Iterator[str | Round]
 
 
-def run_round(steps: RoundSteps) -> Round:
+def run_round(steps: RoundSteps, on_step: Callable[[], None] = lambda: None) -> Round:
     """Run a round to its end; returns how it ended. The simulation steps through rounds by itself."""
     result = Round.IDLE
     for step in steps:
+        on_step()
         if isinstance(step, Round):
             result = step
     return result

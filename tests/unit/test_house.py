@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("celery_wheel", "django_wheel")
 #: Modules that users import by name; everything else stands in a room.
 FACADES = {"__init__", "app", "beat", "control", "errors"}
-MAX_LINES = 400
+MAX_LINES = 600
 
 #: Names that frameworks choose: Django finds these by name.
 GIVEN_NAMES = {"Meta", "Migration", "Command"}
