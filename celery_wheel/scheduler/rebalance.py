@@ -19,7 +19,7 @@ from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
 from celery_wheel.scheduler.share import Role, share
 from celery_wheel.store.ports import Store
-from celery_wheel.timing import Clock, SystemClock
+from celery_wheel.timing import Clock, RetryLog, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class Balance:
         self._role = role
         engines[0].wanted = role is not Role.CHILD
         self._pool = pool or Pool()
+        self._log = RetryLog(logger, self._pool.now_s)
         self._job = self._pool.job(self._run, "balance")
 
     def start(self) -> None:
@@ -93,4 +94,4 @@ class Balance:
         try:
             self.once()
         except StoreError as error:
-            logger.warning("%s", error, extra={"action": "balance"})
+            self._log.write(logging.WARNING, "store", "%s", error, extra={"action": "balance"})

@@ -15,8 +15,8 @@ it is: its pool with leader and spares, its conditions, its loops. A line of a m
 would read the real one; ``unseen`` names such modules, and a test keeps the list empty.
 
 Non-promises: two threads never run between the same two lines, so it finds no race of single lines, but every wait that
-nobody ends. Computing takes no time, but SWITCH_NS for each switch, so that a loop that never waits is seen: more than
-SPIN switches within a second of virtual time are a ``Spin``.
+nobody ends. Computing takes no time, but SWITCH_NS for each switch and READ_NS for each reading of a clock, so that a loop that never
+waits goes on and is seen: more than SPIN of both within a second of virtual time are a ``Spin``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 SWITCH_NS = 2_000
-SPIN = 20_000
+READ_NS = 100
+SPIN = 50_000
 
 _NS = 1_000_000_000
 
@@ -102,7 +103,7 @@ class Machine:
         self.outside = Host(self, "outside")
         self._host_of: dict[greenlet, Host] = {}
         self.failures: list[BaseException] = []  #: errors that ended a thread
-        self._second, self._switches = 0, 0
+        self._second, self._steps = 0, 0
         self.switches = 0
         self.time: Any = VirtualTime(self)
         self.threading: Any = VirtualThreading(self)
@@ -203,12 +204,22 @@ class Machine:
             host.set_aside(thread, woken)
             return
         self.switches += 1
-        self.now_ns += SWITCH_NS
-        second = self.now_ns // _NS
-        self._second, self._switches = second, self._switches + 1 if second == self._second else 0
-        if self._switches > SPIN:
-            raise Spin(f"{host.name}: {SPIN} switches within a second; the last one was of {self.name_of(thread)}")
+        self._pass(SWITCH_NS, thread)
         thread.switch(woken)
+
+    def read_ns(self) -> int:
+        """Return the monotonic clock, as a thread reads it."""
+        self._pass(READ_NS, getcurrent())
+        return self.now_ns
+
+    def _pass(self, ns: int, thread: greenlet) -> None:
+        self.now_ns += ns
+        second = self.now_ns // _NS
+        self._second, self._steps = second, self._steps + 1 if second == self._second else 0
+        if self._steps > SPIN:
+            self._steps = 0
+            host = self._host_of.get(thread, self.outside)
+            raise Spin(f"{host.name}: {SPIN} steps within a second; the last one was of {self.name_of(thread)}")
 
     @staticmethod
     def name_of(thread: greenlet) -> str:
@@ -263,15 +274,15 @@ class VirtualTime:
         return getattr(real_time, name)
 
     def monotonic_ns(self) -> int:
-        return self._machine.now_ns
+        return self._machine.read_ns()
 
     def monotonic(self) -> float:
-        return self._machine.now_ns / _NS
+        return self._machine.read_ns() / _NS
 
     perf_counter = monotonic
 
     def clock_gettime_ns(self, clock: int) -> int:
-        return self._machine.now_ns
+        return self._machine.read_ns()
 
     def time_ns(self) -> int:
         return self._machine.epoch_ns + self._machine.now_ns + self._machine.host.wall_step_ns

@@ -26,6 +26,9 @@ from celery_wheel import beat as beat_module
 from celery_wheel.engine import runner
 from celery_wheel.requests import process_store
 from celery_wheel.scheduler import service
+from celery_wheel.producer.rescue.received_message import ReceivedMessage
+from celery_wheel.worker.reporter import Reporter
+from tests.kit.holder import message
 from tests.simulation.rendering import Renderer
 from tests.year.servers import Reached, StoreLine, YearRedis
 
@@ -100,6 +103,28 @@ class Beat:
         return any(engine.held for engine in self.engines)
 
 
+class Worker:
+    """A worker's main process, as far as it reports the ends of runs."""
+
+    def __init__(self, year: Year) -> None:
+        self._year = year
+        self.host = year.machine.new_host("worker")
+        self.reporter = Reporter(year.app)
+        self.reporter._forwarder = self  # type: ignore[assignment]
+
+    def spawn(self, header: dict[str, Any]) -> None:
+        """Run a task in no time, and report its end."""
+        self._year.machine.spawn(lambda: self.reporter.put(header), self.host)
+
+    def publish(self, received: ReceivedMessage) -> None:
+        self._year.broker_line.gate()
+        one = received.envelope
+        parts = {"envelope_id": one.id, "task_id": one.task_id, "task": one.task, "body": received.body}
+        self._year.broker.send(message(**parts, eta_ms=one.eta_ms, created_ms=one.created_ms))
+
+    def drop(self) -> None: ...
+
+
 @contextmanager
 def servers_instead(year: Year) -> Iterator[None]:
     """Let the product open the year's servers."""
@@ -122,6 +147,7 @@ def servers_instead(year: Year) -> Iterator[None]:
             (service, "ScheduleRenderer", lambda *_, **__: YearRenderer()),
             (service, "ReplacedRuns", lambda *_: year.overlapped.extend),
             (service, "tune_memory", lambda: None),
+            (beat_module, "end_on_hangup", lambda: None),
             (service.secrets, "token_hex", lambda *_: f"{next(year.tokens):06x}"),
             (process_store, "open_store", open_store),
             (runner, "random", SimpleNamespace(Random=lambda: Random(year.seed))),

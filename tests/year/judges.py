@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import OCCURRENCE
-from tests.kit.virtual_machine import Machine
+from tests.kit.virtual_machine import Host, Machine
 
 if TYPE_CHECKING:
     from tests.year.world import Year
@@ -36,6 +36,19 @@ LATE_MS = 1_000
 TOLD_MS = 70_000
 #: Entries of Beat are in the store: the longest back-off of the sources (30 s), and an answer (10 s).
 FOLLOWED_MS = 45_000
+
+#: An edit of an entry is live within four seconds, a quarter of which is the sources' own.
+EDIT_MS = 4_000
+#: The end of a run is in the store: the longest back-off of the reporter (10 s) and of ingest (2 s).
+REPORTED_MS = 15_000
+#: A shard changes hands only so long after trouble.
+HANDOVER_MS = 15_000
+#: Threads of a process, connections of a process to the store: what a scheduler needs, and a few.
+MOST_THREADS, MOST_CONNECTIONS = 16, 3
+#: As ``wheel_history_retention``.
+RETENTION_MS = 7 * 86_400_000
+#: A process that was asked to end has no thread after so many seconds.
+STOP_S = 20.0
 
 #: A minute, less the rounding of clocks.
 MINUTE_S = 59.9
@@ -57,11 +70,14 @@ class Judge:
         self._to_tell: dict[str, int] = {}
         self._cancelled: set[str] = set()
         self._troubles: Counter[str] = Counter()
-        self._calm_ms = 0
+        self._calm_ms = year.machine.now_ms
         self._pushed: set[int] = set()
         self.occurrences: Counter[tuple[str, int]] = Counter()
         self.counts: Counter[str] = Counter()
         self.worst_ms: Counter[str] = Counter()
+        self._edit: tuple[int, int] | None = None  #: the minute of the edited entry, and since when
+        self._reports: dict[tuple[int, int], int] = {}
+        self._epoch = 0
         self._noons = [(at_ms, f"noon {day}") for day, at_ms in self._days(12, 0)]
 
     # -- what happens ------------------------------------------------------------------------------------
@@ -99,6 +115,8 @@ class Judge:
         header = json.loads(one.headers).get(OCCURRENCE)
         if header is not None:
             self.occurrences[header["schedule"], header["scheduled_for"]] += 1
+            self._reports[header["id"], header["scheduled_for"]] = now_ms
+            year.worker.spawn(header)
             self.counts["occurrences"] += 1
         elif self._open.pop(one.envelope_id, None) is not None:
             self._tasks.pop(one.task_id, None)
@@ -106,6 +124,10 @@ class Judge:
             late_ms = now_ms - max(row.eta_ms, self._calm_ms)
             kind = "after trouble" if self._calm_ms > row.eta_ms else "late"
             self.worst_ms[kind] = max(self.worst_ms[kind], late_ms)
+
+    def edited(self, minute: int) -> None:
+        self._edit = minute, self._year.machine.now_ms
+        self.counts["entries edited"] += 1
 
     def trouble(self, what: str) -> None:
         self._troubles[what] += 1
@@ -120,7 +142,8 @@ class Judge:
 
     def is_waiting(self) -> bool:
         """Whether something has still to happen, which no outage prevents."""
-        return not self._troubles and bool(self._overdue or self._to_tell)
+        waits = bool(self._overdue or self._to_tell or self._edit or self._reports)
+        return not self._troubles and (waits or self._year.machine.now_ms < self._calm_ms + HANDOVER_MS)
 
     def look(self) -> None:
         now_ms = self._year.machine.now_ms
@@ -136,8 +159,13 @@ class Judge:
         for name in [one for one in self._overdue if one.startswith("noon")]:
             if self.occurrences["noon", self._overdue[name]]:
                 del self._overdue[name]
+        self._look_at_processes(now_ms)
         if self._troubles:
             return
+        self._look_at_tasks(now_ms)
+        self._look_at_the_rest(now_ms)
+
+    def _look_at_tasks(self, now_ms: int) -> None:
         for envelope_id, eta_ms in self._overdue.items():
             allowed_ms = LATE_MS if self._calm_ms < eta_ms - RECOVERY_MS else RECOVERY_MS
             if now_ms > max(eta_ms, self._calm_ms) + allowed_ms:
@@ -145,12 +173,76 @@ class Judge:
                     f"{envelope_id} is due since {(now_ms - eta_ms) / 1_000} s, and calm is since "
                     f"{(now_ms - self._calm_ms) / 1_000} s"
                 )
+
+    def _look_at_the_rest(self, now_ms: int) -> None:
+        year = self._year
         for task_id, since_ms in list(self._to_tell.items()):
-            if task_id in self._year.revoked:
+            if task_id in year.revoked:
                 del self._to_tell[task_id]
                 self.counts["told"] += 1
             elif now_ms > max(since_ms, self._calm_ms) + TOLD_MS:
-                raise self._year.violation(f"{task_id} was cancelled, and the result backend was not told")
+                raise year.violation(f"{task_id} was cancelled, and the result backend was not told")
+        runs = year.disk.shard(0).runs.values() if self._reports else ()
+        for run in runs:
+            if run.ended_ms is not None and self._reports.pop((run.schedule, run.instant_ms), None):
+                self.counts["ends of runs"] += 1
+        if late := [one for one, ms in self._reports.items() if now_ms > max(ms, self._calm_ms) + REPORTED_MS]:
+            raise year.violation(f"the end of the run {late[0]} was reported, and is not in the store")
+        if self._edit is not None:
+            minute, since_ms = self._edit
+            found = next((one for one in year.disk.shard(0).schedules.values() if one.name == "edited"), None)
+            allowed_ms = EDIT_MS if self._calm_ms < since_ms - FOLLOWED_MS else FOLLOWED_MS
+            if found is not None and f'"minute": "{minute}"' in found.definition.replace('":"', '": "'):
+                self._edit = None
+            elif now_ms > max(since_ms, self._calm_ms) + allowed_ms:
+                raise year.violation(f"an entry was edited {(now_ms - since_ms) / 1_000} s ago, and is not in the store")
+
+    def _look_at_processes(self, now_ms: int) -> None:
+        year, epoch = self._year, self._year.disk.shard(0).epoch
+        if epoch != self._epoch and not self._troubles and now_ms > self._calm_ms + HANDOVER_MS:
+            raise year.violation(f"the shard changed hands without a cause: epoch {epoch}")
+        self._epoch = epoch
+        for beat in year.beats:
+            if beat.ended:
+                raise year.violation(f"{beat.name} ended: {beat.ended[0]!r}") from beat.ended[0]
+            self.worst_ms["threads"] = max(self.worst_ms["threads"], len(beat.host.threads))
+            if len(beat.host.threads) > MOST_THREADS:
+                names = Counter(year.machine.name_of(one) for one in beat.host.threads)
+                raise year.violation(f"{beat.host.name} has {len(beat.host.threads)} threads: {names}")
+        lines = [one for one in year.store_line.open if not one.is_dead]
+        for host, n in Counter(lines).items():
+            self.worst_ms["connections"] = max(self.worst_ms["connections"], n)
+            if n > MOST_CONNECTIONS:
+                raise year.violation(f"{host.name} has opened the store {n} times")
+
+    def before_a_leap(self) -> None:
+        """Look at the gauges, which show nothing in calm."""
+        for beat in self._year.beats if not self._troubles else ():
+            for engine in beat.engines:
+                if engine.clock.disputed_ms and not beat.host.wall_step_ns:
+                    raise self._year.violation(f"{beat.host.name} shows a disputed clock, and its clock is right")
+                if engine.state is not None and engine.stats.late_ms_max > RECOVERY_MS:
+                    raise self._year.violation(f"{beat.host.name} shows a lateness of {engine.stats.late_ms_max} ms")
+            if beat.service is not None and beat.service._monitoring is not None:
+                found = beat.service._monitoring.health.not_live()
+                if found:
+                    raise self._year.violation(f"{beat.host.name} is not live: {found}")
+
+    def has_stopped(self, host: Host) -> None:
+        if host.threads:
+            names = [self._year.machine.name_of(one) for one in host.threads]
+            raise self._year.violation(f"{host.name} was asked to end {STOP_S} s ago, and has threads: {names}")
+
+    def history(self) -> None:
+        """Look at the store: it forgets what is older than its retention."""
+        data, now_ms = self._year.disk.shard(0), self._year.machine.now_ms
+        oldest_ms = now_ms - RETENTION_MS - 86_400_000
+        kept = [row_id for row_id, one in data.rows.items() if one.row.due_ms < oldest_ms and row_id in self._pushed]
+        if kept:
+            raise self._year.violation(f"{len(kept)} rows are kept beyond their retention")
+        answers = [one for one in data.answers.values() if one.at_ms < oldest_ms]
+        if answers:
+            raise self._year.violation(f"{len(answers)} answers are kept for more than a week")
 
     def _days(self, hour: int, minute: int) -> list[tuple[date, int]]:
         """Return each local day of the year with an instant of it, which exists and is no other."""
@@ -213,8 +305,9 @@ class LogJudge(logging.Handler):
         if record.exc_info and record.exc_info[1]:
             line += f" ({record.exc_info[1]!r})"
         self.last.append(line)
-        self.lines[record.msg] += 1
-        cause = host.name, record.name, record.msg, json.dumps(extra, sort_keys=True, default=repr)
+        self.lines[record.msg[:60]] += 1
+        template = record.msg.partition(" (%d more times")[0]
+        cause = host.name, record.name, template, json.dumps(extra, sort_keys=True, default=repr)
         before_s, now_s = self._at_s.get(cause), self._machine.now_s
         self._at_s[cause] = now_s
         if before_s is not None and now_s - before_s < MINUTE_S:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.year.growth import globals_of_the_product
+from tests.year.judges import STOP_S
 from tests.year.servers import FULL, REFUSED, SILENT, UP, Server
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ class Script:
         self._at(at, self._some_tasks)
         if rng.random() < 0.4:
             self._at(at + 1e-4, self._cancel)
+        if rng.random() < 0.4:
+            self._at(at - 200 * SECOND / DAY, lambda: year.edit(day % 60))
         self._at(at + 40 * SECOND / DAY, rng.choice((self._kill, self._stop, self._freeze, self._freeze)))
-        assert year is self._year
 
     # -- users -------------------------------------------------------------------------------------------
 
@@ -89,7 +91,17 @@ class Script:
         self._take_over("killed", lambda beat: (beat.kill(), self._year.later(5, beat.start)))
 
     def _stop(self) -> None:
-        self._take_over("stopped", lambda beat: (beat.stop(), self._year.later(20, beat.start)))
+        self._take_over("stopped", self._end)
+
+    def _end(self, beat: Any) -> None:
+        host = beat.host
+
+        def start() -> None:
+            self._year.judge.has_stopped(host)
+            beat.start()
+
+        beat.stop()
+        self._year.later(STOP_S, start)
 
     def _freeze(self) -> None:
         self._take_over(
@@ -169,6 +181,8 @@ class Script:
 
     def _measure(self) -> None:
         year = self._year
+        if year.is_up:
+            year.judge.history()
         for beat in year.beats:
             if beat.scheduler is not None:
                 found = year.growth.measure(beat.host.name, beat.scheduler, globals_of_the_product())

@@ -22,7 +22,7 @@ from greenlet import GreenletExit
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
-from tests.kit.virtual_machine import Machine
+from tests.kit.virtual_machine import Host, Machine
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -44,7 +44,7 @@ class Server:
         self.machine = machine
         self.name = name
         self.mode = UP
-        self.connections = 0
+        self.open: list[Host] = []  #: the hosts of the open connections
         self._error = error
 
     def gate(self, call: str = "") -> None:
@@ -155,11 +155,13 @@ class StoreLine(Reached):
 
     def __init__(self, disk: YearDisk, server: Server) -> None:
         super().__init__(YearStore(disk), server)
-        server.connections += 1
+        self._host = server.machine.host
+        server.open.append(self._host)
         self.browse = Reached(Browse(disk), server)
 
     def close(self) -> None:
-        self._server.connections -= 1
+        if self._host in self._server.open:
+            self._server.open.remove(self._host)
         if not self._server.machine.host.is_dead:
             self._target.close()
 

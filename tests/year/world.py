@@ -38,11 +38,11 @@ from celery.schedules import crontab
 from celery_wheel.store.model import STOPPED, Row
 from tests.kit.holder import message
 from tests.kit.virtual_machine import Machine
-from tests.year.beats import Beat, make_app, servers_instead
+from tests.year.beats import Beat, Worker, make_app, servers_instead
 from tests.year.growth import Growth
 from tests.year.judges import Judge, LogJudge, Violation
 from tests.year.script import Script
-from tests.year.servers import UP, BrokerServer, Server, YearDisk, broker_server, store_server
+from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
 
 #: A Friday; the year has 29 February 2028, and both changes of Berlin's clocks.
 START_MS = int(datetime(2027, 11, 5, tzinfo=UTC).timestamp() * 1_000)
@@ -97,6 +97,7 @@ class Year:
             stack.enter_context(self.log)
             stack.enter_context(servers_instead(self))
             stack.enter_context(self.machine.installed())
+            self.worker = Worker(self)
             self.beats = [Beat(self, "a"), Beat(self, "b")]
             self.advance(10)
             for at_ms, _, act in Script(self).events():
@@ -117,10 +118,8 @@ class Year:
 
     def after_death(self, beat: Beat) -> None:
         """Remove what the servers keep for a process: its connections are closed by the kernel."""
-        self.disk.bells[:] = [one for one in self.disk.bells if one in self._live_bells(beat)]
-
-    def _live_bells(self, beat: Beat) -> list[Any]:
-        return [one for one in self.disk.bells if one.host is not beat.host]
+        self.disk.bells[:] = [one for one in self.disk.bells if one.host is not beat.host]
+        self.store_line.open[:] = [one for one in self.store_line.open if one is not beat.host]
 
     def advance(self, seconds: float) -> None:
         until_ns = self.machine.now_ns + round(seconds * 1e9)
@@ -146,6 +145,7 @@ class Year:
         now_ms = self.machine.now_ms
         if self._agenda or self.judge.is_waiting():
             return
+        self.judge.before_a_leap()
         next_ms = min(at_ms, *self._interesting(now_ms))
         ms = next_ms - LEAD_MS - now_ms
         if ms < LEAST_LEAP_MS:
@@ -203,9 +203,17 @@ class Year:
         self.disk_store().put_inboxes({0: [("cancel", json.dumps(command).encode())]})
         self.judge.cancelled(task_id)
 
-    def disk_store(self) -> Any:
-        from tests.year.servers import YearStore
+    def edit(self, minute: int) -> None:
+        """Edit an entry of Beat in the process that follows them, and for those to come."""
+        holder = self.holder()
+        if holder is None or self.store_line.mode != UP:
+            return
+        entry = {"task": "app.edited", "schedule": crontab(minute=minute, hour=1, day_of_month=31, month_of_year=12)}
+        self.app.conf.beat_schedule = {**self.app.conf.beat_schedule, "edited": entry}
+        holder.scheduler.schedule["edited"] = holder.scheduler._maybe_entry("edited", dict(entry))
+        self.judge.edited(minute)
 
+    def disk_store(self) -> Any:
         return YearStore(self.disk)
 
     def pushed(self, row: Row, now_ms: int) -> None:

@@ -31,7 +31,7 @@ from kombu.entity import Exchange
 
 from celery_wheel.scheduler.remote_control.pending_request import PendingRequest, read
 from celery_wheel.store.model import TaskRow
-from celery_wheel.timing import Backoff
+from celery_wheel.timing import Backoff, RetryLog
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class RevokedState:
         self._app = app
         self._node = node
         self._events_on = events_on
+        self._log = RetryLog(logger, time.monotonic)  #: a backend that is away fails each of a thousand tasks
         self._failed: dict[int, tuple[Backoff, float]] = {}  #: by row id: its waits, and the instant of the next try
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
@@ -71,7 +72,9 @@ class RevokedState:
     def _note_failure(self, one: TaskRow, error: Exception) -> None:
         backoff, _ = self._failed.get(one.row.id) or (Backoff(RETRY_FIRST_S, RETRY_MOST_S), 0.0)
         self._failed[one.row.id] = backoff, time.monotonic() + backoff.failed()
-        logger.warning(
+        self._log.write(
+            logging.WARNING,
+            "backend",
             "task %s was cancelled, and the result backend could not record that (%r); it is tried again",
             one.task_id,
             error,
@@ -101,16 +104,19 @@ class RevokedState:
         try:
             dispatcher = stack.enter_context(self._app.events.default_dispatcher(hostname=self._node))
         except Exception as error:  # of the broker; the result matters more
-            logger.warning("task-revoked is not sent: %r", error, extra={"action": "event_lost"})
+            self._event_lost(error)
             return lambda task_id: None
 
         def send(task_id: str) -> None:
             try:
                 dispatcher.send("task-revoked", uuid=task_id, terminated=False, signum=None, expired=False)
             except Exception as error:  # as above
-                logger.warning("task-revoked is not sent: %r", error, extra={"action": "event_lost"})
+                self._event_lost(error)
 
         return send
+
+    def _event_lost(self, error: Exception) -> None:
+        self._log.write(logging.WARNING, "event", "task-revoked is not sent: %r", error, extra={"action": "event_lost"})
 
     def _leave_to_worker(self, one: TaskRow, pending: PendingRequest) -> None:
         row, properties = one.row, dict(pending.properties)
