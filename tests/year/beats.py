@@ -41,6 +41,10 @@ logger = logging.getLogger("tests.year")
 RESTART_S = 2.0
 
 
+#: A run takes so long.
+RUN_S = 2.0
+
+
 class YearRenderer(Renderer):
     def close(self) -> None: ...
 
@@ -113,8 +117,13 @@ class Worker:
         self.reporter._forwarder = self  # type: ignore[assignment]
 
     def spawn(self, header: dict[str, Any]) -> None:
-        """Run a task in no time, and report its end."""
-        self._year.machine.spawn(lambda: self.reporter.put(header), self.host)
+        """Run a task for two seconds, and report its end."""
+
+        def run() -> None:
+            self._year.machine.time.sleep(RUN_S)
+            self.reporter.put(header)
+
+        self._year.machine.spawn(run, self.host)
 
     def publish(self, received: ReceivedMessage) -> None:
         self._year.broker_line.gate()

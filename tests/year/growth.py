@@ -8,7 +8,7 @@
 A container grows where it was larger at each of STEPS measurements one after the other, by LEAST in all: a queue that is
 full for a moment is no growth, and one more item a month for ever is.
 
-The walk leaves out: classes, modules and functions of others than the product, the year's own models, and Celery's app.
+A deque with a bound does not grow. The walk leaves out: classes, modules and functions of others than the product, the year's own models, and Celery's app.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def walk(roots: tuple[object, ...]) -> Counter[str]:
         seen.add(id(one))
         kept.append(one)
         if isinstance(one, CONTAINERS):
-            sizes[path] += len(one)
+            bounded = isinstance(one, deque) and one.maxlen is not None
+            sizes[path] += 0 if bounded else len(one)
             if isinstance(one, Mapping):
                 named = all(isinstance(key, str) and key.isidentifier() for key in one) and len(one) < 40
                 left.extend((f"{path}.{key}" if named else f"{path}[]", value) for key, value in list(one.items()))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: After the end of an outage: the longest back-off (2 s), and a takeover (a lease of 2 s, and half a second).
 RECOVERY_MS = 6_000
 #: Without any trouble.
-LATE_MS = 1_000
+LATE_MS = 600
 #: A cancelled task is told to the result backend: the longest back-off of one row is a minute.
 TOLD_MS = 70_000
 #: Entries of Beat are in the store: the longest back-off of the sources (30 s), and an answer (10 s).
@@ -39,8 +39,10 @@ FOLLOWED_MS = 45_000
 
 #: An edit of an entry is live within four seconds, a quarter of which is the sources' own.
 EDIT_MS = 4_000
-#: The end of a run is in the store: the longest back-off of the reporter (10 s) and of ingest (2 s).
-REPORTED_MS = 15_000
+#: The end of a run is in the store: the longest back-off of the reporter (10 s) and of ingest (2 s); after a short
+#: outage sooner, since a back-off begins anew.
+REPORTED_MS, REPORTED_SOON_MS = 15_000, 6_000
+SHORT_MS = 2_000
 #: A shard changes hands only so long after trouble.
 HANDOVER_MS = 15_000
 #: Threads of a process, connections of a process to the store: what a scheduler needs, and a few.
@@ -70,6 +72,7 @@ class Judge:
         self._to_tell: dict[str, int] = {}
         self._cancelled: set[str] = set()
         self._troubles: Counter[str] = Counter()
+        self._trouble_ms = 0  #: when the last trouble began
         self._calm_ms = year.machine.now_ms
         self._pushed: set[int] = set()
         self.occurrences: Counter[tuple[str, int]] = Counter()
@@ -96,6 +99,12 @@ class Judge:
         self._to_tell[task_id] = self._year.machine.now_ms
         self.counts["cancelled"] += 1
 
+    def has_pushed(self, row_id: int) -> bool:
+        return row_id in self._pushed
+
+    def noons(self) -> list[int]:
+        return [at_ms for at_ms, _ in self._noons]
+
     def cancellable(self, now_ms: int) -> list[str]:
         """Return the tasks whose time is far."""
         return sorted(task for task, one in self._tasks.items() if self._open.get(one, 0) > now_ms + 3_600_000)
@@ -121,15 +130,27 @@ class Judge:
         elif self._open.pop(one.envelope_id, None) is not None:
             self._tasks.pop(one.task_id, None)
             self._overdue.pop(one.envelope_id, None)
-            late_ms = now_ms - max(row.eta_ms, self._calm_ms)
-            kind = "after trouble" if self._calm_ms > row.eta_ms else "late"
-            self.worst_ms[kind] = max(self.worst_ms[kind], late_ms)
+        self._judge_lateness(row, now_ms)
+
+    def _judge_lateness(self, row: Row, now_ms: int) -> None:
+        one = self._year.disk.shard(0).rows[row.id].message
+        since_ms = max(row.eta_ms, one.created_ms if isinstance(one, Message) else 0)
+        calm = self._calm_ms < since_ms - RECOVERY_MS
+        late_ms, allowed_ms = now_ms - max(since_ms, self._calm_ms), LATE_MS if calm else RECOVERY_MS
+        if self._troubles:
+            return
+        kind = "late" if calm else "late after trouble"
+        self.worst_ms[kind] = max(self.worst_ms[kind], late_ms)
+        if late_ms > allowed_ms:
+            raise self._year.violation(f"row {row.id} was pushed {late_ms} ms late")
 
     def edited(self, minute: int) -> None:
         self._edit = minute, self._year.machine.now_ms
         self.counts["entries edited"] += 1
 
     def trouble(self, what: str) -> None:
+        if not self._troubles:
+            self._trouble_ms = self._year.machine.now_ms
         self._troubles[what] += 1
         self.counts[what] += 1
 
@@ -186,7 +207,8 @@ class Judge:
         for run in runs:
             if run.ended_ms is not None and self._reports.pop((run.schedule, run.instant_ms), None):
                 self.counts["ends of runs"] += 1
-        if late := [one for one, ms in self._reports.items() if now_ms > max(ms, self._calm_ms) + REPORTED_MS]:
+        allowed_ms = REPORTED_SOON_MS if self._calm_ms - self._trouble_ms < SHORT_MS else REPORTED_MS
+        if late := [one for one, ms in self._reports.items() if now_ms > max(ms, self._calm_ms) + allowed_ms]:
             raise year.violation(f"the end of the run {late[0]} was reported, and is not in the store")
         if self._edit is not None:
             minute, since_ms = self._edit
@@ -210,6 +232,8 @@ class Judge:
                 names = Counter(year.machine.name_of(one) for one in beat.host.threads)
                 raise year.violation(f"{beat.host.name} has {len(beat.host.threads)} threads: {names}")
         lines = [one for one in year.store_line.open if not one.is_dead]
+        if len(year.disk.bells) > len(year.beats):
+            raise year.violation(f"{len(year.disk.bells)} bells of the inbox are open")
         for host, n in Counter(lines).items():
             self.worst_ms["connections"] = max(self.worst_ms["connections"], n)
             if n > MOST_CONNECTIONS:
@@ -267,7 +291,7 @@ class Judge:
     @property
     def _judged_days(self) -> list[tuple[str, int]]:
         year = self._year
-        start_ms = year.end_ms - year.days * 86_400_000
+        start_ms = year.start_ms
         first = datetime.fromtimestamp(start_ms / 1_000, ZONE).date()
         found = []
         for day in (first + timedelta(days=n) for n in range(year.days)):

@@ -34,19 +34,23 @@ class Script:
         self._rng = year.rng
         self._start_ms = year.machine.now_ms
         self._found: list[Event] = []
+        self._cut_ms = 0  #: the last outage's beginning
 
     def events(self) -> list[Event]:
         days = self._year.days
         for day in range(days):
             self._day(day)
+        for noon_ms in self._year.judge.noons():
+            if self._rng.random() < 0.3:
+                self._short_cut(noon_ms)
         for n in range(max(1, days * 4 // 30)):
             self._outage(n)
         for _ in range(days * 24 // 365):
             self._clock_step(self._rng.uniform(0, days))
         for quarter in range(max(1, days // 90)):
-            self._at(quarter * 90 + 20.2, self._idle_hour)
-        for month in range(1, days // 30 + 1):
-            self._at(month * 30 - 0.3, self._measure)
+            self._at(min(quarter * 90 + 20, days - 2) + 0.2, self._idle_hour)
+        for month in range(1, days // self._year.month + 1):
+            self._at(month * self._year.month - 0.3, self._measure)
         return sorted(one for one in self._found if one[0] < self._year.end_ms - 10 * MINUTE)
 
     def _at(self, day: float, act: Callable[[], None]) -> int:
@@ -147,10 +151,25 @@ class Script:
         day = rng.uniform(0.5, year.days - 1)
         if rng.random() < 0.5:
             day = int(day) + rng.uniform(0.3, 0.4)
+        if year.backend_line in servers:
+            self._at(day + SECOND / DAY, self._cancel)
+        elif rng.random() < 0.7:  # the sources ask, and no answer comes
+            self._at(day - 0.05 * SECOND / DAY, lambda: year.edit(n % 60))
         self._at(day, lambda: self._cut(servers, mode, for_ms))
         self._at(day + for_ms / DAY, lambda: self._mend(servers))
 
+    def _short_cut(self, noon_ms: int) -> None:
+        """Take the broker away for a moment while the run of noon ends."""
+        day = (noon_ms - self._start_ms + 1_200) / DAY
+        self._at(day, lambda: self._cut((self._year.broker_line,), REFUSED, 1_500) if self._year.is_up else None)
+        self._at(day + 1_500 / DAY, lambda: self._mend((self._year.broker_line,)) if self._is_short else None)
+
+    @property
+    def _is_short(self) -> bool:
+        return self._year.machine.now_ms - self._cut_ms < 2_000
+
     def _cut(self, servers: tuple[Server, ...], mode: str, for_ms: int) -> None:
+        self._cut_ms = self._year.machine.now_ms
         for server in servers:
             self._year.cut(server, mode, for_ms)
 

@@ -45,7 +45,7 @@ from tests.year.script import Script
 from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
 
 #: A Friday; the year has 29 February 2028, and both changes of Berlin's clocks.
-START_MS = int(datetime(2027, 11, 5, tzinfo=UTC).timestamp() * 1_000)
+START = datetime(2027, 11, 5, tzinfo=UTC)
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 
 #: Full resolution before a leap, and before the next instant of interest.
@@ -65,11 +65,22 @@ class BackendAway(Exception):
 
 
 class Year:
-    def __init__(self, seed: int, days: int = 366, *, deep_s: float = DEEP_S) -> None:
-        self.seed, self.days, self.deep_s = seed, days, deep_s
+    """A year, or a part of one.
+
+    Args:
+        start: its first day.
+        deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
+        month: days between two measurements of all containers.
+    """
+
+    def __init__(
+        self, seed: int, days: int = 366, *, start: datetime = START, deep_s: float = DEEP_S, month: int = 30
+    ) -> None:
+        self.seed, self.days, self.deep_s, self.month = seed, days, deep_s, month
         self.rng = random.Random(seed)
-        self.machine = machine = Machine(START_MS)
-        self.end_ms = START_MS + days * DAY_MS
+        self.start_ms = int(start.timestamp() * 1_000)
+        self.machine = machine = Machine(self.start_ms)
+        self.end_ms = self.start_ms + days * DAY_MS
         self.store_line, self.broker_line = store_server(machine), broker_server(machine)
         self.backend_line = Server(machine, "result backend", BackendAway)
         self.disk = YearDisk(machine)
@@ -143,7 +154,7 @@ class Year:
 
     def _leap(self, at_ms: int) -> None:
         now_ms = self.machine.now_ms
-        if self._agenda or self.judge.is_waiting():
+        if self._agenda or self.judge.is_waiting() or (self.is_up and self._has_due(now_ms)):
             return
         self.judge.before_a_leap()
         next_ms = min(at_ms, *self._interesting(now_ms))
@@ -162,6 +173,15 @@ class Year:
                 engine.clock._offset_ms += ms
                 if engine.clock._readings is not None:
                     engine.clock._readings._last = None
+
+    def _has_due(self, now_ms: int) -> bool:
+        """Whether a row is due, and not dispatched yet."""
+        for data in self.disk.shards.values():
+            for lane, order in data.order.items():
+                n = bisect.bisect_right(order, (now_ms, 2**63, 0))
+                if lane != STOPPED and n and not self.judge.has_pushed(order[n - 1][2]):
+                    return True
+        return False
 
     def _interesting(self, now_ms: int) -> list[int]:
         """Return the next instants at which something is due."""
@@ -206,7 +226,7 @@ class Year:
     def edit(self, minute: int) -> None:
         """Edit an entry of Beat in the process that follows them, and for those to come."""
         holder = self.holder()
-        if holder is None or self.store_line.mode != UP:
+        if holder is None:
             return
         entry = {"task": "app.edited", "schedule": crontab(minute=minute, hour=1, day_of_month=31, month_of_year=12)}
         self.app.conf.beat_schedule = {**self.app.conf.beat_schedule, "edited": entry}
