@@ -23,6 +23,7 @@ from celery_wheel.engine.round import Round, Signal
 from celery_wheel.engine.runner import ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
+from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.scheduler.rebalance import Balance
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
@@ -33,8 +34,11 @@ from celery_wheel.worker import reporter as reporter_module
 from celery_wheel.worker.reporter import Reporter
 
 #: The parts of a year in which bugs show: arguments of ``Year``.
+#: A moment after noon in Berlin, in winter: the entry's run has begun, and has not ended.
+NOON = (11 + 1.2 / 3_600) / 24
 FORTNIGHT = {"seed": 1, "days": 14, "month": 2}
 SHORT = {"seed": 1, "days": 8, "month": 30, "deep_s": 400.0}
+MONTH = {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
 SPRING = {"seed": 1, "days": 4, "month": 30, "deep_s": 100.0, "start": datetime(2028, 3, 24, tzinfo=UTC)}
 
 Plant = Callable[[], AbstractContextManager[dict[str, Any]]]
@@ -57,7 +61,7 @@ def power_without_a_cap() -> Iterator[dict[str, Any]]:
             self.failures = 0
 
     with mock.patch.object(runner, "Backoff", Powers):
-        yield FORTNIGHT
+        yield {**SHORT, "deep_s": 2_400.0, "also": [(3.6, 4_000, "broker", "refused")]}
 
 
 @contextmanager
@@ -69,14 +73,14 @@ def wait_without_a_bound() -> Iterator[dict[str, Any]]:
         return wait_s
 
     with mock.patch.object(Backoff, "failed", failed), mock.patch.object(pool_module, "IDLE_S", 10**9):
-        yield FORTNIGHT
+        yield {**SHORT, "deep_s": 2_400.0, "also": [(3.6, 4_000, "broker", "refused")]}
 
 
 @contextmanager
 def back_off_that_is_not_reset() -> Iterator[dict[str, Any]]:
     """After one long outage each short one waits for the longest time."""
     with mock.patch.object(Backoff, "succeeded", lambda self: None):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(2 + NOON, 120, "broker", "refused"), (4 + NOON, 1.5, "broker", "refused")]}
 
 
 @contextmanager
@@ -103,7 +107,7 @@ def cache_keyed_by_id() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(RevokedState, "__call__", careless):
-        yield FORTNIGHT
+        yield {**MONTH, "month": 4}
 
 
 @contextmanager
@@ -133,19 +137,6 @@ def _deaf(signal_of: Callable[[ShardJobs], Signal]) -> Iterator[None]:
 
 
 @contextmanager
-def wake_during_a_run_is_lost() -> Iterator[dict[str, Any]]:
-    """A job that is woken while it runs does not run once more."""
-    wake = Pool.wake
-
-    def careless(self: Pool, job: Job) -> None:
-        if not job.is_running:
-            wake(self, job)
-
-    with mock.patch.object(Pool, "wake", careless):
-        yield SHORT
-
-
-@contextmanager
 def timer_that_is_not_set_again() -> Iterator[dict[str, Any]]:
     """Dispatch waits for a wake, and no longer for the next due time."""
 
@@ -168,7 +159,7 @@ def job_that_ends_after_a_failure() -> Iterator[dict[str, Any]]:
         return wait
 
     with mock.patch.object(ShardJobs, "_run", careless):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(2 + NOON, 30, "store", "refused")]}
 
 
 @contextmanager
@@ -180,7 +171,7 @@ def job_that_dies_silently() -> Iterator[dict[str, Any]]:
         for step in ingest(self):
             if step is Round.FAILED:
                 raise LookupError("simulated")
-            yield step
+            yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
 
     with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "_fail", lambda *_: None):
         yield FORTNIGHT
@@ -192,7 +183,7 @@ def flag_left_open() -> Iterator[dict[str, Any]]:
 
     def careless(ctx: Any, state: Any) -> Any:
         ctx.queue.is_open = True
-        yield "listens"
+        yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
         try:
             found = ctx.broker.await_message(ctx.shard, listen_module.LISTEN_MS)
         except BrokerError:
@@ -229,7 +220,7 @@ def lease_not_renewed_after_a_step_of_the_clock() -> Iterator[dict[str, Any]]:
         return tend(self)
 
     with mock.patch.object(Engine, "_tend", careless):
-        yield {"seed": 5, "days": 30, "month": 40, "deep_s": 60.0}
+        yield MONTH
 
 
 @contextmanager
@@ -244,7 +235,7 @@ def gauge_of_the_clock_that_sticks() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(DueClock, "_compare", careless):
-        yield {"seed": 5, "days": 30, "month": 40, "deep_s": 60.0}
+        yield MONTH
 
 
 @contextmanager
@@ -259,14 +250,14 @@ def gauge_of_lateness_that_sticks() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(Stats, "snapshot", careless):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(3 + NOON - 5 / 86_400, 60, "broker", "refused")]}
 
 
 @contextmanager
 def line_for_each_round() -> Iterator[dict[str, Any]]:
     """An error of a call that is tried again is logged each time."""
     with mock.patch.object(retry, "LOG_INTERVAL_S", 0.0):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}
 
 
 @contextmanager
@@ -280,7 +271,7 @@ def line_of_balance_for_each_round() -> Iterator[dict[str, Any]]:
             logging.getLogger("celery_wheel.scheduler.rebalance").warning("%s", error, extra={"action": "balance"})
 
     with mock.patch.object(Balance, "_try_once", careless):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
+        yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}
 
 
 @contextmanager
@@ -295,7 +286,7 @@ def connection_for_each_failure() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(Sources, "look", careless):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
+        yield {**SHORT, "also": [(3.6, 120, "broker", "refused")]}
 
 
 @contextmanager
@@ -312,32 +303,17 @@ def bell_that_stays_open() -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def watch_that_gives_up() -> Iterator[dict[str, Any]]:
-    """A watch of the inbox whose store has failed looks no more."""
-    look = InboxWatch.look
-
-    def careless(self: InboxWatch) -> bool:
-        store = next(iter(self._wakes)).store
-        if store._server.mode != "up":
-            self._job.cancel()
-        return look(self)
-
-    with mock.patch.object(InboxWatch, "look", careless):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
-
-
-@contextmanager
 def thread_for_each_takeover() -> Iterator[dict[str, Any]]:
     """The sources of a former holder are not stopped: a thread more for each takeover."""
     with mock.patch.object(Sources, "stop", lambda self, timeout_s=5.0: None):
-        yield {"seed": 1, "days": 40, "month": 60, "deep_s": 60.0}
+        yield MONTH
 
 
 @contextmanager
 def threads_that_outlive_a_stop() -> Iterator[dict[str, Any]]:
     """The threads of a pool do not end with it."""
     with mock.patch.object(Pool, "close", lambda self: None):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
+        yield MONTH
 
 
 @contextmanager
@@ -348,7 +324,7 @@ def timers_by_the_wall_clock() -> Iterator[dict[str, Any]]:
         return pool_module.time.time()
 
     with mock.patch.object(Pool, "now_s", staticmethod(now_s)):
-        yield {"seed": 3, "days": 40, "month": 60, "deep_s": 60.0}
+        yield MONTH
 
 
 @contextmanager
@@ -382,7 +358,7 @@ def announcement_that_is_not_tried_again() -> Iterator[dict[str, Any]]:
         self._failed[one.row.id] = backoff, float("inf")
 
     with mock.patch.object(RevokedState, "_note_failure", careless):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
+        yield {**SHORT, "also": [(3.6, 60, "result backend", "refused")]}
 
 
 @contextmanager
@@ -400,7 +376,20 @@ def report_that_is_dropped() -> Iterator[dict[str, Any]]:
         self._kept.clear()
 
     with mock.patch.object(Reporter, "put", careless):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(2 + NOON, 30, "broker", "refused")]}
+
+
+@contextmanager
+def offset_of_the_zone_that_is_kept() -> Iterator[dict[str, Any]]:
+    """The offset of a zone is read once."""
+    segment, first = WallClock.segment, dict[int, Any]()
+
+    def careless(self: WallClock, at_ms: int) -> Any:
+        return first.setdefault(id(self), segment(self, at_ms))
+
+    wall_clock.cache_clear()
+    with mock.patch.object(WallClock, "segment", careless):
+        yield SPRING
 
 
 @contextmanager
@@ -415,25 +404,7 @@ def source_that_ends_with_an_error() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(Sources, "look", careless):
-        yield {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
-
-
-@contextmanager
-def zone_that_is_read_once() -> Iterator[dict[str, Any]]:
-    """The offset of the zone stays that of the start."""
-    from tests.year import beats
-
-    make_app = beats.make_app
-
-    def fixed(*arguments: Any) -> Any:
-        app = make_app(*arguments)
-        app.conf.timezone = "Etc/GMT-1"
-        return app
-
-    from tests.year import world
-
-    with mock.patch.object(world, "make_app", fixed):
-        yield SPRING
+        yield {**SHORT, "also": [(3.6, 60, "broker", "refused")]}
 
 
 PLANTED: list[Plant] = [

@@ -43,6 +43,8 @@ class Script:
         for noon_ms in self._year.judge.noons():
             if self._rng.random() < 0.3:
                 self._short_cut(noon_ms)
+        for day, seconds, name, mode in self._year.also:
+            self._another(day, round(seconds * SECOND), name, mode)
         for n in range(max(1, days * 4 // 30)):
             self._outage(n)
         for _ in range(days * 24 // 365):
@@ -157,6 +159,14 @@ class Script:
             self._at(day - 0.05 * SECOND / DAY, lambda: year.edit(n % 60))
         self._at(day, lambda: self._cut(servers, mode, for_ms))
         self._at(day + for_ms / DAY, lambda: self._mend(servers))
+
+    def _another(self, day: float, for_ms: int, name: str, mode: str) -> None:
+        year = self._year
+        server = next(one for one in (year.broker_line, year.store_line, year.backend_line) if one.name == name)
+        self._at(day - 0.05 * SECOND / DAY, lambda: year.edit(31))
+        self._at(day, lambda: self._cut((server,), mode, for_ms))
+        self._at(day + SECOND / DAY, self._cancel)
+        self._at(day + for_ms / DAY, lambda: self._mend((server,)))
 
     def _short_cut(self, noon_ms: int) -> None:
         """Take the broker away for a moment while the run of noon ends."""

@@ -71,11 +71,21 @@ class Year:
         start: its first day.
         deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
         month: days between two measurements of all containers.
+        also: outages beside those of the seed: the day, seconds, server, mode.
     """
 
     def __init__(
-        self, seed: int, days: int = 366, *, start: datetime = START, deep_s: float = DEEP_S, month: int = 30
+        self,
+        seed: int,
+        days: int = 366,
+        *,
+        start: datetime = START,
+        deep_s: float = DEEP_S,
+        month: int = 30,
+        also: Sequence[tuple[float, float, str, str]] = (),
     ) -> None:
+        self.also = also
+        self.found: Violation | None = None
         self.seed, self.days, self.deep_s, self.month = seed, days, deep_s, month
         self.rng = random.Random(seed)
         self.start_ms = int(start.timestamp() * 1_000)
@@ -198,6 +208,8 @@ class Year:
         return found
 
     def _look(self) -> None:
+        if self.found is not None:
+            raise self.found
         if self.machine.failures:
             raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
         self.judge.look()
@@ -238,7 +250,10 @@ class Year:
 
     def pushed(self, row: Row, now_ms: int) -> None:
         self.touched()
-        self.judge.pushed(row)
+        try:
+            self.judge.pushed(row)
+        except Violation as found:  # in a thread of the product, which catches it
+            self.found = self.found or found
         for ids in self.broker.keys.queues.values():
             ids.clear()
 
