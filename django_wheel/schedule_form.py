@@ -28,7 +28,7 @@ from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.mask import NO_MASK, Mask
-from celery_wheel.values.text import text_rule
+from celery_wheel.values.text import text_rule, whole_number
 from django_wheel.fields_of_time import DurationMsField, moment_ms
 from django_wheel.forms import ScheduleReasonForm
 from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
@@ -269,7 +269,13 @@ class ScheduleForm(ScheduleReasonForm):
             found_path = _PATH(str(error))
             field = field_of(found_path[1], kind) if found_path else None
             text = str(error).removeprefix("recurrence: ").removeprefix("spec.")
-            self.add_error(field, self.mask.text(text))
+            self.add_error(field, self.mask.text(labelled(self, field, text)))
+
+
+def labelled(form: forms.Form, field: str | None, text: str) -> str:
+    """Return an error with the label of its field in place of a name that the form does not show, like jitter_ms."""
+    name, space, rest = text.partition(" ")
+    return f"{form.fields[field].label}{space}{rest}" if field and name.endswith("_ms") else text
 
 
 def _json(text: str) -> Any:
@@ -282,9 +288,10 @@ def _json(text: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+    number = whole_number(text)
+    if number is None:
         raise ValidationError(gettext("Enter a whole number."))
-    return int(text)
+    return number
 
 
 def _degrees(text: str) -> float:

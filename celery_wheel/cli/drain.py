@@ -89,18 +89,18 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     """Schedule the tasks of a FILE that `drain --file` has made, here or from another wheel. Schedulers may run.
 
     Recurring schedules go on where they stopped; a name that exists here stays as it is. A second import schedules no
-    task twice. Exit code: 0 when every line was read; 3 when some could not be read, or
-    are missing: the other lines are imported.
+    task twice. Exit code: 0 when all of the file is here; 3 when some of it is not, or is here otherwise than in the
+    file: the other lines are imported.
     """
     from celery_wheel.operations import drain as operation
 
     with user_errors(), _bar() as bar:
         found = operation.import_(ctx.obj.app, file, include=include, progress=bar)
     if as_json:
-        print_json({**asdict(found), "missing": found.missing})
+        print_json({**asdict(found), "missing": found.missing, "absent": found.absent})
     else:
         _show_imported(found)
-    ctx.exit(NEEDS_ACTION if found.bad_count or found.missing else 0)
+    ctx.exit(NEEDS_ACTION if found.absent else 0)
 
 
 def _question(found: DrainResult, file: Path | None) -> str:
@@ -143,18 +143,27 @@ def _show_drained(done: DrainResult) -> None:
 
 
 def _show_imported(found: ImportResult) -> None:
-    click.echo(
-        f"{found.put:,} tasks are in the inbox, {found.known:,} were known, {found.skipped:,} rejected or parked were "
-        f"skipped, {found.bad_count:,} lines could not be read, {found.missing:,} are missing"
-    )
+    click.echo(f"{format_count(found.put, 'task')} in the inbox, {found.known:,} in the store before, the same")
     if found.schedules or found.schedules_known:
-        click.echo(
-            f"{format_count(found.schedules, 'schedule')} in the inbox, {found.schedules_known:,} of a name that exists"
-        )
-    for line in found.bad[:SHOWN]:
+        click.echo(f"{format_count(found.schedules, 'schedule')} in the inbox, {found.schedules_known:,} here before")
+    if found.renamed:
+        click.echo(f"{found.renamed:,} of these tasks have the ids of other tasks here, and got ids of their own")
+    for count, what in (
+        (
+            found.different,
+            "are here otherwise than in the file, as the lines below say, and stay so",
+        ),
+        (found.left, "came by an import and left this store since: import the file of the drain that took them away"),
+        (found.skipped, "are rejected or parked, and were skipped: --include schedules them"),
+        (found.bad_count, "are lines that cannot be read"),
+        (found.missing, "are missing in the file, which was shortened: find the whole file and import it"),
+    ):
+        if count:
+            click.echo(f"not imported: {count:,} {what}")
+    for line in found.lines[:SHOWN]:
         click.echo(f"line {line.number}: {printable(line.reason, 200)}", err=True)
-    if found.bad_count > SHOWN:
-        click.echo(f"… {found.bad_count - SHOWN:,} more; --json has them", err=True)
+    if len(found.lines) > SHOWN:
+        click.echo(f"… {len(found.lines) - SHOWN:,} more; --json has the first thousand", err=True)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
+from celery_wheel.values.text import whole_number
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -26,7 +28,7 @@ _LENGTH = re.compile(r"(?:\d{1,9}(?:ms|[smhdw]))+").fullmatch
 _SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?").fullmatch
 _PART = re.compile(r"(\d+)(ms|[smhdw])")
 #: From 1973 to 5138: a number of seconds, or a date without dashes, would silently be another instant.
-_MILLISECONDS = re.compile(r"[1-9]\d{11,13}").fullmatch
+_MILLISECONDS = range(10**11, 10**14)
 #: The database's largest whole number is beyond 18 digits.
 _CURSOR = re.compile(r"(\d{1,18}):(\d{1,18})").fullmatch
 
@@ -61,8 +63,9 @@ def _instant(text: str) -> int | None:
     if found := _RELATIVE(text):
         length_ms = _length_ms(found[2])
         return now_ms() - length_ms if found[1] == "-" else now_ms() + length_ms
-    if text.isdigit():
-        return int(text) if _MILLISECONDS(text) else None
+    number = whole_number(text)
+    if number is not None:
+        return number if number in _MILLISECONDS else None
     try:
         moment = datetime.fromisoformat(text)
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

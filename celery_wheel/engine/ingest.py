@@ -5,7 +5,8 @@
     inbox ───────┐  1 read       up to 1,000 items of the inbox, with up to 2,500 packed messages; as many of bulk loads
     bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it; and up to 1,000
     wheel queue ─┤               occurrences of schedules that are due soon (see ``recurring``)
-    schedules ───┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
+    schedules ───┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8);
+                                 one whose id another task has gets an id of its own, so that none is dropped for it
                     4 admit      each message gets a position; or an outcome, where a tombstone, a revoked stamp or the
                                  unique key of another task stands against it
                     5 reserve    dispatch takes no row at or after the lowest of these positions
@@ -57,12 +58,11 @@ from celery_wheel.engine.intake.inbox import (
     run_ended,
 )
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
-from celery_wheel.engine.intake.stored_form import Decode
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
 from celery_wheel.engine.recurring.runs import end_runs
-from celery_wheel.engine.rejections import BY_UNIQUE, UNREADABLE
+from celery_wheel.engine.rejections import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -78,10 +78,12 @@ from celery_wheel.store.model import (
     BulkLoadChunk,
     Change,
     InboxItem,
+    Message,
     Tombstone,
     Unreadable,
 )
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
+from celery_wheel.values.ids import id_beside
 
 #: The result of a peek that was left out.
 NOTHING = Peeked([], None, False)
@@ -147,7 +149,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     if inbox or chunks or ctx.queue.may_have_messages():
         intake.peeked = _peek(ctx)
     yield "peeked"
-    _sort(intake, inbox, ctx.broker.decode)
+    _sort(ctx, intake, inbox)
     for arrival in intake.peeked.arrivals:
         if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
             intake.arrivals.append(arrival)
@@ -156,7 +158,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
         else:
             intake.arrivals.append(meaning)
     for chunk in chunks:
-        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode)
+        intake.arrivals += unpack_chunk(chunk, ctx.broker.decode, ctx.store.derived_id)
     return intake
 
 
@@ -166,17 +168,19 @@ def _peek(ctx: Context) -> Peeked:
     try:
         peeked = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
     finally:
-        is_empty = peeked is not None and not peeked.arrivals
-        (ctx.queue.emptied if is_empty else ctx.queue.arrived).set()
+        if peeked is None or peeked.arrivals:
+            ctx.queue.arrived.set()
+        elif ctx.broker.can_wait:
+            ctx.queue.emptied.set()
     return peeked
 
 
-def _sort(intake: _Intake, inbox: Sequence[InboxItem], decode: Decode) -> None:
+def _sort(ctx: Context, intake: _Intake, inbox: Sequence[InboxItem]) -> None:
     """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
     schedules = _ScheduleCommands()
     for item in inbox:
-        meaning = parse(item, decode)
+        meaning = parse(item, ctx.broker.decode, ctx.store.derived_id)
         if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):
@@ -274,15 +278,28 @@ def _fresh(ctx: Context, arrivals: list[Arrival]) -> list[Arrival]:
     ids: list[str] = []
     for one in arrivals:
         ids += one.envelope_ids if isinstance(one, MessageBlock) else (one.envelope_id,)
-    known = ctx.store.known(ctx.shard, ids) if ids else set()
-    if not known and len(set(ids)) == len(ids):
+    tasks = ctx.store.known(ctx.shard, ids) if ids else {}
+    if not tasks and len(set(ids)) == len(ids):
         return arrivals
-    first: dict[str, Arrival] = {}
+    fresh: list[Arrival] = []
+    others: list[Arrival] = []
     for one in each(arrivals):
-        if one.envelope_id not in known:
-            first.setdefault(one.envelope_id, one)
-    ctx.stats.add(known=len(ids) - len(first))
-    return list(first.values())
+        of_task = tasks.get(one.envelope_id)
+        if of_task is None:
+            tasks[one.envelope_id] = "" if isinstance(one, Unreadable) else one.task_id
+            fresh.append(one)
+        elif not isinstance(one, Unreadable) and one.task_id != of_task:
+            others.append(_beside(ctx, one, of_task))
+    ctx.stats.add(known=len(ids) - len(fresh) - len(others))
+    return fresh + _fresh(ctx, others) if others else fresh
+
+
+def _beside(ctx: Context, one: Message, of_task: str) -> Message:
+    """Give a message whose id another task has an id of its own."""
+    own = id_beside(one.envelope_id, one.task_id)
+    ctx.stats.rejections.add(OF_ANOTHER, 1, f"task {of_task} has the id {one.envelope_id} too", one.task, one.task_id)
+    one.envelope_id = own
+    return one
 
 
 def _task_ids(arrivals: Iterable[Arrival]) -> set[str]:

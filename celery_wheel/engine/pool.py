@@ -130,6 +130,7 @@ class Pool:
         self._until_s = math.inf  #: the leader waits until then
         self._promoted = 0  #: threads that are about to lead
         self._threads = self._spares = 0
+        self._job_of_thread = threading.local()  #: ``name``: of the last job that the thread began
 
     @staticmethod
     def now_s() -> float:
@@ -265,15 +266,18 @@ class Pool:
     # -- the threads -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with self._lock:
-            self._promoted = 0
-            self._threads += 1
-            try:
-                self._serve()
-            except BaseException as error:  # such as no memory
-                self._fail("pool", error)
-            finally:
-                self._threads -= 1
+        job = self._job_of_thread
+        job.name = "of the pool itself"
+        try:
+            with self._lock:
+                self._promoted = 0
+                self._threads += 1
+                try:
+                    self._serve()
+                finally:
+                    self._threads -= 1
+        except BaseException as error:  # SystemExit too, by which Python ends a thread silently
+            self._fail(job.name, error)
 
     def _serve(self) -> None:
         goes_on = False
@@ -295,16 +299,13 @@ class Pool:
 
     def _run(self, job: Job) -> None:
         self._lock.release()
-        wait, failure = Wait(), None
+        wait = Wait()
+        self._job_of_thread.name = job.name
         try:
             wait = job.run()
-        except BaseException as error:  # SystemExit too, by which Python ends a thread silently
-            failure = error
         finally:
             self._lock.acquire()
             self._reschedule(job, wait)
-        if failure is not None:
-            self._fail(job.name, failure)
 
     def _fail(self, name: str, error: BaseException) -> None:
         logger.error(
@@ -313,8 +314,9 @@ class Pool:
             exc_info=error,
             extra={"action": "job_died", "job": name},
         )
-        self.failure = self.failure or (name, error)
-        self._end()
+        with self._lock:
+            self.failure = self.failure or (name, error)
+            self._end()
 
     def _lead(self) -> None:
         at_s = self._timers[0][0] if self._timers else math.inf

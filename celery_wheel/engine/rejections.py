@@ -5,6 +5,7 @@
     unreadable   the scheduler cannot read the message: too large, no envelope, of another version
     unique       another pending task has the unique key, and ``on_conflict`` is "reject"
     broker       the broker did not accept the task, or the task has no destination
+    id           another task has the message's id: the message is accepted under an id of its own, not rejected
 
     add  any thread, after the commit or the broker's answer     log  the shard's ``tend`` job, twice a second
 
@@ -21,7 +22,13 @@ logger = logging.getLogger(__name__)
 
 LOG_EVERY_MS = 10_000
 
-UNREADABLE, BY_UNIQUE, BY_BROKER = "unreadable", "unique", "broker"
+UNREADABLE, BY_UNIQUE, BY_BROKER, OF_ANOTHER = "unreadable", "unique", "broker", "id"
+
+REJECTED = "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them"
+RENAMED = (
+    "shard %d: messages accepted under other ids (%s): %d; %s: %s; correct the producer, which must give "
+    "each message an id of its own"
+)
 
 
 @dataclass(slots=True)
@@ -54,7 +61,7 @@ class Rejections:
         for kind, one in found.items():
             logger.log(
                 logging.INFO if kind == BY_UNIQUE else logging.WARNING,
-                "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them",
+                RENAMED if kind == OF_ANOTHER else REJECTED,
                 shard,
                 kind,
                 one.count,

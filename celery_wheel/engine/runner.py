@@ -4,7 +4,7 @@
 
     renew       every half second, or every quarter of the lease if that is shorter: for all shards (``renewals``)
     tend        as often; does nothing where ``renew`` has just renewed the lease
-    listen      when the wheel queue is empty; its call may hang, so ``stop`` does not wait for it
+    listen      when the wheel queue is empty and the broker can wait; its call may hang: ``stop`` does not wait for it
     ingest      after a busy round, at once or after ``pause_s``; else when a schedule is due, when listen has found a
                 message, or when the inbox has an item; and every ``poll_ms`` where the broker tells of no messages
     prefetch    at once after a busy round; else when dispatch or a commit may have made room, at most every 100 ms; and
@@ -19,7 +19,7 @@
 A round has a fixed cost: 2 ms of CPU for the commit of a single message. So a message that comes alone is taken at
 once, and of a steady stream a round takes what has come meanwhile: at 125 messages a second, half the CPU of each.
 
-Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes all of its jobs.
+Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes them.
 One job watches the inboxes of all shards (``inbox_watch``).
 
 After a failed round a job waits, longer each time up to two seconds, with jitter. A job that dies by an unexpected
@@ -120,8 +120,10 @@ class ShardJobs:
             signal.listener = self.jobs[name].wake
 
     def wake(self) -> None:
-        for job in self.jobs.values():
-            job.wake()
+        """Run all jobs soon but listen, which a peek wakes."""
+        for name, job in self.jobs.items():
+            if name != "listen":
+                job.wake()
 
     def cancel(self) -> None:
         for job in self.jobs.values():
@@ -169,7 +171,7 @@ class ShardJobs:
 
     def _after_listen(self, round_: Round, took_s: float) -> Wait:
         """Listen again after a call that has found nothing; else when a peek has found the queue empty."""
-        return UNTIL_WOKEN if self.engine.state is None or self.engine.arrived.is_set() else AT_ONCE
+        return AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN
 
     def _after_ingest(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:

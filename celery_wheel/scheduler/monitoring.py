@@ -56,7 +56,8 @@ class Monitoring:
         self.health = health = Health(engines, pool, overview.get, conf.objective_ms)
         counts, objective_ms = PacedCounts(store.browse.schedule_counts), conf.objective_ms
         self._metrics = ProcessMetrics(
-            engines, lambda: Totals(overview.get(), counts.get(), store.browse.size(), objective_ms)
+            engines,
+            lambda: Totals(overview.get(), counts.get(), store.browse.size(), store.browse.server(), objective_ms),
         )
         self._instruments = conf.opentelemetry
         self._server: MetricsServer | None = None

@@ -94,4 +94,4 @@ class Balance:
         try:
             self.once()
         except StoreError as error:
-            self._log.write(logging.WARNING, "store", "%s", error, extra={"action": "balance"})
+            self._log.write(logging.WARNING, "balance", "%s", error, extra={"action": "balance"})

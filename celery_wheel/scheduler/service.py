@@ -98,6 +98,7 @@ class WheelService:
         store, others = self._register(holder, clock)
         self._store = store
         logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
+        _warn_of_server(store)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         engines, readings = [], ClockReadings()
@@ -106,7 +107,6 @@ class WheelService:
             broker = broker_for(self._app, conf, store.uuid)
             renderer = ScheduleRenderer(
                 self._app,
-                store.uuid,
                 conf.max_message_bytes,
                 broker.decode,
                 self._apply_entry,
@@ -242,6 +242,17 @@ class WheelService:
             self._node.join()
         if self._store is not None:
             self._store.close()
+
+
+def _warn_of_server(store: FullStore) -> None:
+    """Log the settings of the store's server by which it loses what the store has acknowledged."""
+    try:
+        server = store.browse.server()
+    except StoreError as error:  # each engine's own call reports the error
+        logger.info("%s", error, extra={"action": "server"})
+        return
+    for name, text, remedy in () if server is None else server.risks:
+        logger.warning("the store %s: %s. %s", store.name, text, remedy, extra={"action": "server", "setting": name})
 
 
 def node_name(holder: str, alive: list[str]) -> str:

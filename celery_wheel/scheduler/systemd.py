@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable
 
 from celery_wheel.engine.pool import Pool, Wait
+from celery_wheel.values.text import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,10 @@ def notify(state: str) -> None:
 
 def watchdog_s() -> float:
     """Return the seconds between two signs of life; 0 where systemd watches no process, or another one."""
-    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
-    if not microseconds.isdecimal() or pid not in ("", str(os.getpid())):
+    microseconds, pid = whole_number(os.environ.get("WATCHDOG_USEC", "")), os.environ.get("WATCHDOG_PID", "")
+    if microseconds is None or pid not in ("", str(os.getpid())):
         return 0.0
-    return int(microseconds) / 2_000_000
+    return microseconds / 2_000_000
 
 
 class Watchdog:

@@ -25,6 +25,7 @@ no skips: ``Recurrence.why_not`` returns their reason.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -66,9 +67,15 @@ class Schedule:
     made: int = 0  #: occurrences made so far, for the limit of times
     last_ms: int | None = None  #: the last instant that was made
     paused: bool = False
-    note: str = ""  #: the reason for which it is paused, broken, or run by Beat's own scheduler
+    note: str = ""  #: the reason for which it is paused, broken, failing, or run by Beat's own scheduler
     broken: bool = False  #: the schedule does not run: no definition can be read, or no message can be made
-    since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
+    #: Paused or broken: instants after this one did not run, and have no skip yet. Failing: when it began to.
+    since_ms: int | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its next message could not be made; it is tried again, and ``note`` has the error."""
+        return bool(self.note) and self.next_ms is not None and not self.paused and not self.broken
 
     def decided_upto(self, now_ms: int) -> int:
         """Return the instant up to which each of its instants is a row or skipped; it may be after now."""
@@ -120,6 +127,13 @@ def readable(schedule: Schedule) -> Schedule:
 def whole(value: Any, largest: int = END_OF_TIME_MS) -> int | None:
     """Return the nearest whole number from 0 to the largest; None for a value that is no number."""
     return int(min(max(value, 0), largest)) if isinstance(value, int | float) else None
+
+
+def is_same_definition(one: str, other: str) -> bool:
+    """Whether two definitions say the same, in whatever order of their fields."""
+    with suppress(ValueError, RecursionError):
+        return one == other or bool(json.loads(one) == json.loads(other))
+    return False
 
 
 def schedule_before(change: Revision) -> Schedule | None:

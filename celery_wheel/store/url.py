@@ -150,7 +150,7 @@ def _open(database: Database, shards: int | None, create: bool, place: StorePlac
             # Another process may have made the tables meanwhile.
             found = _read(connection) or _make(connection, shards or 1)
     _check(database.name, found, shards, place)
-    return SqlStore(database, str(uuid.UUID(found.uuid)), found.shards)
+    return SqlStore(database, str(uuid.UUID(found.uuid)), uuid.UUID(found.secret), found.shards)
 
 
 def _read(connection: Connection) -> Any:
@@ -162,7 +162,7 @@ def _read(connection: Connection) -> Any:
 
 def _make(connection: Connection, shards: int) -> Any:
     metadata.create_all(connection)  # existing tables stay unchanged
-    connection.execute(setup.new_store(str(uuid.uuid4()), SCHEMA_VERSION, shards))
+    connection.execute(setup.new_store(str(uuid.uuid4()), str(uuid.uuid4()), SCHEMA_VERSION, shards))
     for number in range(shards):
         for insert in setup.new_shard(number):
             connection.execute(insert)

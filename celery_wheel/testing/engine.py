@@ -158,7 +158,7 @@ class SteppedEngine(TransactionalInbox):
         if self._store is None:
             self._store = store = open_store(f"sqlite:///{self._path}", durability="memory")
             max_bytes = Conf(self._app).max_message_bytes
-            renderer = ScheduleRenderer(self._app, store.uuid, max_bytes, self._broker.decode)
+            renderer = ScheduleRenderer(self._app, max_bytes, self._broker.decode)
             self._engine = Engine(0, "test", store, self._broker, self._clock, LIMITS, renderer=renderer)
             self._round("tend")
         return self._store

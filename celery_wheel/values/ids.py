@@ -1,4 +1,6 @@
-"""UUIDv7: ids that sort by the time of their making, so that indexes on them grow at their end. Standard library only.
+"""Ids of messages: UUIDv7, and the id of a message whose own one another task has. Standard library only.
+
+A UUIDv7 sorts by the time of its making, so that indexes on them grow at their end.
 
 ::
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from uuid import UUID, uuid5
 
 _COUNTER_BITS = 42
 _lock = threading.Lock()
@@ -38,6 +41,11 @@ def uuid7() -> str:
     value = at_ms << 80 | 7 << 76 | (counter >> 30) << 64 | 2 << 62 | (counter & 0x3FFFFFFF) << 32 | random & 0xFFFFFFFF
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def id_beside(envelope_id: str, task_id: str) -> str:
+    """Return another id for a message whose own one another task has: the same whenever the message comes again."""
+    return str(uuid5(UUID(envelope_id), task_id))
 
 
 def _reset_in_child() -> None:

@@ -14,6 +14,7 @@ fail in the transaction of another, which would roll back the other messages of 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 #: The longest name or id, in characters and in bytes as UTF-8. One index row holds two of them, a queue and a task, and
@@ -22,6 +23,16 @@ MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
 
 #: Every eta is before this instant, 1 January 9999. A later eta overflows a date in some time zone.
 END_OF_TIME_MS = 253_370_764_800_000
+
+
+#: ``str.isdigit`` takes "²", which ``int`` refuses, and ``int`` refuses more than 4,300 digits.
+_WHOLE = re.compile(r"0*([0-9]{1,18})").fullmatch
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a person wrote in the digits 0 to 9, below 10**18; None for any other text."""
+    found = _WHOLE(text)
+    return int(found[1]) if found else None
 
 
 def text_rule(value: Any, at_least: int = 1, *, any_length: bool = False) -> str | None:

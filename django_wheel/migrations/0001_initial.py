@@ -48,6 +48,12 @@ class Migration(migrations.Migration):
                     models.IntegerField(db_comment="version of this description that the tables follow"),
                 ),
                 ("uuid", models.UUIDField(db_comment="made with the store; brokers keep it beside the offset")),
+                (
+                    "secret",
+                    models.UUIDField(
+                        db_comment="made with the store, at random; a part of the ids that the store derives"
+                    ),
+                ),
                 ("shards", models.SmallIntegerField(db_comment="number of shards of the store")),
                 (
                     "brokers",
@@ -574,7 +580,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
-                ("note", models.TextField(db_comment="reason for which it is paused or broken")),
+                ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
                 ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
                 (
                     "since_ms",

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from celery_wheel.store.model import MAX_SEQ, Position
 from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.values.text import whole_number
 from django_wheel.formats import number
 
 LINES = 100
@@ -104,15 +105,15 @@ class _Values:
         text = self.word(name)
         if text is None:
             return None
-        digits = text.lstrip("0") or text[-1:]  # Python refuses to convert very many
-        if text.isascii() and text.isdecimal() and len(digits) <= len(str(most)) and int(digits) <= most:
-            return int(digits)
+        found = whole_number(text)
+        if found is not None and found <= most:
+            return found
         self._ignore(_("%(name)s must be a whole number of at most %(most)s, got %(value)s"), name, most=number(most))
         return None
 
     def time_ms(self, name: str) -> int | None:
         text = self.word(name)
-        if text is None or (text.isascii() and text.isdecimal()):
+        if text is None or whole_number(text) is not None:
             return self.number(name, MAX_MS)
         moment_ms = _moment_ms(text)
         if moment_ms is None:
@@ -124,11 +125,9 @@ class _Values:
         text = self.word(name)
         if text is None:
             return None
-        due, _dot, seq = text.partition(".")
-        if all(one.isascii() and one.isdecimal() and len(one) < 20 for one in (due, seq)):
-            place = Position(int(due), int(seq))
-            if place.due_ms <= MAX_MS and place.seq <= MAX_SEQ:
-                return place
+        due_ms, seq = (whole_number(part) for part in text.partition(".")[::2])
+        if due_ms is not None and seq is not None and due_ms <= MAX_MS and seq <= MAX_SEQ:
+            return Position(due_ms, seq)
         self._ignore(_("%(name)s must be a cursor from the link to a next page, got %(value)s"), name)
         return None
 

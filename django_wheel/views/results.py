@@ -24,6 +24,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.control import now_ms
 from celery_wheel.errors import FileUnusable, WheelError
 from celery_wheel.results.reader import JobResults, read_results
+from celery_wheel.values.text import whole_number
 from django_wheel.formats import printable
 from django_wheel.project import project_conf
 from django_wheel.views.query import PageQuery
@@ -142,8 +143,9 @@ def moment_ms(text: Any) -> int | None:
 
 def page_number(query: PageQuery) -> int:
     text = query.text("page") or "1"
-    if text.isascii() and text.isdecimal() and 1 <= int(text[:10]) <= MAX_PAGE:
-        return int(text[:10])
+    page = whole_number(text)
+    if page is not None and 1 <= page <= MAX_PAGE:
+        return page
     query.problems.append(_("page must be a whole number from 1 on, got %(value)s") % {"value": repr(text)})
     return 1
 

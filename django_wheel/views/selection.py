@@ -15,6 +15,7 @@ from django.utils.translation import ngettext_lazy
 from celery_wheel.control import Wheel
 from celery_wheel.requests.arguments import id_of
 from celery_wheel.store.ports.pages import StoppedTask, Task
+from celery_wheel.values.text import whole_number
 from django_wheel.formats import counted, number
 from django_wheel.views.actions import TaskAction
 
@@ -73,7 +74,7 @@ def selection_of(wheel: Wheel, action: TaskAction, rows: Iterable[str]) -> TaskS
                 "command": f"celery -A proj wheel {action.verb.replace('_', '-')}",
             }
         )
-    numbers = {int(text) for text in distinct if text.isascii() and text.isdecimal() and len(text) <= 18}
+    numbers = {id_ for id_ in map(whole_number, distinct) if id_ is not None}
     found = wheel.store.browse.tasks(numbers)
     tasks = [task for task in found if has_usable_id(task)]
     selection = TaskSelection(tasks, len(distinct) - len(found), len(found) - len(tasks))

@@ -54,7 +54,7 @@ def _render() -> Iterator[Figure]:
         Schedule(number, f"report {number}", to_text(_definition(recurrence, number)), "api", 1, AT_MS)
         for number in range(RENDERED)
     ]
-    renderer, sampler = ScheduleRenderer(app, "bench", 2**20, QueuedMessageReader().decode), Sampler(app)
+    renderer, sampler = ScheduleRenderer(app, 2**20, QueuedMessageReader().decode), Sampler(app)
     due = due_time_of_header(app, "2026-11-03T00:00:00+00:00")
 
     def by_renderer(one: Schedule) -> None:

@@ -59,6 +59,7 @@ class Disk:
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self.now_ms = now_ms
         self.uuid = str(uuid.UUID(int=0))
+        self.secret = uuid.UUID(int=1)
         self.shards: dict[int, ShardData] = {}
         self.schedulers: dict[str, int] = {}
         self.archived: dict[int, int] = {}  #: shard → number up to which an archive has everything
@@ -89,6 +90,9 @@ class ModelStore:
     @property
     def uuid(self) -> str:
         return self.disk.uuid
+
+    def derived_id(self, name: str) -> str:
+        return str(uuid.uuid5(self.disk.secret, name))
 
     # -- holding -------------------------------------------------------------------------------------
 
@@ -222,9 +226,11 @@ class ModelStore:
             data = self.disk.shard(shard)
             return [lane for number, lane in sorted(data.lanes.items()) if number not in data.closed]
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
         self.fault("read")
-        return self.disk.shard(shard).envelopes.keys() & set(envelope_ids)
+        data = self.disk.shard(shard)
+        messages = {id_: data.rows[data.envelopes[id_]].message for id_ in data.envelopes.keys() & set(envelope_ids)}
+        return {id_: one.task_id if isinstance(one, Message) else one.of[1] for id_, one in messages.items()}
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int

@@ -24,6 +24,7 @@ from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.recurring.call import ScheduledCall
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Change, Row
+from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
@@ -144,8 +145,8 @@ def pause_without_its_beginning() -> Iterator[type[RecurringWorld]]:
 def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
     """The row that replaces a withdrawn one has its id, and counts as known."""
 
-    def careless(schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
-        return occurrence_id(replace(schedule, revision=0), instant_ms, request)
+    def careless(store: Store, schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
+        return occurrence_id(store, replace(schedule, revision=0), instant_ms, request)
 
     with mock.patch.object(materialise, "occurrence_id", careless):
         yield RecurringWorld

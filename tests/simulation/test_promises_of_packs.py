@@ -28,9 +28,9 @@ def test_no_seed_breaks_a_promise_with_packs(world: type[PackWorld | RabbitPackW
     assert not never, f"the simulation no longer reaches: {never}"
 
 
-def accepted_in_part(item: InboxItem, decode: Any) -> Any:
+def accepted_in_part(item: InboxItem, decode: Any, derived_id: Any) -> Any:
     """The first message of a pack is accepted, and the whole item is deleted."""
-    meaning = parse(item, decode)
+    meaning = parse(item, decode, derived_id)
     return meaning[:1] if isinstance(meaning, list) else meaning
 
 
@@ -42,8 +42,9 @@ def test_a_pack_that_is_accepted_in_part_is_found() -> None:
 class Forgetful(ModelStore):
     """Compares the envelopes with all that are stored but the latest."""
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        return super().known(shard, envelope_ids) - {max(self.disk.shard(shard).envelopes, default="")}
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        latest = max(self.disk.shard(shard).envelopes, default="")
+        return {id_: task_id for id_, task_id in super().known(shard, envelope_ids).items() if id_ != latest}
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
         with self.disk.lock:

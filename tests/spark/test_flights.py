@@ -61,7 +61,7 @@ def loaded_messages(store: SqlStore) -> list[Message]:
     found = [
         one
         for chunk in chunks
-        for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw)))
+        for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw), str))
     ]
     assert all(isinstance(one, Message) for one in found)
     return found

@@ -177,6 +177,8 @@ def test_an_empty_store_has_no_rows(spark: SparkSession, make_url: MakeUrl) -> N
     [
         ({"table": "batches"}, "table must be pending or history, got 'batches'"),
         ({"partitions": "0"}, "partitions must be a number from 1 on, got '0'"),
+        ({"partitions": "²"}, "partitions must be a number from 1 on, got '²'"),
+        ({"dueFrom": "--5"}, "dueFrom must be an instant"),
         ({"dueFrom": "soon"}, "dueFrom must be an instant"),
         ({"pushdown": "yes"}, "pushdown must be true or false"),
     ],

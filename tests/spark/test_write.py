@@ -82,7 +82,7 @@ def loaded_messages(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(store.shards):
         for chunk in store.read_loads(shard, 10**9):
-            for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw))):
+            for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw), str)):
                 assert isinstance(one, Message)
                 found.append(one)
     return found

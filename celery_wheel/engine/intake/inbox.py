@@ -40,7 +40,7 @@ from typing import Any
 
 from celery_wheel.engine.audit import audit_head
 from celery_wheel.engine.intake.load_chunks import unpack_messages
-from celery_wheel.engine.intake.stored_form import Decode
+from celery_wheel.engine.intake.stored_form import Decode, DerivedId
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store.audit_model import AuditHead
 from celery_wheel.store.block import Arrival
@@ -140,7 +140,7 @@ class Completion:
 AnyCommand = Command | Completion | ScheduleCommand
 
 
-def parse(item: InboxItem, decode: Decode) -> list[Arrival] | AnyCommand | RunEnded:
+def parse(item: InboxItem, decode: Decode, derived_id: DerivedId) -> list[Arrival] | AnyCommand | RunEnded:
     """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes."""
     if item.kind == "message":
         return [decode(item.payload)]
@@ -150,7 +150,8 @@ def parse(item: InboxItem, decode: Decode) -> list[Arrival] | AnyCommand | RunEn
         found = _PARSERS.get(item.kind, _command)(item)
         return found if isinstance(found, RunEnded) else replace(found, audit=audit_head(item.payload))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"inbox {item.id} {item.kind}"))
+        # The bytes too: items are numbered anew where a store was moved to another database.
+        envelope_id = derived_id(f"inbox {item.id} {item.kind} {item.payload.hex()}")
         return [Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
 
 

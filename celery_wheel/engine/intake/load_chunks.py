@@ -12,19 +12,17 @@ A message that cannot stay in a block costs 7 µs more.
 
 from __future__ import annotations
 
-import uuid
-
-from celery_wheel.engine.intake.stored_form import Decode, read_messages
+from celery_wheel.engine.intake.stored_form import Decode, DerivedId, read_messages
 from celery_wheel.store.block import Arrival, each
 from celery_wheel.store.message_pack import unpack
 from celery_wheel.store.model import BulkLoadChunk, Unreadable
 
 
-def unpack_chunk(chunk: BulkLoadChunk, decode: Decode) -> list[Arrival]:
+def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) -> list[Arrival]:
     try:
         return unpack_messages(chunk.payload, decode)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"load chunk {chunk.id}"))
+        envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
         reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
         return [Unreadable(envelope_id, reason, chunk.payload)]
 

@@ -38,6 +38,9 @@ from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]
 
+#: From the name of something in the store to an envelope id (see ``Store.derived_id``).
+DerivedId = Callable[[str], str]
+
 #: Fewer messages of a kind are decoded: to make their form takes as long.
 FEW = 4
 

@@ -31,7 +31,7 @@ Only the ingest thread changes schedules, so a schedule that was read stays as i
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from celery_wheel.engine.commands.cancel_move import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
-from celery_wheel.engine.recurring.restore import restored
+from celery_wheel.engine.recurring.restore import restored, restores
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
@@ -122,6 +122,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
     results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
+    _warn_of_kept(ctx, command, kept)
     # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
     new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
@@ -136,9 +137,24 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
+        for one in changed.values():
+            state.failing.forget(one.id)
         state.agenda.reopen()
         ctx.stats.add(cancelled=len(work.rows))
     return True
+
+
+def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, Schedule]) -> None:
+    """Log the schedules of a file that another one of their name keeps out, which came after the import had looked."""
+    for name, schedule in kept.items():
+        if command.do == "restore" and not restores(command.definitions[name], schedule):
+            logger.warning(
+                "shard %d: schedule %s was not imported: one of that name with another definition came before; it "
+                "stays; give one of them another name, and import the file again",
+                ctx.shard,
+                name,
+                extra={"action": "schedule_not_imported", "shard": ctx.shard, "schedule": name},
+            )
 
 
 #: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
@@ -270,7 +286,7 @@ class _Alteration:
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
         work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
         since_ms = unmade_since(schedule, work.now_ms)
-        if schedule.since_ms is not None:
+        if schedule.since_ms is not None and schedule.broken:
             since_ms = min(since_ms, schedule.since_ms)
         self._write(
             paused=True,

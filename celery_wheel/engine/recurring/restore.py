@@ -23,7 +23,7 @@ from typing import Any
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.checks import check_type, check_whole, refuse
 from celery_wheel.recurring.definition import read_definition, reason_not_run
-from celery_wheel.store.schedule_model import Revision, Schedule
+from celery_wheel.store.schedule_model import Revision, Schedule, is_same_definition
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 #: The largest number of a revision; the column has 32 bits, and changes are still to come.
@@ -51,6 +51,13 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
         check_type(field, values[field], bool)
     schedule = Schedule(0, name, **values)
     return _stopped(schedule, now_ms), _revisions(schedule, _field(document, "revisions", []))
+
+
+def restores(document: Any, schedule: Schedule) -> bool:
+    """Whether a document has the definition of a schedule that exists; False for one that cannot be read."""
+    of_schedule = document.get("schedule") if isinstance(document, Mapping) else None
+    definition = of_schedule.get("definition") if isinstance(of_schedule, Mapping) else None
+    return isinstance(definition, str) and is_same_definition(definition, schedule.definition)
 
 
 def _stopped(schedule: Schedule, now_ms: int) -> Schedule:

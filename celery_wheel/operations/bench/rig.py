@@ -119,7 +119,7 @@ def rig(
     conf.check()
     with closing(open_store_of(conf)) as store, closing(broker_for(app, conf, store.uuid)) as broker:
         all_limits = dataclasses.replace(limits_of(conf), **limits)
-        renderer = ScheduleRenderer(app, store.uuid, conf.max_message_bytes, broker.decode) if schedules else None
+        renderer = ScheduleRenderer(app, conf.max_message_bytes, broker.decode) if schedules else None
         holder = f"bench/{os.getpid()}"
         engine = Engine(0, holder, store, broker, clock or SystemClock(), all_limits, renderer=renderer)
         try:

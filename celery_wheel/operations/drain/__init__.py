@@ -14,14 +14,14 @@ back.
 
 from celery_wheel.operations.access import open_existing_store
 from celery_wheel.operations.drain.drain import drain, would_drain
-from celery_wheel.operations.drain.import_file import BadLine, ImportResult, import_
+from celery_wheel.operations.drain.import_file import ImportResult, ReportedLine, import_
 from celery_wheel.operations.drain.result import DrainResult, Progress
 
 __all__ = [
-    "BadLine",
     "DrainResult",
     "ImportResult",
     "Progress",
+    "ReportedLine",
     "drain",
     "import_",
     "open_existing_store",

@@ -2,16 +2,24 @@
 
 ::
 
-    line ─► task_of ─► wire ─► inbox of the shard of its key, or task id, in groups
-       ├─► schedule_of ─► command "restore" ─► inbox of the shard of its name
+    line ─► task_of ─► compare ─► wire ─► inbox of the shard of its key, or task id, in groups
+       ├─► schedule_of ─► compare ─► command "restore" ─► inbox of the shard of its name
        └─ cannot be read: its number and the reason are reported; the others go on
 
-A second import schedules nothing twice: an envelope's id that the store knows, or meets a second time in the inbox, is
-not accepted again. The store that was drained knows all ids, so there each task gets another id, made of the drain's id
-and its own: a second import into that store schedules nothing twice either.
+    the store has the envelope's id      the task of the file
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    no                                   is put into the inbox
+    for a task that a drain took away    is back: it is put into the inbox under an id made of this drain's and its own
+    the same, and it came after the file was left, where a later drain has put it; it is reported
+    for the same task                    known, whether it is pending, dispatched or cancelled; a difference is reported
+    for another task                     is put into the inbox under an id made of the envelope's and the task's
+
+So a second import of a file, or an import after a kill, schedules nothing twice, and no task is dropped for an id: what
+is not in the store afterwards is reported. The scheduler that accepts the inbox compares by the same rule
+(``engine.ingest``), for messages that come in between.
 
 A schedule goes on where the file has it: with its next instant, which is after every instant that became a task of the
-file. A name that exists in the store stays as it is there.
+file. A name that exists in the store stays as it is there; another definition is reported.
 """
 
 from __future__ import annotations
@@ -22,6 +30,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from celery_wheel.broker import check_transport
 from celery_wheel.broker.names import shard_of
@@ -39,19 +48,24 @@ from celery_wheel.operations.drain.record import (
 from celery_wheel.operations.drain.result import Progress, silent
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.store.ports.handover import MOVED, HandoverMessage
+from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
+from celery_wheel.values.ids import id_beside
 
 #: Lines and bytes of one commit; schedules of one command.
 LINES_AT_ONCE, BYTES_AT_ONCE, SCHEDULES_AT_ONCE = 500, 4 * 2**20, 100
 
-#: Bad lines that are reported one by one; further ones are counted.
+#: Envelope id → the messages that have it, each in another shard.
+_Stored = dict[str, list[HandoverMessage]]
+
+#: Lines that are reported one by one; further ones are counted.
 REPORTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class BadLine:
+class ReportedLine:
     number: int  #: from 1, which is the header
-    reason: str
+    reason: str  #: without values of arguments
 
 
 @dataclass(slots=True)
@@ -59,17 +73,25 @@ class ImportResult:
     expected: int = 0  #: tasks and schedules, as the header says
     read: int = 0  #: lines
     put: int = 0  #: tasks in the inbox now
-    known: int = 0  #: tasks that the store knew already
+    known: int = 0  #: tasks that the store had already, as the file has them
+    renamed: int = 0  #: of the tasks in the inbox, those whose envelope id another task has
+    different: int = 0  #: tasks and schedules that the store has otherwise than the file; they stay as they are there
+    left: int = 0  #: tasks that came into the store after the file was written, and left it by a later drain
     skipped: int = 0  #: tasks with an outcome that was not included
     schedules: int = 0  #: schedules in the inbox now
-    schedules_known: int = 0  #: schedules whose name the store had already
-    bad_count: int = 0
-    bad: list[BadLine] = field(default_factory=list)
+    schedules_known: int = 0  #: schedules that the store had already, with the same definition
+    bad_count: int = 0  #: lines that could not be read
+    lines: list[ReportedLine] = field(default_factory=list)  #: the first that are bad, different or left
 
     @property
     def missing(self) -> int:
         """The number of lines that the header promises and the file lacks: it was truncated."""
         return max(0, self.expected - self.read)
+
+    @property
+    def absent(self) -> int:
+        """The number of lines that the store does not have afterwards as the drain wrote them."""
+        return self.different + self.left + self.skipped + self.bad_count + self.missing
 
 
 def import_(
@@ -110,9 +132,9 @@ class _Import:
         self._include = (None, *include)
         self._progress = progress
         self._done = ImportResult()
-        self._group: list[DrainedTask] = []
+        self._group: list[tuple[int, DrainedTask]] = []  #: with the numbers of their lines
         self._group_bytes = 0
-        self._schedules: list[DrainedSchedule] = []
+        self._schedules: list[tuple[int, DrainedSchedule]] = []
         self._file = ""
 
     def run(self, path: Path) -> ImportResult:
@@ -120,64 +142,126 @@ class _Import:
         with path.open("rb") as lines:
             header = header_of(lines.readline(), str(path))
             done.expected = header.lines
-            same_store = header.store == self._store.uuid
-            drain = header.drain if same_store else None
+            self._drain, self._created_ms = UUID(header.drain), header.created_ms
             self._file = f"{path.name}, drain {header.drain}"
+            same_store = header.store == self._store.uuid
             for number, line in enumerate(lines, start=2):
                 done.read += 1
                 try:
                     if is_schedule(line):
-                        self._add_schedule(schedule_of(line, same_store=same_store))
+                        self._add_schedule(number, schedule_of(line, same_store=same_store))
                     else:
-                        self._add(task_of(line, drain))
+                        self._add(number, task_of(line))
                 except ValueError as error:
                     done.bad_count += 1
-                    if len(done.bad) < REPORTED:
-                        done.bad.append(BadLine(number, str(error)))
+                    self._report(number, str(error))
         self._flush()
         self._flush_schedules()
         return done
 
-    def _add(self, task: DrainedTask) -> None:
+    def _report(self, number: int, reason: str) -> None:
+        if len(self._done.lines) < REPORTED:
+            self._done.lines.append(ReportedLine(number, reason))
+
+    def _add(self, number: int, task: DrainedTask) -> None:
         if task.outcome not in self._include:
             self._done.skipped += 1
             return
-        self._group.append(task)
+        self._group.append((number, task))
         self._group_bytes += len(task.wire)
         if len(self._group) == LINES_AT_ONCE or self._group_bytes > BYTES_AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
         """Put the group into the inboxes, in the order of the file."""
-        by_shard: dict[int, list[DrainedTask]] = defaultdict(list)
-        for task in self._group:
-            by_shard[shard_of(task.key, task.task_id, self._store.shards)].append(task)
-        for shard, group in by_shard.items():
-            known = self._store.known(shard, [task.envelope_id for task in group])
-            fresh = [task for task in group if task.envelope_id not in known]
-            if fresh:
-                self._store.put_inbox(shard, [("message", task.wire) for task in fresh])
-            self._done.put += len(fresh)
-            self._done.known += len(group) - len(fresh)
-        self._group, self._group_bytes = [], 0
-        self._progress("imported", self._done.put + self._done.known, self._done.expected)
+        items: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+        group, self._group, self._group_bytes = self._group, [], 0
+        own_ids = True
+        while group:
+            stored = self._stored([id_ for _, task in group for id_ in self._ids(task)])
+            renamed = []
+            for number, task in group:
+                shard = shard_of(task.key, task.task_id, self._store.shards)
+                found = self._place(number, task, shard, stored)
+                if found is not None and found.envelope_id == id_beside(task.envelope_id, task.task_id):
+                    renamed.append((number, found))
+                elif found is not None:
+                    items[shard].append(("message", found.wire))
+                    self._done.renamed += not own_ids
+            group, own_ids = renamed, False
+        if items:
+            self._store.put_inboxes(items)
+        done = self._done
+        done.put += sum(map(len, items.values()))
+        self._progress("imported", done.put + done.known + done.different + done.left, done.expected)
 
-    def _add_schedule(self, one: DrainedSchedule) -> None:
-        self._schedules.append(one)
+    def _ids(self, task: DrainedTask) -> tuple[str, str]:
+        """Return the task's envelope id, and its id where this drain took it away from the store."""
+        return task.envelope_id, str(uuid5(self._drain, task.envelope_id))
+
+    def _stored(self, ids: list[str]) -> _Stored:
+        """Find ids in all shards: tasks of an older number of shards, and occurrences, may be in any."""
+        stored: _Stored = defaultdict(list)
+        for shard in range(self._store.shards):
+            known = self._store.known(shard, ids)
+            for one in self._store.handover.find(shard, list(known)) if known else ():
+                stored[one.message.envelope_id].append(one)
+        return stored
+
+    def _place(self, number: int, task: DrainedTask, shard: int, stored: _Stored) -> DrainedTask | None:
+        """Return the task, with another id where it needs one; None where it is counted and put nowhere."""
+        own, back = self._ids(task)
+        for id_ in (back, own):
+            same = [one for one in stored.get(id_, ()) if one.message.task_id == task.task_id]
+            if here := next((one for one in same if one.outcome != MOVED), None):
+                self._compare(number, task, here)
+                return None
+            if same and id_ == own and task.task and self._took_away(same[-1]):
+                return task.with_id(back)
+            if same:
+                self._done.left += 1
+                self._report(number, f"task {task.task_id!r} is not in the store, which it left: {same[-1].reason}")
+                return None
+        if all(one.shard != shard for one in stored.get(own, ())):
+            return task
+        return task.with_id(id_beside(own, task.task_id))
+
+    def _took_away(self, row: HandoverMessage) -> bool:
+        """Whether the file is younger than the stay of a task that was drained: the task comes back by it."""
+        return row.accepted_ms <= self._created_ms or (row.reason or "").endswith(str(self._drain))
+
+    def _compare(self, number: int, task: DrainedTask, here: HandoverMessage) -> None:
+        if differing := task.differing(here.message):
+            self._done.different += 1
+            what = ", ".join(differing)
+            self._report(number, f"task {task.task_id!r} stays as it is in the store, which has another {what}")
+        else:
+            self._done.known += 1
+
+    def _add_schedule(self, number: int, one: DrainedSchedule) -> None:
+        self._schedules.append((number, one))
         if len(self._schedules) == SCHEDULES_AT_ONCE:
             self._flush_schedules()
 
     def _flush_schedules(self) -> None:
         """Put the schedules into the inboxes of their names, except those whose name exists."""
-        by_shard: dict[int, list[DrainedSchedule]] = defaultdict(list)
-        for one in self._schedules:
-            by_shard[shard_of(None, one.schedule.name, self._store.shards)].append(one)
+        by_shard: dict[int, list[tuple[int, DrainedSchedule]]] = defaultdict(list)
+        for number, one in self._schedules:
+            by_shard[shard_of(None, one.schedule.name, self._store.shards)].append((number, one))
         for shard, group in by_shard.items():
-            known = {one.name for one in self._store.schedules_named(shard, [one.schedule.name for one in group])}
-            fresh = {one.schedule.name: one.document for one in group if one.schedule.name not in known}
+            found = self._store.schedules_named(shard, [one.schedule.name for _, one in group])
+            stored, fresh = {one.name: one for one in found}, dict[str, Any]()
+            for number, one in group:
+                if (here := stored.get(one.schedule.name)) is None:
+                    fresh[one.schedule.name] = one.document
+                elif is_same_definition(here.definition, one.schedule.definition):
+                    self._done.schedules_known += 1
+                else:
+                    self._done.different += 1
+                    name = one.schedule.name
+                    self._report(number, f"schedule {name!r} stays as it is in the store, which has another definition")
             if fresh:
                 command = {"do": "restore", "definitions": fresh, "actor": "import", "reason": f"from {self._file}"}
                 self._store.put_inbox(shard, [(SCHEDULE, json.dumps(command).encode())])
             self._done.schedules += len(fresh)
-            self._done.schedules_known += len(group) - len(fresh)
         self._schedules = []

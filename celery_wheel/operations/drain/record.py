@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError
@@ -38,6 +38,13 @@ _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, 
 
 #: Fields of a message's envelope; the line has more, which the store knew.
 _ENVELOPE = tuple(one for one in Envelope.__struct_fields__ if one != "id")
+
+
+#: Fields that no message of the task has otherwise, unless it was moved to another instant; claims end when it is due.
+_COMPARED = tuple(name for name in _PLAIN if name not in ("envelope_id", "task_id", "watch", "unique", "on_conflict"))
+
+#: Fields by the names that people read.
+_SHOWN = {"task": "name", "eta_ms": "instant", "body": "arguments", "created_ms": "time of sending"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +117,25 @@ class DrainedTask:
     key: str | None
     outcome: str | None  #: None where the task was pending
     wire: bytes
+    found: dict[str, Any] = field(repr=False)  #: the line
+
+    def with_id(self, envelope_id: str) -> DrainedTask:
+        """Return the task with another envelope id."""
+        return replace(self, envelope_id=envelope_id, wire=_wire(self.found, envelope_id, self.found["body"]))
+
+    def differing(self, stored: Message) -> list[str]:
+        """Return the names of what another message of the task has otherwise."""
+        names = [name for name in _COMPARED if self.task and getattr(stored, name) != self.found[name]]
+        names += ["body"] if stored.body != b64decode(self.found["body"]) else []
+        return [_SHOWN.get(name, name) for name in names]
 
 
-def task_of(line: bytes, drain: str | None = None) -> DrainedTask:
-    """Return the task of a line. Raises ValueError, with the reason, where the line cannot be read.
-
-    Args:
-        drain: the id of the drain, where the task goes back into the store that knows its envelope's id already.
-    """
+def task_of(line: bytes) -> DrainedTask:
+    """Return the task of a line. Raises ValueError, with the reason, where the line cannot be read."""
     try:
         found = json.loads(line)
         body = b64decode(found["body"], validate=True)
         envelope_id = str(UUID(found["envelope_id"]))
-        if drain is not None:
-            envelope_id = str(uuid5(UUID(drain), envelope_id))
         task, task_id, key = found["task"], found["task_id"], found["key"]
         wire = body if task == "" else _wire(found, envelope_id, found["body"])
         place = int(found["shard"]), int(found["row"])
@@ -131,7 +143,7 @@ def task_of(line: bytes, drain: str | None = None) -> DrainedTask:
         raise ValueError(f"the line must have {error}") from None
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the line must be one that a drain writes ({error})") from None
-    return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire)
+    return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire, found)
 
 
 def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from celery_wheel.operations.schedule_import.foreign import NotImportable
 from celery_wheel.recurring import Crontab, RRule, Spec
+from celery_wheel.values.text import whole_number
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -32,7 +33,7 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-_PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/(\d+))?").fullmatch
+_PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/([0-9]{1,9}))?").fullmatch
 _BYDAY = [name[:2].upper() for name in WEEKDAYS]
 _EVERY_DAY = tuple(range(7))
 
@@ -58,8 +59,9 @@ def numbers(text: str, least: int, most: int, names: Sequence[str] = ()) -> list
 
 
 def _number(text: str, least: int, names: Sequence[str], field: str) -> int:
-    if text.isdigit():
-        return int(text)
+    number = whole_number(text)
+    if number is not None:
+        return number
     if text[:3] in names:
         return least + names.index(text[:3])
     raise NotImportable(f"cron field {field!r} has an unknown name: {text!r}")

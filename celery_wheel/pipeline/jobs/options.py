@@ -16,6 +16,7 @@ import click
 
 from celery_wheel.console.parameters import DurationParameter, InstantParameter
 from celery_wheel.pipeline.source.options import store_url
+from celery_wheel.values.text import whole_number
 
 Option = Callable[[Any], Any]
 
@@ -93,9 +94,10 @@ def numbers_parser(least: int) -> Callable[[click.Context, click.Parameter, str]
     """Return a callback that parses 1,10,100 to whole numbers of at least ``least``."""
 
     def parse(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isdecimal() and int(part) >= least for part in parts):
+        numbers = {whole_number(part.strip()) for part in value.split(",")}
+        found = {number for number in numbers if number is not None and number >= least}
+        if found != numbers:
             raise click.BadParameter(f"must be whole numbers from {least} on, like 1,10,100, got {value!r}", ctx, param)
-        return sorted({int(part) for part in parts})
+        return sorted(found)
 
     return parse

@@ -33,6 +33,7 @@ from datetime import UTC, datetime
 
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.columns import HISTORY, PENDING
+from celery_wheel.values.text import whole_number
 
 ENVIRONMENT = "CELERY_WHEEL_STORE"
 #: Where a stream without a checkpoint begins; the first is the default.
@@ -101,9 +102,10 @@ def _count(named: Mapping[str, str], name: str) -> int | None:
     text = named.get(name.lower())
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
+    number = whole_number(text)
+    if not number:
         raise SettingError(f"{name} must be a number from 1 on, got {text!r}")
-    return int(text)
+    return number
 
 
 def _events(named: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
@@ -131,8 +133,9 @@ def _instant(named: Mapping[str, str], name: str) -> int | None:
     text = named.get(name.lower())
     if text is None:
         return None
-    if text.lstrip("-").isdecimal():
-        return int(text)
+    number = whole_number(text.removeprefix("-"))
+    if number is not None:
+        return -number if text.startswith("-") else number
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -24,7 +24,7 @@ from celery_wheel.bulk_load.reject_rules import COLUMNS
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.source.options import store_url
 from celery_wheel.pipeline.source.snapshot import database_url
-from celery_wheel.values.text import text_rule
+from celery_wheel.values.text import text_rule, whole_number
 
 CHUNK, MAX_CHUNK = 500, 5_000
 
@@ -85,9 +85,10 @@ def read_target(options: Mapping[str, str], schema: StructType, kind: str = "loa
 
 
 def _chunk(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_CHUNK:
+    number = whole_number(text)
+    if number is None or not 1 <= number <= MAX_CHUNK:
         raise SettingError(f"option chunk must be a whole number from 1 to {MAX_CHUNK:,}, got {text!r}")
-    return int(text)
+    return number
 
 
 def check_columns(schema: StructType, key: str | None) -> None:

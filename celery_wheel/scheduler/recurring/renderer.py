@@ -6,16 +6,16 @@
                                                        └─ all others, by a template ─► stored_form       ├─► Message
          or apply_entry ─► capture ──────────────────────────────────────────────────────────────────────┘
 
-    task id       made of the store and the occurrence: a commit that is tried again sends the same id
+    task id       made of the envelope id and does not reveal it: a commit that is tried again sends the same id
     expires       in seconds after the run is due; the task's own ``expires`` too
     misfire, key  the schedule's before those of the task's route
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
 log says so once. The queue is declared, so the message waits in it for the first worker. Anything that keeps
-``apply_async`` from sending (arguments that the task does not take, a queue that may not be made, a message that is too
-large) raises, and the schedule is shown as broken with the reason. A broker or a result backend that does not answer
-raises BrokerError: the occurrence is made later.
+``apply_async`` from sending (a router of the project, arguments that the task does not take, a queue that may not be
+made, a message that is too large) raises, and the engine tries again for an hour. A broker or a result backend that
+does not answer raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class ScheduleRenderer:
     """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread.
 
     Args:
-        store_uuid: of the store, which makes its task ids differ from those of other stores.
         decode: reads bytes of the wheel queue (see ``Broker.decode``).
         declare: declares the queues of messages (see ``declare``); without it they must exist.
     """
@@ -68,14 +67,12 @@ class ScheduleRenderer:
     def __init__(
         self,
         app: Any,
-        store_uuid: str,
         max_bytes: int,
         decode: Callable[[bytes], Message | Unreadable],
         apply_entry: ApplyEntry | None = None,
         declare: Callable[[Iterable[Any]], None] | None = None,
     ) -> None:
         self._app = app
-        self._namespace = uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel {store_uuid}")
         self._decode = decode
         self._apply_entry = apply_entry
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
@@ -102,7 +99,7 @@ class ScheduleRenderer:
 
     def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
         warn_of_unknown(self._app, definition.call.task)
-        task_id = str(uuid.uuid5(self._namespace, occurrence.envelope_id))
+        task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
         due = _due_time(occurrence.due_ms)
         if self._apply_entry is not None and self._apply_entry.watches(schedule):

@@ -16,6 +16,9 @@ from typing import Protocol
 from celery_wheel.store.model import Message, Position
 from celery_wheel.store.schedule_model import Revision, Schedule
 
+#: The outcome of a message that a drain took away.
+MOVED = "moved"
+
 
 @dataclass(slots=True, eq=False)
 class HandoverMessage:
@@ -28,6 +31,7 @@ class HandoverMessage:
     redelivered: bool = False
     outcome: str | None = None
     reason: str | None = None
+    accepted_ms: int = 0  #: of ``find`` alone
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +58,9 @@ class Handover(Protocol):
 
     def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[HandoverMessage]:
         """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""
+
+    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[HandoverMessage]:
+        """Return the messages with these ids that the shard has, pending or not, with their bytes."""
 
     def count_pending(self, shard: int) -> int:
         """Return how many rows are after their lane's offset, counted row by row."""

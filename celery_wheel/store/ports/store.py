@@ -91,6 +91,12 @@ class Store(Protocol):
     def uuid(self) -> str:
         """The store's id, which never changes: brokers keep it beside the offsets."""
 
+    def derived_id(self, name: str) -> str:
+        """Return an envelope id, always the same for a name; another store has another, and nobody else can guess it.
+
+        So it is for messages that the scheduler makes itself: a producer's message cannot take its place.
+        """
+
     # -- holding a shard --------------------------------------------------------------------------
 
     def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
@@ -142,8 +148,8 @@ class Store(Protocol):
     def lanes(self, shard: int) -> list[LaneState]:
         """Return all open lanes, with lane 0, which always exists and is never closed."""
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        """Return those of the ids that this shard has accepted or rejected and not yet forgotten."""
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        """Return those of the ids that this shard has accepted or rejected and not yet forgotten, with their tasks'."""
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int

@@ -4,6 +4,7 @@
 
     pending           rows after their lane's offset, in order, with their bytes; (offset, watermark] is in doubt
     stopped           rows of lane STOPPED with these outcomes
+    find              rows of any lane, by their envelope ids
     schedules         by id, with their revisions
     mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
     mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
@@ -32,16 +33,18 @@ from celery_wheel.store.model import (
     Position,
     TallyKey,
 )
-from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
+from celery_wheel.store.ports.handover import MOVED, HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.sql.bulk_loads import count_pending_in
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.changes import fence
 from celery_wheel.store.sql.counts import recount
 from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.ids import uuids_to_bytes
 from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import handover as queries
 from celery_wheel.store.sql.schedules import revision_of, schedule_of
-from celery_wheel.store.sql.statements.clauses import IN_PLACES
+from celery_wheel.store.sql.statements.clauses import IN_PLACES, in_parts
+from celery_wheel.store.sql.statements.lookups import ENVELOPES
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
@@ -101,6 +104,21 @@ class SqlHandover:
                 return
             for (after, due_ms, kind, reason, *_), message in zip(rows, messages, strict=True):
                 yield HandoverMessage(after, shard, due_ms, message, outcome=kind, reason=reason)
+
+    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[HandoverMessage]:
+        found: list[HandoverMessage] = []
+        with self._database.reading() as connection:
+            for part in in_parts(uuids_to_bytes(envelope_ids), IN_PLACES):
+                known = self._statements.known(connection, shard=shard, **dict(zip(ENVELOPES, part, strict=True)))
+                ids = sorted({row_id for _, _, row_id in known})
+                for start in range(0, len(ids), STOPPED_AT_ONCE):
+                    rows = connection.execute(queries.MESSAGES_OF, {"ids": ids[start : start + STOPPED_AT_ONCE]}).all()
+                    for id_, due_ms, lane, accepted_ms, kind, reason, *message in rows:
+                        why = {"outcome": kind, "reason": reason} if lane == STOPPED else {}
+                        one = HandoverMessage(id_, shard, due_ms, self._message(connection, message), **why)
+                        one.accepted_ms = accepted_ms
+                        found.append(one)
+        return found
 
     def _message(
         self, connection: Connection, columns: Sequence[Any], claims: Iterable[tuple[str, str]] = ()
@@ -193,9 +211,7 @@ class SqlHandover:
             return count << SHARD_BITS | hold.shard
 
         moves = [Move(row_id, STOPPED, hold.now_ms, next_seq()) for row_id in ids]
-        moved = [
-            Outcome(next_seq(), row_id, queries.MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)
-        ]
+        moved = [Outcome(next_seq(), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
         self._statements.move.many(connection, moves, hold.shard)
         self._statements.control.unwatch.many(connection, [(row_id,) for row_id in ids])
         self._statements.add_outcome.many(connection, moved, hold.shard)

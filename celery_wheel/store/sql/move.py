@@ -6,9 +6,9 @@
     new                      every row ─► ARRIVING, committed ──────────────┴─► current: a scheduler may use it
                                                      1                  2     3
 
-The tables are the same in every database, so the rows keep their ids, positions, epochs and the store's UUID. Nothing
-changes for the broker: on Redis the offsets belong to the UUID, and wheel queues stay where they are. History, gates,
-dictionaries and the audit log move along.
+The tables are the same in every database, so the rows keep their ids, positions and epochs, and the store its UUID and
+its secret. Nothing changes for the broker: on Redis the offsets belong to the UUID, and wheel queues stay where they
+are. History, gates, dictionaries and the audit log move along.
 
 A kill before 1 leaves the new database as it was. After 1 it has a copy that nobody may use: the old store is in use,
 and the next move copies anew. After 2 neither may be used, and the next move only does step 3. So at every moment at
@@ -134,7 +134,7 @@ def _copy(
         raise StoreUnusable(
             f"rows of the store changed while they were copied to {name}; nothing was changed; run it again"
         )
-    target.execute(setup.new_store(found.uuid, ARRIVING, found.shards, found.brokers))
+    target.execute(setup.new_store(found.uuid, found.secret, ARRIVING, found.shards, found.brokers))
 
 
 def _check_unused(target: Connection, uuid: str, name: str) -> None:

@@ -6,7 +6,8 @@
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a broker that was restored from before a resharding
-                delivered the message to its former shard once more
+                delivered the message to its former shard once more; one whose id another task has there gets an id
+                of its own
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and their answers
@@ -35,6 +36,7 @@ from celery_wheel.store.sql.counts import recount
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.queries import reshard as queries
 from celery_wheel.store.sql.queries import setup
+from celery_wheel.values.ids import id_beside
 
 ROWS_AT_ONCE = 5_000
 
@@ -173,16 +175,29 @@ class _Resharding:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (shard to move to, row); remove the rows that are in that shard already."""
         for to, rows in leaving.items():
-            wanted = {"to": to, "envelopes": [row.envelope_id for row in rows]}
-            present = set(self._execute(queries.PRESENT, wanted).scalars())
-            doubled = [row for row in rows if row.envelope_id in present]
+            doubled = self._present(to, {row.envelope_id: row for row in rows})
             if doubled:
                 ids = [{"removed": row.id} for row in doubled]
                 for query in queries.REMOVE_DOUBLED:
                     self._execute(query, ids)
                 counts[number].subtract(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in doubled)
                 self._done.doubled += len(doubled)
-            yield from ((to, row) for row in rows if row.envelope_id not in present)
+            removed = {row.id for row in doubled}
+            yield from ((to, row) for row in rows if row.id not in removed)
+
+    def _present(self, to: int, rows: Mapping[str, Any]) -> list[Any]:
+        """Return the rows that a shard has already; rows whose id another task has there get ids of their own.
+
+        Args:
+            rows: by the envelope ids with which they would move.
+        """
+        found = dict(self._execute(queries.PRESENT, {"to": to, "envelopes": list(rows)}).all())
+        doubled = [rows[id_] for id_, task_id in found.items() if rows[id_].task_id == task_id]
+        others = {id_beside(id_, rows[id_].task_id): rows[id_] for id_ in found if rows[id_].task_id != found[id_]}
+        if others:
+            self._execute(queries.RENAME_ROW, [{"renamed": row.id, "own": own} for own, row in others.items()])
+            doubled += self._present(to, others)
+        return doubled
 
     def _move_schedules(self) -> None:
         for number in range(self._done.before):

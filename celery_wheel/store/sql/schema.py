@@ -25,7 +25,7 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_revision       a change of a schedule                            stays, also after the schedule
       └ wheel_schedule_run   the schedule and the instant of a message         removed with the timer
       └ wheel_schedule_skip  instants that did not run                         removed with the history
-    wheel_meta               one row: version, UUID, number of shards, brokers
+    wheel_meta               one row: version, UUID, secret, number of shards, brokers
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
 A row without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions, whose pages
@@ -333,7 +333,7 @@ schedule = Table(
     required("made", BigInteger, "occurrences made so far"),
     optional("last_ms", BigInteger, "last instant that was made; instant, Unix milliseconds"),
     required("paused", Boolean, "it has no next instant until it is resumed"),
-    required("note", Text, "reason for which it is paused or broken"),
+    required("note", Text, "reason for which it is paused, broken or failing"),
     required("broken", Boolean, "it does not run, for the reason in note"),
     optional("since_ms", BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
     UniqueConstraint("name", name="wheel_schedule_name"),
@@ -395,6 +395,7 @@ meta = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
     required("schema_version", Integer, "version of this description that the tables follow"),
     required("uuid", Uuid(as_uuid=False), "made with the store; brokers keep it beside the offset"),
+    required("secret", Uuid(as_uuid=False), "made with the store, at random; a part of the ids that the store derives"),
     required("shards", SmallInteger, "number of shards of the store"),
     optional("brokers", Text, "places of the broker to which it dispatches, a line each; none: no scheduler ran"),
 )

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
 
@@ -70,10 +70,11 @@ FORGOTTEN_AFTER_MS = 86_400_000
 class SqlStore(SqlControl, SqlSchedules):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
-    def __init__(self, database: Database, uuid: str, shards: int) -> None:
+    def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:
         self._database = database
         self._statements = database.statements
         self._uuid = uuid
+        self._secret = secret
         self.shards = shards
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
@@ -88,6 +89,9 @@ class SqlStore(SqlControl, SqlSchedules):
     @property
     def uuid(self) -> str:
         return self._uuid
+
+    def derived_id(self, name: str) -> str:
+        return str(uuid5(self._secret, name))
 
     @property
     def name(self) -> str:
@@ -199,8 +203,8 @@ class SqlStore(SqlControl, SqlSchedules):
         with self._database.reading() as connection:
             return read_lanes(connection, self._statements, shard)
 
-    def known(self, shard: int, envelope_ids: Sequence[str]) -> set[str]:
-        found: set[bytes] = set()
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[bytes, bytes] = {}
         wanted = dict(zip(envelope_ids, uuids_to_bytes(envelope_ids), strict=True))
         names, statement = ENVELOPES, self._statements.known
         if len(wanted) <= len(FEW_ENVELOPES):
@@ -212,8 +216,9 @@ class SqlStore(SqlControl, SqlSchedules):
                 del asked[bisect_right(asked, latest) :]
             for part in in_parts(asked, len(names)):
                 values = dict(zip(names, part, strict=True))
-                found.update(map(bytes, statement(connection, shard=shard, **values).scalars()))
-        return {id_ for id_, stored in wanted.items() if stored in found} if found else set()
+                found |= {bytes(id_): task_id for id_, task_id, _ in statement(connection, shard=shard, **values)}
+        hits = [(id_, stored) for id_, stored in wanted.items() if stored in found] if found else []
+        return {id_: bytes_to_task_id(found[stored]) for id_, stored in hits}
 
     def slice_end(
         self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int

@@ -104,7 +104,7 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
         for use in uses:
             with pytest.raises(StoreError, match=r"it was moved to .* set wheel_store to the new place"):
                 use()
-        uuid = opened.uuid
+        uuid, derived_id = opened.uuid, opened.derived_id("occurrence 1")
     assert sum(done.rows.values()) == sum(map(len, before.values()))
     assert content(new_url) == before
     for create in (True, False):
@@ -112,6 +112,7 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
             open_store(old_url, shards=None, create=create)
     with closing(open_store(new_url, shards=2)) as store:
         assert (store.uuid, store.brokers()) == (uuid, {"redis://a:6379/0", "redis://b:6379/0"})
+        assert store.derived_id("occurrence 1") == derived_id  # nothing is made twice, in the old place and in the new
         pending = store.handover.count_pending(0)
     assert pending == 1_300 - 100 - 1
     go_on(new_url)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from celery_wheel.errors import Fenced
+from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
 from celery_wheel.store.ports import Renewal, Retention, Store
 from celery_wheel.store.sql.store import SqlStore
@@ -201,6 +205,18 @@ def test_all_stores_of_one_database_have_one_uuid(make_store: Callable[[], Store
     uuids = {make_store().uuid, make_store().uuid}
     assert len(uuids) == 1
     assert len(uuids.pop()) == 36
+
+
+def test_a_derived_id_is_the_same_in_each_process_and_another_in_another_store(
+    make_sql_store: Callable[[], SqlStore], tmp_path: Path
+) -> None:
+    first, again = make_sql_store(), make_sql_store()
+    with closing(open_store(f"sqlite:///{tmp_path}/another.sqlite3")) as other:
+        found = [store.derived_id("occurrence 1 1 0 None") for store in (first, again, other)]
+    assert found[0] == found[1] != found[2]
+    assert first.derived_id("occurrence 1 1 1 None") != found[0]
+    by_uuid = str(uuid.uuid5(uuid.UUID(first.uuid), "occurrence 1 1 0 None"))
+    assert by_uuid not in found  # the broker shows the store's UUID
 
 
 def test_a_shard_that_cannot_be_taken_yet_delays_no_other_shard(

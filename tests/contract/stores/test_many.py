@@ -48,7 +48,7 @@ def waiting(store: SqlStore) -> list[Message]:
     found: list[Message] = []
     for shard in range(SHARDS):
         for item in store.read_inbox(shard, 10_000):
-            messages = parse(item, QueuedMessageReader().decode)
+            messages = parse(item, QueuedMessageReader().decode, str)
             assert isinstance(messages, list)
             for message in messages:
                 assert isinstance(message, Message), message

@@ -11,6 +11,7 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, TallyKey, Tombstone, Watch
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.ids import id_beside
 from tests.kit.holder import EVERYTHING, NOW, Holder
 
 LATER = NOW + 60_000
@@ -87,7 +88,7 @@ def test_a_message_that_a_restored_broker_delivered_to_its_former_shard_too_is_k
 
     def deliver() -> None:
         holder = Holder(store)
-        row = holder.row(NOW, key="key-1", envelope_id=envelope_id)
+        row = holder.row(NOW, key="key-1", task_id="task-1", envelope_id=envelope_id)
         place = TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task)
         holder.apply(rows=[row], tally={place: 1}, watches=[Watch("unique", "key-1", row.id)])
         store.release(0, holder.epoch)
@@ -106,6 +107,21 @@ def test_a_message_that_a_restored_broker_delivered_to_its_former_shard_too_is_k
     assert [row.id for row in store.slice(2, 0, *EVERYTHING)] == [moved.id]
     assert store.slice(0, 0, *EVERYTHING) == []
     assert pending(store, 3) == before - 1
+
+
+def test_tasks_of_two_shards_with_one_envelope_id_are_both_kept(make_sql_store: MakeSqlStore) -> None:
+    """A store has such tasks after an import from another store, or of a producer that repeats its ids."""
+    store, envelope_id = make_sql_store(), str(uuid.uuid4())
+    for shard, task_id in enumerate(("one", "two")):
+        holder = Holder(store, shard=shard)
+        holder.accept(NOW, task_id=task_id, envelope_id=envelope_id)
+        store.release(shard, holder.epoch)
+    done = store.maintenance.reshard(3, lambda key, task_id, shards: 2, LATER)
+    assert (done.moved, done.doubled) == (2, 0)
+    assert {task_id for task_id, _ in store.find(2, ["one", "two"])} == {"one", "two"}
+    Holder(store, shard=2)
+    assert store.known(2, [envelope_id]) == {envelope_id: "one"}
+    assert store.known(2, [id_beside(envelope_id, "two")]) == {id_beside(envelope_id, "two"): "two"}
 
 
 @pytest.mark.parametrize("shards", [1, 3, 5])

@@ -356,9 +356,9 @@ def test_a_bad_file_is_refused_and_bad_lines_are_reported(redis_stack: LeavingSt
     bad.write_bytes(header + b"".join(json.dumps(one).encode() + b"\n" for one in broken[:4]) + tasks[4][:50])
     stack.app.conf.wheel_store = f"sqlite:///{tmp_path}/other.sqlite3"
     found = import_(stack.app, bad)
-    assert (found.put, found.bad_count, [one.number for one in found.bad]) == (1, 4, [2, 3, 4, 6])
-    assert "eta_ms" in found.bad[0].reason
-    assert "512 characters" in found.bad[2].reason
+    assert (found.put, found.bad_count, [one.number for one in found.lines]) == (1, 4, [2, 3, 4, 6])
+    assert "eta_ms" in found.lines[0].reason
+    assert "512 characters" in found.lines[2].reason
     bad.write_bytes(header + tasks[0])
     assert import_(stack.app, bad).missing == 4
     bad.write_bytes(header.replace(b'"version": 1', b'"version": 9'))

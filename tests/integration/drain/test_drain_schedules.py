@@ -12,7 +12,7 @@ import pytest
 
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable, StoreUnusable
-from celery_wheel.operations.drain import import_, open_existing_store, to_file, would_drain
+from celery_wheel.operations.drain import drain, import_, open_existing_store, to_file, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
 from celery_wheel.store.ports import FullStore
@@ -59,16 +59,16 @@ def three(stack: LeavingStack) -> dict[str, Schedule]:
     return schedules(stack.store)
 
 
-def occur(store: FullStore, name: str) -> None:
+def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     """Make the next occurrence, as the scheduler does shortly before its time."""
     holder = Holder(store)
     [schedule] = store.schedules_named(0, [name])
     instant_ms = schedule.next_ms or 0
     seq = holder.seq()
-    envelope_id = occurrence_id(schedule, instant_ms)
+    envelope_id = occurrence_id(store, schedule, instant_ms)
     own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms, "report": True}
-    headers = json.dumps({"task": "note", "id": "occurrence", OCCURRENCE: own}).encode()
-    one = message(envelope_id=envelope_id, task_id="occurrence", task="note", eta_ms=instant_ms, headers=headers)
+    headers = json.dumps({"task": "note", "id": task_id, OCCURRENCE: own}).encode()
+    one = message(envelope_id=envelope_id, task_id=task_id, task="note", eta_ms=instant_ms, headers=headers)
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
     holder.apply(
         rows=[NewRow(seq, 0, instant_ms, seq, now_ms(), one)],
@@ -117,6 +117,28 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
         assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
+
+
+def test_occurrences_of_another_store_are_not_taken_for_those_of_this_one(
+    redis_stack: LeavingStack, tmp_path: Path
+) -> None:
+    """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
+    stack, file, other = redis_stack, tmp_path / "tasks.jsonl", f"sqlite:///{tmp_path}/other.sqlite3"
+    definition, found = hourly(), []
+    for name, store in (("hourly", stack.store), ("another", other)):
+        stack.change(wheel_store=store)
+        open_store(store).close()
+        wait_until(lambda: claimed(stack.app, [0]), "the broker is free")
+        ask(stack, "create", {name: definition})
+        with closing(open_existing_store(stack.app)) as opened:
+            occur(opened, name)
+            [schedule] = schedules(store).values()
+            found.append((schedule.id, schedule.revision, schedule.last_ms))
+            if name == "hourly":
+                drain(stack.app, opened, file=file)
+    assert found[0] == found[1]
+    done = import_(stack.app, file)
+    assert (done.put, done.known) == (1, 0)
 
 
 def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, tmp_path: Path) -> None:
@@ -182,7 +204,7 @@ def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_
     file.write_bytes(b"".join([*whole[:3], *broken]))
     found = import_(stack.app, file)
     assert (found.put, found.schedules, found.bad_count, found.missing) == (2, 1, 2, 0)
-    assert [one.number for one in found.bad] == [4, 6]
+    assert [one.number for one in found.lines] == [4, 6]
 
 
 def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(

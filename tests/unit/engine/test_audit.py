@@ -17,7 +17,7 @@ NOW = 1_800_000_000_000
 
 def command(audit: Any, **fields: Any) -> Any:
     given = {"task_ids": ["a", "b"], "actor": "anna", "reason": "twice", "audit": audit, **fields}
-    found = parse(InboxItem(1, "cancel", json.dumps(given).encode()), decode=lambda raw: None)  # type: ignore[arg-type,return-value]
+    found = parse(InboxItem(1, "cancel", json.dumps(given).encode()), decode=lambda raw: None, derived_id=str)  # type: ignore[arg-type,return-value]
     return found[0] if isinstance(found, list) else found
 
 

@@ -16,7 +16,7 @@ from celery_wheel.bulk_load import reject_rules as rules
 from celery_wheel.engine.intake.inbox import parse as parse_item
 from celery_wheel.producer.options import parse as parse_options
 from celery_wheel.store.model import InboxItem, Unreadable
-from celery_wheel.values.text import MAX_TEXT, MAX_TEXT_BYTES, check_text, text_rule
+from celery_wheel.values.text import MAX_TEXT, MAX_TEXT_BYTES, check_text, text_rule, whole_number
 
 
 class Name(StrEnum):
@@ -83,7 +83,7 @@ def in_a_row(value: Any) -> None:
 def in_a_request(value: Any) -> None:
     """The length of a task id that cannot exist does not matter."""
     item = InboxItem(1, "cancel", json.dumps({"task_ids": [value]}).encode())
-    found = parse_item(item, lambda _: pytest.fail("it is no message"))
+    found = parse_item(item, lambda _: pytest.fail("it is no message"), str)
     if isinstance(found, list) and isinstance(found[0], Unreadable):
         raise ValueError(found[0].reason)
 
@@ -103,3 +103,14 @@ def test_a_request_with_a_text_that_would_end_the_commit_is_unreadable(value: st
     with pytest.raises(ValueError, match=r"cannot be read: ValueError.*task_ids must be"):
         in_a_request(value)
     in_a_request("x" * 600)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("0", 0), ("17", 17), ("007", 7), ("0" * 5_000 + "1", 1), ("9" * 18, 10**18 - 1)),
+        *((text, None) for text in ("", "-1", "+1", "1.0", " 1", "1_0", "²", "٣", "①", "1\n", "9" * 19, "9" * 5_000)),
+    ],
+)
+def test_a_whole_number_has_the_digits_0_to_9(text: str, number: int | None) -> None:
+    assert whole_number(text) == number

@@ -7,14 +7,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.model import STOPPED
+from celery_wheel.store.ports.handover import MOVED
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.fields import columns_of
 from celery_wheel.store.sql.queries.browse import TASKS
 from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, revision, route, schedule, timer, watch
 from celery_wheel.store.sql.statements.schedules import SCHEDULE
-
-MOVED = "moved"
 
 #: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
 MESSAGE = (
@@ -66,6 +65,13 @@ STOPPED_MESSAGES = (
     .where(_OF_KINDS, timer.c.id > bindparam("after"))
     .order_by(timer.c.id)
     .limit(_LIMIT)
+)
+#: (id, due_ms, lane, accepted_ms, kind, reason, message …) of rows, with their last outcome if they have one.
+MESSAGES_OF = (
+    select(timer.c.id, timer.c.due_ms, timer.c.lane, timer.c.accepted_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
+    .select_from(TASKS.outerjoin(outcome, and_(outcome.c.timer_id == timer.c.id, outcome.c.id == _LAST)))
+    .where(_AMONG_IDS)
+    .order_by(timer.c.id)
 )
 _IS_MOVED = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
 #: The ids of stopped rows among ``ids`` that were not moved.

@@ -88,8 +88,11 @@ MOVE_ROW = update(timer).where(timer.c.id == bindparam("moved")).values(**_PLACE
 MOVE_WATCHES = update(watch).where(watch.c.timer_id == bindparam("moved")).values(shard=bindparam("to"))
 
 _ENVELOPES: Any = bindparam("envelopes", expanding=True)
-#: The envelope ids of messages that the shard ``to`` has already.
-PRESENT = select(timer.c.envelope_id).where(timer.c.shard == bindparam("to"), timer.c.envelope_id.in_(_ENVELOPES))
+#: The envelope ids of messages that the shard ``to`` has already, with their tasks' ids.
+PRESENT = select(timer.c.envelope_id, timer.c.task_id).where(
+    timer.c.shard == bindparam("to"), timer.c.envelope_id.in_(_ENVELOPES)
+)
+RENAME_ROW = update(timer).where(timer.c.id == bindparam("renamed")).values(envelope_id=bindparam("own"))
 _REMOVED: Any = bindparam("removed")
 REMOVE_DOUBLED = [
     delete(table).where(column == _REMOVED)

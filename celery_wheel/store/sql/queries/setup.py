@@ -15,8 +15,9 @@ def store_row(*names: str) -> Select[Any]:
     return select(*[meta.c[name] for name in names]) if names else select(meta)
 
 
-def new_store(uuid: str, version: int, shards: int, brokers: str | None = None) -> Insert:
-    return insert(meta).values(id=1, schema_version=version, uuid=uuid, shards=shards, brokers=brokers)
+def new_store(uuid: str, secret: str, version: int, shards: int, brokers: str | None = None) -> Insert:
+    own = {"uuid": uuid, "secret": secret, "shards": shards, "brokers": brokers}
+    return insert(meta).values(id=1, schema_version=version, **own)
 
 
 def update_store(**values: int | str) -> Update:

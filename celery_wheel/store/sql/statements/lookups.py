@@ -25,6 +25,10 @@ ENVELOPES = tuple(f"envelope_{n}" for n in range(IN_PLACES))
 FEW_ENVELOPES = ENVELOPES[:10]
 
 
+#: The values of ``known``.
+KNOWN = (timer.c.envelope_id, timer.c.task_id, timer.c.id)
+
+
 class LookupStatements(StatementFactory):
     """A part of ``Statements``."""
 
@@ -80,7 +84,7 @@ class LookupStatements(StatementFactory):
         return select(*ROW).where(timer.c.id.in_(select(timer.c.id).where(range_)))
 
     def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
-        return select(timer.c.envelope_id).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))
+        return select(*KNOWN).where(timer.c.shard == shard, timer.c.envelope_id.in_(envelopes))
 
     def _claims_on(self, keys: list[BindParameter[str]]) -> Subquery:
         here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))

@@ -30,8 +30,9 @@ def made(headers: str = PROTOCOL_2, properties: str = PROPERTIES, **parts: Any) 
     return message(headers=headers.encode(), properties=properties.encode(), **parts)
 
 
-def back(kept: HandoverMessage, drain: str | None = None) -> Message:
-    found = QueuedMessageReader("wheel", LIMIT).decode(task_of(line_of(kept), drain).wire)
+def back(kept: HandoverMessage, envelope_id: str | None = None) -> Message:
+    task = task_of(line_of(kept))
+    found = QueuedMessageReader("wheel", LIMIT).decode((task.with_id(envelope_id) if envelope_id else task).wire)
     assert isinstance(found, Message), found.reason
     return found
 
@@ -52,12 +53,18 @@ def test_a_message_is_read_as_it_was_written(parts: dict[str, Any]) -> None:
     assert asdict(back(HandoverMessage(5, 1, 7, one))) == asdict(one)
 
 
-def test_a_row_in_doubt_is_marked_and_a_task_that_returns_always_has_the_same_other_id() -> None:
+def test_a_row_in_doubt_is_marked_and_a_task_can_have_another_id() -> None:
     one = made()
     found = back(HandoverMessage(5, 1, 7, one, redelivered=True), DRAIN)
     assert json.loads(found.headers)["wheel_redelivered"] is True
-    assert found.envelope_id != one.envelope_id
-    assert found.envelope_id == back(HandoverMessage(5, 1, 7, one), DRAIN).envelope_id
+    assert (found.envelope_id, found.task_id) == (DRAIN, one.task_id)
+
+
+def test_a_task_names_what_another_message_of_it_has_otherwise() -> None:
+    task = task_of(line_of(HandoverMessage(5, 1, 7, made(eta_ms=7, key="k", unique="u"))))
+    assert task.differing(made(eta_ms=7, key="k")) == []
+    other = made(eta_ms=8, key="k", task="another", queue="mail", body=b"[[1], {}, {}]")
+    assert task.differing(other) == ["name", "instant", "queue", "arguments"]
 
 
 @pytest.mark.parametrize(

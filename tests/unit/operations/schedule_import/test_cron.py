@@ -68,6 +68,10 @@ def test_two_kinds_of_days_are_two_rules_only_where_either_is_enough() -> None:
         ("H", "an unknown name"),
         ("1~9", "only its"),
         ("", "only"),
+        ("²", "an unknown name"),
+        ("٣", "an unknown name"),
+        ("1/²", "only its"),
+        ("9" * 5_000, "an unknown name"),
     ],
 )
 def test_a_field_that_means_nothing_here_is_refused(field: str, reason: str) -> None:

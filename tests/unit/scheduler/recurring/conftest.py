@@ -25,13 +25,13 @@ UUID = "6f1c2d3e-0000-4000-8000-000000000001"
 class Rendering:
     """Renders occurrences of one schedule."""
 
-    def __init__(self, app: Any, apply_entry: Any = None, *, store: str = "store", **definition: Any) -> None:
+    def __init__(self, app: Any, apply_entry: Any = None, **definition: Any) -> None:
         spec = {"kind": "interval", "every_ms": 1_000}
         document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "proj.touch", **definition}
         text = to_text(document)
         self.schedule = Schedule(1793, "report", text, "api", 1, AT_MS)
         self.definition = read_definition(text)
-        self.renderer = ScheduleRenderer(app, store, 8 * 2**20, QueuedMessageReader().decode, apply_entry)
+        self.renderer = ScheduleRenderer(app, 8 * 2**20, QueuedMessageReader().decode, apply_entry)
 
     def __call__(self, instant_ms: int = AT_MS, due_ms: int | None = None, id_: str = UUID) -> Message:
         occurrence = Occurrence(0, instant_ms, instant_ms if due_ms is None else due_ms, AT_MS - 1_000, id_)

@@ -54,7 +54,7 @@ def test_the_message_is_the_one_that_the_reader_reads(
         return found
 
     def new_renderer() -> Any:
-        return renderer_module.ScheduleRenderer(app, "store", 8 * 2**20, QueuedMessageReader(keep_eta=keep_eta).decode)
+        return renderer_module.ScheduleRenderer(app, 8 * 2**20, QueuedMessageReader(keep_eta=keep_eta).decode)
 
     shared = new_renderer()
     by_form = rendered()
