@@ -77,13 +77,6 @@ def wait_without_a_bound() -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def back_off_that_is_not_reset() -> Iterator[dict[str, Any]]:
-    """After one long outage each short one waits for the longest time."""
-    with mock.patch.object(Backoff, "succeeded", lambda self: None):
-        yield {**SHORT, "also": [(2 + NOON, 120, "broker", "refused"), (4 + NOON, 1.5, "broker", "refused")]}
-
-
-@contextmanager
 def list_that_is_never_purged() -> Iterator[dict[str, Any]]:
     """Each commit leaves an item in a list of the engine."""
     committed = Stats.committed
@@ -94,20 +87,6 @@ def list_that_is_never_purged() -> Iterator[dict[str, Any]]:
 
     with mock.patch.object(Stats, "committed", careless):
         yield FORTNIGHT
-
-
-@contextmanager
-def cache_keyed_by_id() -> Iterator[dict[str, Any]]:
-    """What is announced is kept by the id of its rows, which no later call has."""
-    call = RevokedState.__call__
-
-    def careless(self: RevokedState, rows: Any) -> set[int]:
-        found = call(self, rows)
-        self.__dict__.setdefault("cache", {})[id(rows)] = rows, found
-        return found
-
-    with mock.patch.object(RevokedState, "__call__", careless):
-        yield {**MONTH, "month": 4}
 
 
 @contextmanager
@@ -239,21 +218,6 @@ def gauge_of_the_clock_that_sticks() -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def gauge_of_lateness_that_sticks() -> Iterator[dict[str, Any]]:
-    """The greatest lateness is that of all times, and no more that since the last snapshot."""
-    snapshot = Stats.snapshot
-
-    def careless(self: Stats, *arguments: Any) -> Any:
-        before = self.late_ms_max
-        found = snapshot(self, *arguments)
-        self.late_ms_max = before
-        return found
-
-    with mock.patch.object(Stats, "snapshot", careless):
-        yield {**SHORT, "also": [(3 + NOON - 5 / 86_400, 60, "broker", "refused")]}
-
-
-@contextmanager
 def line_for_each_round() -> Iterator[dict[str, Any]]:
     """An error of a call that is tried again is logged each time."""
     with mock.patch.object(retry, "LOG_INTERVAL_S", 0.0):
@@ -286,7 +250,7 @@ def connection_for_each_failure() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(Sources, "look", careless):
-        yield {**SHORT, "also": [(3.6, 120, "broker", "refused")]}
+        yield MONTH
 
 
 @contextmanager
@@ -376,7 +340,7 @@ def report_that_is_dropped() -> Iterator[dict[str, Any]]:
         self._kept.clear()
 
     with mock.patch.object(Reporter, "put", careless):
-        yield {**SHORT, "also": [(2 + NOON, 30, "broker", "refused")]}
+        yield FORTNIGHT
 
 
 @contextmanager

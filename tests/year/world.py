@@ -57,6 +57,9 @@ LEAST_LEAP_MS = 20_000
 #: An outage of at least DEEP_MS runs at full resolution for its first DEEP_S.
 DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
 
+#: A year, with its leap day.
+DAYS = 366
+
 STEP_NS = 1_000_000_000
 
 
@@ -77,7 +80,7 @@ class Year:
     def __init__(
         self,
         seed: int,
-        days: int = 366,
+        days: int = DAYS,
         *,
         start: datetime = START,
         deep_s: float = DEEP_S,
@@ -285,7 +288,3 @@ ENTRIES: dict[str, Any] = {
     "night": {"task": "app.night", "schedule": crontab(hour=2, minute=30)},
 }
 
-
-def run(seed: int, days: int = 366) -> Sequence[str]:
-    year = Year(seed, days).run()
-    return list(year.log.last)
