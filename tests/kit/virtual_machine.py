@@ -10,13 +10,13 @@
     installed()  gives every module of the product a ``time`` and a ``threading`` that belong to the machine
 
 A virtual thread is a greenlet: it runs until it waits (for a lock, a condition, an event, a time), and then another one
-goes on. So a run is the same for the same seed, an hour without work takes no time, and what is tried is the product as
-it is: its pool with leader and spares, its conditions, its loops. A line of a module that read the clock by another way
-would read the real one; ``unseen`` names such modules, and a test keeps the list empty.
+goes on. So an hour without work takes no time, and the product is tried as it is: its pool with leader and spares, its
+conditions, its loops. A name that a module has imported from ``time`` or ``threading`` would be the real one: a test
+sees to it that there is none.
 
 Non-promises: two threads never run between the same two lines, so it finds no race of single lines, but every wait that
-nobody ends. Computing takes no time, but SWITCH_NS for each switch and READ_NS for each reading of a clock, so that a loop that never
-waits goes on and is seen: more than SPIN of both within a second of virtual time are a ``Spin``.
+nobody ends. Computing takes no time, but SWITCH_NS for each switch and READ_NS for each reading of a clock, so that a
+loop that never waits is seen: more than SPIN of both within a second of virtual time are a ``Spin``.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from unittest import mock
 from celery_wheel import Celery
 from celery_wheel import beat as beat_module
 from celery_wheel.engine import runner
+from celery_wheel.producer.rescue.received_message import ReceivedMessage
 from celery_wheel.requests import process_store
 from celery_wheel.scheduler import service
-from celery_wheel.producer.rescue.received_message import ReceivedMessage
 from celery_wheel.worker.reporter import Reporter
 from tests.kit.holder import message
 from tests.simulation.rendering import Renderer

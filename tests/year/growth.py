@@ -2,13 +2,14 @@
 
 ::
 
-    scheduler ─► __dict__, __slots__, items of containers, closures, bound methods, partials ─► sizes by path
-                 _service._runner.shards[]._failures             the items of a list, a dict or a set are one path
+    scheduler ─► attributes, slots, items, closures, methods, partials ─► sizes of containers by path
+                 _service._runner.shards[]._backoffs     the items of a list, a dict or a set are one path
 
-A container grows where it was larger at each of STEPS measurements one after the other, by LEAST in all: a queue that is
-full for a moment is no growth, and one more item a month for ever is.
+A container grows where it was larger at each of STEPS measurements one after the other, by LEAST in all: a queue that
+is full for a moment is no growth, and one more item a month for ever is.
 
-A deque with a bound does not grow. The walk leaves out: classes, modules and functions of others than the product, the year's own models, and Celery's app.
+A deque with a bound does not grow. The walk leaves out: classes, modules and functions of others than the product, the
+models of the year, and Celery's app.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -45,7 +47,7 @@ class Growth:
         found = []
         for path in sorted(paths):
             series = [one[path] for one in last]
-            if all(a < b for a, b in zip(series, series[1:], strict=False)) and series[-1] - series[0] >= LEAST:
+            if all(a < b for a, b in pairwise(series)) and series[-1] - series[0] >= LEAST:
                 found.append(f"{path}: {series}")
         return found
 
@@ -96,7 +98,7 @@ def parts(one: Any) -> list[tuple[str, Any]]:
     for cls in type(one).__mro__:
         for name in _slots(cls):
             if hasattr(one, name) and name not in ("__dict__", "__weakref__"):
-                found.append((f".{name}", getattr(one, name)))
+                found.append((f".{name}", getattr(one, name)))  # noqa: PERF401 - two conditions read better
     return found
 
 

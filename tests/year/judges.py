@@ -217,7 +217,9 @@ class Judge:
             if found is not None and f'"minute": "{minute}"' in found.definition.replace('":"', '": "'):
                 self._edit = None
             elif now_ms > max(since_ms, self._calm_ms) + allowed_ms:
-                raise year.violation(f"an entry was edited {(now_ms - since_ms) / 1_000} s ago, and is not in the store")
+                raise year.violation(
+                    f"an entry was edited {(now_ms - since_ms) / 1_000} s ago, and is not in the store"
+                )
 
     def _look_at_processes(self, now_ms: int) -> None:
         year, epoch = self._year, self._year.disk.shard(0).epoch

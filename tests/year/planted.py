@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
@@ -18,7 +18,7 @@ from celery_wheel.engine import runner
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.inbox_watch import InboxWatch
-from celery_wheel.engine.pool import Job, Pool, Wait
+from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.engine.round import Round, Signal
 from celery_wheel.engine.runner import ShardJobs
 from celery_wheel.engine.stats import Stats
@@ -152,7 +152,7 @@ def job_that_dies_silently() -> Iterator[dict[str, Any]]:
                 raise LookupError("simulated")
             yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
 
-    with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "_fail", lambda *_: None):
+    with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "_fail"):
         yield FORTNIGHT
 
 
@@ -269,14 +269,14 @@ def bell_that_stays_open() -> Iterator[dict[str, Any]]:
 @contextmanager
 def thread_for_each_takeover() -> Iterator[dict[str, Any]]:
     """The sources of a former holder are not stopped: a thread more for each takeover."""
-    with mock.patch.object(Sources, "stop", lambda self, timeout_s=5.0: None):
+    with mock.patch.object(Sources, "stop"):
         yield MONTH
 
 
 @contextmanager
 def threads_that_outlive_a_stop() -> Iterator[dict[str, Any]]:
     """The threads of a pool do not end with it."""
-    with mock.patch.object(Pool, "close", lambda self: None):
+    with mock.patch.object(Pool, "close"):
         yield MONTH
 
 
@@ -307,7 +307,7 @@ def standby_that_gives_up() -> Iterator[dict[str, Any]]:
 @contextmanager
 def history_that_is_never_forgotten() -> Iterator[dict[str, Any]]:
     """Housekeeping finds nothing to do."""
-    with mock.patch.object(Engine, "keep_house", lambda self: iter((Round.IDLE,))):
+    with mock.patch.object(Engine, "keep_house", side_effect=lambda: iter((Round.IDLE,))):
         yield {**FORTNIGHT, "month": 13}
 
 
@@ -333,10 +333,8 @@ def report_that_is_dropped() -> Iterator[dict[str, Any]]:
     def careless(self: Reporter, header: dict[str, Any]) -> None:
         with self._changed:
             self._kept.append(header)
-        try:
+        with suppress(BrokerError):
             self._forwarder.publish(publish(header))
-        except BrokerError:
-            pass
         self._kept.clear()
 
     with mock.patch.object(Reporter, "put", careless):
@@ -374,5 +372,8 @@ def source_that_ends_with_an_error() -> Iterator[dict[str, Any]]:
 PLANTED: list[Plant] = [
     value
     for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__module__", None) == __name__ and not name.startswith("_") and name != "Plant"
+    if callable(value)
+    and getattr(value, "__module__", None) == __name__
+    and not name.startswith("_")
+    and name != "Plant"
 ]

@@ -121,6 +121,9 @@ class Browse:
 
     def schedule_counts(self) -> None: ...
 
+    def server(self) -> None:
+        """No database server is asked about itself."""
+
 
 class YearStore(ModelStore):
     """The model store with what a whole scheduler needs of it."""

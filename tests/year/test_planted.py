@@ -12,8 +12,12 @@ from tests.year.world import Year
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_bug_of_age_is_found(plant: Plant) -> None:
-    with plant() as options, pytest.raises((Violation, Spin)):
+    with plant() as options, pytest.raises((Violation, Spin)) as found:
         Year(**options).run()
+    cause: BaseException | None = found.value
+    while cause is not None:  # the year itself, or the planted bug, is broken
+        assert not isinstance(cause, AttributeError | TypeError | NameError)
+        cause = cause.__cause__
 
 
 def test_at_least_twenty_bugs_are_planted() -> None:

@@ -9,16 +9,16 @@
                                                               answer, and QUIET_S of the same rounds have gone before
 
 A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
-idle rounds that would all have been the same, so what a leap leaves out is time, never a kind of event: each job goes on
-in the middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
+idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
+middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
 resolution: more rounds than any back-off has powers of two.
 
 Judges (``judges``, ``growth``)::
 
-    never early · everything that was due during an outage is dispatched within RECOVERY_S of its end, and at any other
-    time within TAKEOVER_S of a holder's end, else within LATE_S · what was cancelled is told within TOLD_S · no entry of
-    Beat misses a day · no process ends by an error · no line of the log more than once a minute for one cause · no
-    container that a scheduler reaches grows from month to month
+    never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
+    LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
+    EDIT_MS · no entry misses a day · no process ends · no shard changes hands without a cause · no line of the log
+    more than once a minute for one cause · no container that a scheduler reaches grows from month to month
 """
 
 from __future__ import annotations
@@ -234,7 +234,12 @@ class Year:
         return one.task_id
 
     def cancel(self, task_id: str) -> None:
-        command = {"task_ids": [task_id], "id": str(uuid.UUID(int=self.rng.getrandbits(128))), "reason": "", "actor": "a user"}
+        command = {
+            "task_ids": [task_id],
+            "id": str(uuid.UUID(int=self.rng.getrandbits(128))),
+            "reason": "",
+            "actor": "a user",
+        }
         self.disk_store().put_inboxes({0: [("cancel", json.dumps(command).encode())]})
         self.judge.cancelled(task_id)
 
@@ -287,4 +292,3 @@ ENTRIES: dict[str, Any] = {
     "leap day": {"task": "app.leap", "schedule": crontab(hour=9, minute=0, day_of_month=29, month_of_year=2)},
     "night": {"task": "app.night", "schedule": crontab(hour=2, minute=30)},
 }
-
