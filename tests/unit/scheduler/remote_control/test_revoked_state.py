@@ -125,3 +125,15 @@ def test_a_task_that_cannot_be_recorded_delays_itself_alone_and_is_tried_later(
 
 def test_a_broken_message_is_not_recorded_and_not_lost(app: Celery) -> None:
     assert RevokedState(app, "n", lambda: False)([cancelled(b"{no json"), cancelled(json_body(), row_id=2)]) == {2}
+
+
+def test_a_result_backend_that_is_away_fills_no_log(
+    app: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("simulated")
+
+    monkeypatch.setattr(app.backend, "mark_as_revoked", away)
+    record = RevokedState(app, "n", lambda: False)
+    assert record([cancelled(json_body(), row_id=number) for number in range(1, 30)]) == set()
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
