@@ -23,7 +23,6 @@ from celery_wheel.engine.round import Round, Signal
 from celery_wheel.engine.runner import ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
-from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.scheduler.rebalance import Balance
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
@@ -339,34 +338,6 @@ def report_that_is_dropped() -> Iterator[dict[str, Any]]:
 
     with mock.patch.object(Reporter, "put", careless):
         yield FORTNIGHT
-
-
-@contextmanager
-def offset_of_the_zone_that_is_kept() -> Iterator[dict[str, Any]]:
-    """The offset of a zone is read once."""
-    segment, first = WallClock.segment, dict[int, Any]()
-
-    def careless(self: WallClock, at_ms: int) -> Any:
-        return first.setdefault(id(self), segment(self, at_ms))
-
-    wall_clock.cache_clear()
-    with mock.patch.object(WallClock, "segment", careless):
-        yield SPRING
-
-
-@contextmanager
-def source_that_ends_with_an_error() -> Iterator[dict[str, Any]]:
-    """The thread of the sources ends at the first failure, and nobody is told."""
-    look = Sources.look
-
-    def careless(self: Sources) -> bool:
-        found = look(self)
-        if not found:
-            self._stop.set()
-        return found
-
-    with mock.patch.object(Sources, "look", careless):
-        yield {**SHORT, "also": [(3.6, 60, "broker", "refused")]}
 
 
 PLANTED: list[Plant] = [
