@@ -74,6 +74,7 @@ FIRST = (
     "tests/faults",
     "tests/integration/demo",
     "tests/simulation",
+    "tests/year",
     "tests/integration",
     "tests/browser",
     "tests/spark/test_cluster",

@@ -1,0 +1,202 @@
+"""The store, the broker and the result backend of a simulated year, as a process reaches them: with outages.
+
+::
+
+    Server.mode   up        every call is answered
+                  refused   each call fails at once, as where nobody listens
+                  silent    each call fails after SILENT_S, as where packets vanish
+                  full      calls that write fail, as on a full disk
+
+    Reached(what it is, server)     the same object through that line; a dead process reaches nothing any more
+
+The data are those of the simulation's models: what a process has written before it died stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit
+
+from celery_wheel.errors import BrokerError, StoreError
+from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
+from tests.kit.virtual_machine import Host, Machine
+from tests.simulation.model_redis import ModelRedis, RedisServer
+from tests.simulation.model_store import Disk, ModelStore
+
+UP, REFUSED, SILENT, FULL = "up", "refused", "silent", "full"
+
+#: As the time-outs of the edges, which are three to five seconds.
+SILENT_S = 4.0
+
+#: Calls that change the store.
+WRITES = {"acquire", "renew", "renew_all", "release", "register_scheduler", "unregister_scheduler", "apply", "forget"}
+WRITES |= {"put_inbox", "put_inboxes", "put_command", "put_commands", "withdraw", "expire"}
+
+#: They ask nobody.
+LOCAL = {"fences", "decode", "close", "leave", "bell", "is_replaced"}
+
+
+class Server:
+    def __init__(self, machine: Machine, name: str, error: Callable[[str], Exception]) -> None:
+        self.machine = machine
+        self.name = name
+        self.mode = UP
+        self.open: list[Host] = []  #: the hosts of the open connections
+        self._error = error
+
+    def gate(self, call: str = "") -> None:
+        """Let a call through, or fail as the server does now."""
+        if self.machine.host.is_dead:
+            raise GreenletExit
+        if self.mode == UP or call in LOCAL or (self.mode == FULL and call not in WRITES):
+            return
+        if self.mode == SILENT:
+            self.machine.time.sleep(SILENT_S)
+        raise self._error(f"the {self.name} is {self.mode} (simulated)")
+
+
+class Reached:
+    """An object as a process reaches it through a server's line."""
+
+    def __init__(self, target: Any, server: Server) -> None:
+        self._target = target
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+        gate = self._server.gate
+
+        def call(*args: Any, **options: Any) -> Any:
+            gate(name)
+            return value(*args, **options)
+
+        self.__dict__[name] = call
+        return call
+
+
+class YearBell:
+    """Rings when the inbox gets an item."""
+
+    tells = True
+
+    def __init__(self, store: YearStore) -> None:
+        self._bells = store.year_disk.bells
+        self.host = store.year_disk.machine.host
+        self._rung = store.year_disk.machine.threading.Event()
+        self._bells.append(self)
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def wait(self, most_s: float) -> None:
+        self._rung.wait(most_s)
+        self._rung.clear()
+
+    def close(self) -> None:
+        if self in self._bells:
+            self._bells.remove(self)
+
+
+class YearDisk(Disk):
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(lambda: machine.now_ms)
+        self.machine = machine
+        self.bells: list[YearBell] = []
+
+
+class Browse:
+    """The part of a store's port ``Browse`` that the sources read."""
+
+    def __init__(self, disk: YearDisk) -> None:
+        self._disk = disk
+
+    def schedules(self, criteria: ScheduleCriteria, after: str | None = "", limit: int = 1_000) -> SchedulePage:
+        found = [one for data in self._disk.shards.values() for one in data.schedules.values()]
+        return SchedulePage(sorted((one for one in found if one.source == criteria.source), key=lambda o: o.name), None)
+
+    def schedule_counts(self) -> None: ...
+
+    def server(self) -> None:
+        """No database server is asked about itself."""
+
+
+class YearStore(ModelStore):
+    """The model store with what a whole scheduler needs of it."""
+
+    name = "the year's store"
+
+    def __init__(self, disk: YearDisk) -> None:
+        super().__init__(disk)
+        self.year_disk = disk
+
+    @property
+    def shards(self) -> int:
+        return len(self.disk.shards)
+
+    def is_replaced(self) -> bool:
+        return False
+
+    def is_as_opened(self) -> bool:
+        return True
+
+    def bell(self) -> YearBell:  # type: ignore[override]
+        return YearBell(self)
+
+    def put_inboxes(self, items: Any) -> None:
+        super().put_inboxes(items)
+        for bell in self.year_disk.bells:
+            bell.ring()
+
+
+class StoreLine(Reached):
+    """A process's connection to the store."""
+
+    def __init__(self, disk: YearDisk, server: Server) -> None:
+        super().__init__(YearStore(disk), server)
+        self._host = server.machine.host
+        server.open.append(self._host)
+        self.browse = Reached(Browse(disk), server)
+
+    def close(self) -> None:
+        if self._host in self._server.open:
+            self._server.open.remove(self._host)
+        if not self._server.machine.host.is_dead:
+            self._target.close()
+
+
+class BrokerServer(RedisServer):
+    def __init__(self, machine: Machine, line: Server) -> None:
+        super().__init__()
+        self.line = line
+        self.changed = machine.threading.Condition()
+
+    def send(self, message: Message | Unreadable) -> None:
+        self.keys.wheel.append(message)
+        self.changed.notify_all()
+
+
+class YearRedis(ModelRedis):
+    """The model of the edge of Redis; it waits for a message, until the connection breaks."""
+
+    server: BrokerServer
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        with self.server.changed:
+            self.server.changed.wait_for(
+                lambda: self.server.keys.wheel or self.server.line.mode == REFUSED, timeout_ms / 1_000
+            )
+        self.server.line.gate()
+        return bool(self.server.keys.wheel)
+
+
+def store_server(machine: Machine) -> Server:
+    return Server(machine, "store", StoreError)
+
+
+def broker_server(machine: Machine) -> Server:
+    return Server(machine, "broker", BrokerError)

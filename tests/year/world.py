@@ -1,0 +1,294 @@
+"""A year of the whole scheduler process in a minute: its shell in virtual time, and the judges.
+
+::
+
+    script ─► sends, cancels, outages, takeovers, steps of the clock …          one list of instants, from the seed
+       │
+    Year ──► at full resolution around each of them          every round of every job, every wait, every back-off
+       └───► leaps over the rest                              nothing is pending within LEAD_MS, nobody waits for an
+                                                              answer, and QUIET_S of the same rounds have gone before
+
+A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
+idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
+middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
+resolution: more rounds than any back-off has powers of two.
+
+Judges (``judges``, ``growth``)::
+
+    never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
+    LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
+    EDIT_MS · no entry misses a day · no process ends · no shard changes hands without a cause · no line of the log
+    more than once a minute for one cause · no container that a scheduler reaches grows from month to month
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.schedules import crontab
+
+from celery_wheel.store.model import STOPPED, Row
+from tests.kit.holder import message
+from tests.kit.virtual_machine import Machine
+from tests.year.beats import Beat, Worker, make_app, servers_instead
+from tests.year.growth import Growth
+from tests.year.judges import Judge, LogJudge, Violation
+from tests.year.script import Script
+from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
+
+#: A Friday; the year has 29 February 2028, and both changes of Berlin's clocks.
+START = datetime(2027, 11, 5, tzinfo=UTC)
+DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
+
+#: Full resolution before a leap, and before the next instant of interest.
+QUIET_S = 12.0
+LEAD_MS = 4_000
+#: A shorter leap is none.
+LEAST_LEAP_MS = 20_000
+
+#: An outage of at least DEEP_MS runs at full resolution for its first DEEP_S.
+DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
+
+#: A year, with its leap day.
+DAYS = 366
+
+STEP_NS = 1_000_000_000
+
+
+class BackendAway(Exception):
+    """The result backend does not answer."""
+
+
+class Year:
+    """A year, or a part of one.
+
+    Args:
+        start: its first day.
+        deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
+        month: days between two measurements of all containers.
+        also: outages beside those of the seed: the day, seconds, server, mode.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        days: int = DAYS,
+        *,
+        start: datetime = START,
+        deep_s: float = DEEP_S,
+        month: int = 30,
+        also: Sequence[tuple[float, float, str, str]] = (),
+    ) -> None:
+        self.also = also
+        self.found: Violation | None = None
+        self.seed, self.days, self.deep_s, self.month = seed, days, deep_s, month
+        self.rng = random.Random(seed)
+        self.start_ms = int(start.timestamp() * 1_000)
+        self.machine = machine = Machine(self.start_ms)
+        self.end_ms = self.start_ms + days * DAY_MS
+        self.store_line, self.broker_line = store_server(machine), broker_server(machine)
+        self.backend_line = Server(machine, "result backend", BackendAway)
+        self.disk = YearDisk(machine)
+        self.disk.shard(0)
+        self.broker = BrokerServer(machine, self.broker_line)
+        self.overlapped: list[str] = []
+        self.revoked: set[str] = set()
+        self.tokens = itertools.count(1)
+        self.app = make_app(self, ENTRIES)
+        self.log = LogJudge(machine)
+        self.judge = Judge(self)
+        self.growth = Growth()
+        self.beats: list[Beat] = []
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []  #: monotonic instants of the world's own
+        self._serial = itertools.count()
+        self._busy_s = 0.0  #: monotonic: the last event
+        self.deep_until_s = 0.0
+        self.leaps = self.leapt_ms = 0
+        self.sent = 0
+
+    # -- running -----------------------------------------------------------------------------------------
+
+    def run(self) -> Year:
+        with ExitStack() as stack:
+            stack.enter_context(self.log)
+            stack.enter_context(servers_instead(self))
+            stack.enter_context(self.machine.installed())
+            self.worker = Worker(self)
+            self.beats = [Beat(self, "a"), Beat(self, "b")]
+            self.advance(10)
+            for at_ms, _, act in Script(self).events():
+                self.go_to(at_ms)
+                act()
+                self.touched()
+            self.go_to(self.end_ms)
+            self.judge.at_the_end()
+        return self
+
+    def touched(self) -> None:
+        """Something has happened: the next seconds run at full resolution."""
+        self._busy_s = self.machine.now_s
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        at_ns = self.machine.now_ns + round(seconds * 1e9)
+        bisect.insort(self._agenda, (at_ns, next(self._serial), act))
+
+    def after_death(self, beat: Beat) -> None:
+        """Remove what the servers keep for a process: its connections are closed by the kernel."""
+        self.disk.bells[:] = [one for one in self.disk.bells if one.host is not beat.host]
+        self.store_line.open[:] = [one for one in self.store_line.open if one is not beat.host]
+
+    def advance(self, seconds: float) -> None:
+        until_ns = self.machine.now_ns + round(seconds * 1e9)
+        while self.machine.now_ns < until_ns:
+            step_ns = min(until_ns, self.machine.now_ns + STEP_NS)
+            if self._agenda and self._agenda[0][0] <= step_ns:
+                at_ns, _, act = self._agenda.pop(0)
+                self.machine.run_until(at_ns)
+                act()
+                self.touched()
+                continue
+            self.machine.run_until(step_ns)
+            self._look()
+
+    def go_to(self, at_ms: int) -> None:
+        while (left_ms := at_ms - self.machine.now_ms) > 0:
+            if self.machine.now_s - self._busy_s >= QUIET_S and self.machine.now_s >= self.deep_until_s:
+                self._leap(at_ms)
+                left_ms = at_ms - self.machine.now_ms
+            self.advance(min(1.0, max(0.001, left_ms / 1_000)))
+
+    def _leap(self, at_ms: int) -> None:
+        now_ms = self.machine.now_ms
+        if self._agenda or self.judge.is_waiting() or (self.is_up and self._has_due(now_ms)):
+            return
+        self.judge.before_a_leap()
+        next_ms = min(at_ms, *self._interesting(now_ms))
+        ms = next_ms - LEAD_MS - now_ms
+        if ms < LEAST_LEAP_MS:
+            return
+        self.machine.leap(ms)
+        self.leaps, self.leapt_ms = self.leaps + 1, self.leapt_ms + ms
+        for data in self.disk.shards.values():
+            if data.lease_until_ms > now_ms:
+                data.lease_until_ms += ms
+        for name in self.disk.schedulers:
+            self.disk.schedulers[name] += ms
+        for beat in self.beats:
+            for engine in beat.engines:
+                engine.clock._offset_ms += ms
+                if engine.clock._readings is not None:
+                    engine.clock._readings._last = None
+
+    def _has_due(self, now_ms: int) -> bool:
+        """Whether a row is due, and not dispatched yet."""
+        for data in self.disk.shards.values():
+            for lane, order in data.order.items():
+                n = bisect.bisect_right(order, (now_ms, 2**63, 0))
+                if lane != STOPPED and n and not self.judge.has_pushed(order[n - 1][2]):
+                    return True
+        return False
+
+    def _interesting(self, now_ms: int) -> list[int]:
+        """Return the next instants at which something is due."""
+        found = [self.end_ms]
+        for data in self.disk.shards.values():
+            for lane, order in data.order.items():
+                if lane == STOPPED:
+                    continue
+                n = bisect.bisect_right(order, (now_ms, 2**63, 0))
+                found += [due_ms for due_ms, *_ in order[n : n + 1]]
+            found += [
+                one.next_ms for one in data.schedules.values() if one.next_ms is not None and one.next_ms > now_ms
+            ]
+        return found
+
+    def _look(self) -> None:
+        if self.found is not None:
+            raise self.found
+        if self.machine.failures:
+            raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
+        self.judge.look()
+        self.log.check()
+
+    def violation(self, what: str) -> Violation:
+        at = datetime.fromtimestamp(self.machine.now_ms / 1_000, UTC)
+        return Violation(f"seed {self.seed}, {at:%Y-%m-%d %H:%M:%S}: {what}\n  " + "\n  ".join(self.log.last))
+
+    # -- users -------------------------------------------------------------------------------------------
+
+    def send(self, in_ms: int, **parts: Any) -> str:
+        """Send a task; returns its id."""
+        self.sent += 1
+        now_ms = self.machine.now_ms
+        one = message(eta_ms=now_ms + in_ms, created_ms=now_ms, **parts)
+        self.judge.sent(one.envelope_id, one.task_id, one.eta_ms)
+        self.broker.send(one)
+        return one.task_id
+
+    def cancel(self, task_id: str) -> None:
+        command = {
+            "task_ids": [task_id],
+            "id": str(uuid.UUID(int=self.rng.getrandbits(128))),
+            "reason": "",
+            "actor": "a user",
+        }
+        self.disk_store().put_inboxes({0: [("cancel", json.dumps(command).encode())]})
+        self.judge.cancelled(task_id)
+
+    def edit(self, minute: int) -> None:
+        """Edit an entry of Beat in the process that follows them, and for those to come."""
+        holder = self.holder()
+        if holder is None:
+            return
+        entry = {"task": "app.edited", "schedule": crontab(minute=minute, hour=1, day_of_month=31, month_of_year=12)}
+        self.app.conf.beat_schedule = {**self.app.conf.beat_schedule, "edited": entry}
+        holder.scheduler.schedule["edited"] = holder.scheduler._maybe_entry("edited", dict(entry))
+        self.judge.edited(minute)
+
+    def disk_store(self) -> Any:
+        return YearStore(self.disk)
+
+    def pushed(self, row: Row, now_ms: int) -> None:
+        self.touched()
+        try:
+            self.judge.pushed(row)
+        except Violation as found:  # in a thread of the product, which catches it
+            self.found = self.found or found
+        for ids in self.broker.keys.queues.values():
+            ids.clear()
+
+    # -- faults ------------------------------------------------------------------------------------------
+
+    def cut(self, server: Server, mode: str, for_ms: int) -> None:
+        server.mode = mode
+        self.judge.trouble(f"{server.name} {mode}")
+        self.broker.changed.notify_all()
+        if for_ms >= DEEP_MS:
+            self.deep_until_s = self.machine.now_s + self.deep_s
+
+    def mend(self, server: Server) -> None:
+        server.mode = UP
+        self.judge.trouble_over(server.name)
+
+    @property
+    def is_up(self) -> bool:
+        return all(one.mode == UP for one in (self.store_line, self.broker_line))
+
+    def holder(self) -> Beat | None:
+        return next((beat for beat in self.beats if beat.holds and not beat.host.is_frozen), None)
+
+
+#: Periodic entries of Beat.
+ENTRIES: dict[str, Any] = {
+    "noon": {"task": "app.noon", "schedule": crontab(hour=12, minute=0)},
+    "leap day": {"task": "app.leap", "schedule": crontab(hour=9, minute=0, day_of_month=29, month_of_year=2)},
+    "night": {"task": "app.night", "schedule": crontab(hour=2, minute=30)},
+}
