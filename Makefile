@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench clean
+.PHONY: help venv services redis java test test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -142,6 +142,12 @@ dist:  ## build the sdist and the wheel, check them, and write their bill of mat
 
 bench: $(VENV)/.installed-test  ## run the benchmarks; BENCH="herd size" ROWS=100000 STORE=PostgreSQL: of these, smaller, on that
 	$(WITH_VENV) $(VENV)/bin/python -m tests.benchmarks $(BENCH) $(if $(ROWS),--rows $(ROWS)) $(if $(STORE),--store $(STORE))
+
+# The folder of PostgreSQL's data has to be one that its user may reach, where make runs as root.
+soak: $(VENV)/.installed-test services  ## run for hours under faults: HOURS=2 (or MINUTES=10) KEEP=folder PAIR=postgresql-redis OUTAGE=35 OF=broker RATE=300 SEED=7
+	$(WITH_VENV) exec $(VENV)/bin/python -m tests.soak --hours $(or $(HOURS),2) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(KEEP),--keep $(KEEP)) $(if $(PAIR),--pair $(PAIR)) $(if $(OUTAGE),--outage $(OUTAGE)) $(if $(OF),--of $(OF)) \
+	  $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
 
 clean:  ## remove the files that the other targets made
 	rm -rf $(VENV) .nox .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

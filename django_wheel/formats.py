@@ -67,6 +67,7 @@ SCHEDULE_STATES = {
     "active": gettext_lazy("active"),
     "paused": gettext_lazy("paused"),
     "broken": gettext_lazy("broken"),
+    "failing": gettext_lazy("failing"),
     "ended": gettext_lazy("ended"),
     "base": gettext_lazy("run by Beat"),
 }

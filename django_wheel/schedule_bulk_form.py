@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import patched, to_text
-from celery_wheel.requests.schedules.definitions import patch_of
+from celery_wheel.requests.schedules.definitions import in_arguments, patch_of
 from django_wheel.fields_of_time import DurationMsField
 from django_wheel.forms import ScheduleReasonForm
 from django_wheel.schedule_form import (
@@ -28,6 +28,7 @@ from django_wheel.schedule_form import (
     JITTER_BY_CHOICES,
     OVERLAP_CHOICES,
     ScheduleForm,
+    labelled,
 )
 
 #: A definition without any of the values that the form changes.
@@ -101,6 +102,6 @@ class BulkChangeForm(ScheduleReasonForm):
             to_text(patched(_EXAMPLE, patch_of(None, changes)))
         except (ValueError, RecurrenceError) as error:
             text = str(error).removeprefix("recurrence: ").removeprefix("options.")
-            name = text.partition(" ")[0]
-            found = "catch_up_window" if name == "catch_up_ms" else name.removesuffix("_ms")
-            self.add_error(found if found in self.fields else None, text)
+            argument = in_arguments(text).partition(" ")[0]
+            field = argument if argument in self.fields else None
+            self.add_error(field, labelled(self, field, text))

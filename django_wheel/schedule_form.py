@@ -269,7 +269,13 @@ class ScheduleForm(ScheduleReasonForm):
             found_path = _PATH(str(error))
             field = field_of(found_path[1], kind) if found_path else None
             text = str(error).removeprefix("recurrence: ").removeprefix("spec.")
-            self.add_error(field, self.mask.text(text))
+            self.add_error(field, self.mask.text(labelled(self, field, text)))
+
+
+def labelled(form: forms.Form, field: str | None, text: str) -> str:
+    """Return an error with the label of its field in place of a name that the form does not show, like jitter_ms."""
+    name, space, rest = text.partition(" ")
+    return f"{form.fields[field].label}{space}{rest}" if field and name.endswith("_ms") else text
 
 
 def _json(text: str) -> Any:

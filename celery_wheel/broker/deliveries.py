@@ -170,10 +170,6 @@ class DeliveryBroker(ABC):
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         return shard in self._shards and self._shards[shard].trim(cast(Token, token))
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        """Return None: a thread that waited here would hold the connection that ``trim`` and ``leave`` need."""
-        return None
-
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)
 

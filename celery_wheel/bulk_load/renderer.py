@@ -110,11 +110,20 @@ class Renderer:
         return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id, size)
 
     def is_outage(self, error: Exception) -> bool:
-        """Whether a row failed because the broker or the result backend did not answer."""
-        return isinstance(error, (OSError, OperationalError, *getattr(self._app.backend, "connection_errors", ())))
+        """Whether a row failed because the broker or the result backend did not answer.
+
+        An OSError about a file is none: a router, a serializer or a task class of the project has raised it.
+        """
+        if isinstance(error, (OperationalError, *getattr(self._app.backend, "connection_errors", ()))):
+            return not _is_about_a_file(error)
+        return isinstance(error, OSError) and not _is_about_a_file(error)
 
     def close(self) -> None:
         self.sampler.close()
+
+
+def _is_about_a_file(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.filename is not None
 
 
 def _is_text(text: str | None) -> bool:

@@ -73,7 +73,12 @@ def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
 
 
 def _schedule_facts(counts: ScheduleCounts, broken: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
-    parts = ((counts.paused, "paused"), (counts.broken, "broken"), (counts.with_base, "run by Beat"))
+    parts = (
+        (counts.paused, "paused"),
+        (counts.broken, "broken"),
+        (counts.failing, "failing"),
+        (counts.with_base, "run by Beat"),
+    )
     found = ", ".join(f"{count:,} {state}" for count, state in parts if count)
     yield "number", f"{counts.total:,}" + (f", of which {found}" if found else "")
     yield "next", "-" if counts.next_ms is None else format_utc(counts.next_ms)

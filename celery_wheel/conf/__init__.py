@@ -156,7 +156,8 @@ class Conf:
     poll_interval_ms = Setting(
         0.05,
         seconds(1),
-        "The seconds between two looks at a wheel queue that is not in Redis, and at an inbox whose store cannot tell.",
+        "The seconds between two looks at a wheel queue of which the broker does not tell (any but Redis and "
+        "RabbitMQ), and at an inbox of which the store does not tell.",
     )
     on_broker_rollback = Setting(
         "replay",

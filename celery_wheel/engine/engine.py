@@ -63,12 +63,9 @@ from celery_wheel.errors import (
     StoreError,
 )
 from celery_wheel.store.ports import Renewal, Store
-from celery_wheel.timing import Clock
+from celery_wheel.timing import Clock, RetryLog
 
 logger = logging.getLogger(__name__)
-
-#: An engine logs repeated errors as a warning at most this often.
-WARNING_INTERVAL_MS = 60_000
 
 
 class Engine:
@@ -96,7 +93,7 @@ class Engine:
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
-        self._quiet_until_ms = clock.monotonic_ms()
+        self._log = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         delivery = delivery_to(broker, self.clock)
@@ -241,12 +238,7 @@ class Engine:
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
-        """Log an error: as a warning at most once a minute, else for debugging."""
-        now_ms = self._ctx.clock.monotonic_ms()
-        level = logging.DEBUG if now_ms < self._quiet_until_ms else logging.WARNING
-        if level == logging.WARNING:
-            self._quiet_until_ms = now_ms + WARNING_INTERVAL_MS
-        logger.log(level, "%s", error, extra={"action": action, "shard": self.shard})
+        self._log.write(logging.WARNING, action, "%s", error, extra={"action": action, "shard": self.shard})
 
     def _end(self, state: ShardState | None, reason: str) -> None:
         """End a state whose memory is in doubt. Several threads may find the doubt; the first logs it as an error."""

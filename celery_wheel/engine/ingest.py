@@ -168,8 +168,10 @@ def _peek(ctx: Context) -> Peeked:
     try:
         peeked = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
     finally:
-        is_empty = peeked is not None and not peeked.arrivals
-        (ctx.queue.emptied if is_empty else ctx.queue.arrived).set()
+        if peeked is None or peeked.arrivals:
+            ctx.queue.arrived.set()
+        elif ctx.broker.can_wait:
+            ctx.queue.emptied.set()
     return peeked
 
 

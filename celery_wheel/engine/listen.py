@@ -5,11 +5,11 @@
     ingest    peek: the queue is empty ──► sleeps, and looks at the inbox every ``poll_ms``       peek, accept, trim …
                         │ emptied                                                                ▲
     listen              └────────────────► a call that the broker answers when a message comes ──┘ arrived
-                                           or after LISTEN_MS: then ingest peeks once
+                                           or after LISTEN_MS: then listen calls again
 
 Ingest leaves a peek out only while that call is open and has found nothing, and no command waits in the inbox: a
-command's answer needs a peek after the command. A broker that cannot wait, or does not answer, is peeked every
-``poll_ms``.
+command's answer needs a peek after the command. A broker that does not answer is peeked every ``poll_ms``. So is a
+broker that cannot wait, and there listen has no round.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ LISTEN_MS = 2_000
 
 
 def listen(ctx: Context, state: ShardState) -> RoundSteps:
-    """Wait for a message by one call to the broker, if the last peek has found the queue empty."""
+    """Wait for a message by one call to the broker; the round is busy where the wait is to go on."""
+    if not ctx.broker.can_wait:
+        yield Round.IDLE
+        return
     watch = ctx.queue
-    watch.is_open = True
+    watch.is_open = must_peek = True
     try:
         yield "listens"
-        found = ctx.broker.await_message(ctx.shard, LISTEN_MS)
+        must_peek = ctx.broker.await_message(ctx.shard, LISTEN_MS) or not ctx.broker.can_wait
     finally:
         watch.is_open = False
-    if found:
-        watch.arrived.set()
-    yield Round.FAILED if found is None else Round.IDLE
+        if must_peek:  # also after an error: ingest has left out its peeks, and sleeps
+            watch.arrived.set()
+    yield Round.IDLE if must_peek else Round.BUSY

@@ -13,17 +13,28 @@ Where the system gives no more threads, jobs wait for those that there are.
 Waking a thread of an idle process costs 100 to 200 µs, many times the work that it then finds. So waits of GRID_S and
 more end together, on a grid, and one thread runs these jobs one after the other. Where it makes no progress for
 GRACE_S, another thread goes on beside it.
+
+No job vanishes::
+
+    raises             the error is kept as ``failure``, and no job begins any more: the owner ends the process
+    hangs              ``stuck`` names it after HANGS_S without a step
+    gets no thread     ``stuck`` names it HANGS_S after its instant
+    is never woken     no wait is longer than IDLE_S: a wake that is lost costs a minute
+
+A process that was stopped, or got no CPU, judges no job by that time: two looks of ``stuck`` are SEEN_S apart at most.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 #: Waits of at least this long end on multiples of it, up to GRID_S before their time and never after it.
@@ -37,6 +48,17 @@ LONGEST_S = 3_600.0
 
 SPARES = 2
 
+#: The longest wait of a job, whatever it asks for.
+IDLE_S = 60.0
+
+#: Seconds without a step after which a job is stuck. A call to a broker or a store that is not answered ends before.
+HANGS_S = 12.0
+
+#: ``stuck`` looks at the jobs at most every LOOK_S, and counts at most SEEN_S between two looks.
+LOOK_S, SEEN_S = 0.4, 1.0
+
+logger = logging.getLogger(__name__)
+
 
 class Wait(NamedTuple):
     """How many seconds a job waits until it runs again: ``most_s``; where it is woken, at least ``least_s``."""
@@ -45,15 +67,35 @@ class Wait(NamedTuple):
     most_s: float = math.inf
 
 
+class Stuck(NamedTuple):
+    """A job that makes no progress."""
+
+    job: str
+    seconds: int
+    runs: bool  #: whether it is within a run; else it is due, and no thread takes it
+
+    def __str__(self) -> str:
+        state = "has hung in one call" if self.runs else "is due and has had no thread"
+        return f"the job {self.job} {state} for {self.seconds} s"
+
+
 class Job:
     """A function that a pool runs again and again, never twice at the same time."""
 
-    def __init__(self, pool: Pool, run: Callable[[], Wait]) -> None:
+    def __init__(self, pool: Pool, run: Callable[[], Wait], name: str, hangs_s: float) -> None:
         self._pool = pool
         self.run = run
+        self.name = name
+        self.hangs_s = hangs_s
+        self.steps = 0  #: of its progress; any value but the former one is progress
+        self.seen_steps, self.seen_s = 0, 0.0  #: when ``stuck`` saw the last progress, in seconds that it counted
         self.at_s = math.inf  #: the instant of its next run
         self.not_before_s = 0.0
         self.is_running = self.is_woken = self.is_over = False
+
+    def step(self) -> None:
+        """Note progress: a run of several calls does so between two of them."""
+        self.steps += 1
 
     def wake(self) -> None:
         """Run it soon; once more where it is running."""
@@ -79,28 +121,66 @@ class Pool:
         self._due: deque[Job] = deque()
         self._gridded: deque[Job] = deque()  #: due as well, on the grid
         self._taken_s = 0.0  #: when a job of the grid was last taken
-        self._origin_s = time.monotonic()
+        self._jobs: list[Job] = []
+        self._origin_s = self._looked_s = self.now_s()
+        self._seen_s = 0.0  #: seconds that ``stuck`` has counted
+        self._stuck: list[Stuck] = []
+        self.failure: tuple[str, BaseException] | None = None  #: the first job that raised, by name, and its error
         self._leads = self._closed = False
         self._until_s = math.inf  #: the leader waits until then
         self._promoted = 0  #: threads that are about to lead
         self._threads = self._spares = 0
+        self._job_of_thread = threading.local()  #: ``name``: of the last job that the thread began
 
-    def job(self, run: Callable[[], Wait]) -> Job:
-        return Job(self, run)
+    @staticmethod
+    def now_s() -> float:
+        """Return the pool's time, in seconds; jobs that measure or wait read no other clock."""
+        return time.monotonic()
+
+    def job(self, run: Callable[[], Wait], name: str, *, hangs_s: float = HANGS_S) -> Job:
+        """Return a new job, which first runs when it is woken.
+
+        Args:
+            name: for people, such as "ingest of shard 3".
+            hangs_s: seconds without a step after which it is stuck.
+        """
+        job = Job(self, run, name, hangs_s)
+        with self._lock:
+            job.seen_s = self._seen_s
+            self._jobs = [one for one in self._jobs if not one.is_over] + [job]
+        return job
+
+    def stuck(self) -> list[Stuck]:
+        """Return the jobs that make no progress. To be called every second or more often; any thread may do so."""
+        with self._lock:
+            now_s = self.now_s()
+            if now_s >= self._looked_s + LOOK_S:
+                self._seen_s += min(now_s - self._looked_s, SEEN_S)
+                self._looked_s = now_s
+                self._stuck = [one for job in self._jobs if (one := self._look(job, now_s)) is not None]
+                if self._stuck and not self._leads:  # the system may have threads again
+                    with suppress(RuntimeError):
+                        self._promote()
+            return self._stuck
+
+    def _look(self, job: Job, now_s: float) -> Stuck | None:
+        is_expected = not job.is_over and (job.is_running or job.at_s <= now_s)
+        if not is_expected or job.steps != job.seen_steps:
+            job.seen_steps, job.seen_s = job.steps, self._seen_s
+        seconds = self._seen_s - job.seen_s
+        return Stuck(job.name, round(seconds), job.is_running) if seconds >= job.hangs_s else None
 
     def close(self) -> None:
         """Let the threads end with their jobs; no further job begins."""
         with self._lock:
-            self._closed = True
-            self._instant.notify_all()
-            self._follow.notify_all()
+            self._end()
 
     def wake(self, job: Job) -> None:
         with self._lock:
             if job.is_running:
                 job.is_woken = True
             elif job.at_s > job.not_before_s:
-                self._schedule(job, max(job.not_before_s, time.monotonic()))
+                self._schedule(job, max(job.not_before_s, self.now_s()))
                 if self._leads:
                     self._instant.notify()
                 else:
@@ -108,9 +188,14 @@ class Pool:
 
     def join(self, job: Job, until_s: float) -> bool:
         with self._lock:
-            return self._ended.wait_for(lambda: not job.is_running, max(0.0, until_s - time.monotonic()))
+            return self._ended.wait_for(lambda: not job.is_running, max(0.0, until_s - self.now_s()))
 
     # -- under the lock ------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._closed = True
+        self._instant.notify_all()
+        self._follow.notify_all()
 
     def _schedule(self, job: Job, at_s: float, *, on_grid: bool = False) -> None:
         job.at_s = at_s
@@ -118,17 +203,19 @@ class Pool:
             heapq.heappush(self._timers, (at_s, next(self._serial), on_grid, job))
 
     def _reschedule(self, job: Job, wait: Wait) -> None:
-        now_s = time.monotonic()
+        now_s = self.now_s()
         job.is_running = False
+        job.step()
         self._ended.notify_all()
         job.not_before_s = now_s + wait.least_s
-        wait_s = wait.least_s if job.is_woken else max(wait)
+        wait_s = wait.least_s if job.is_woken else min(max(wait), max(wait.least_s, IDLE_S))
         job.is_woken = False
         at_s, on_grid = now_s + wait_s, GRID_S <= wait_s < math.inf
         if on_grid:
             at_s -= (at_s - self._origin_s) % GRID_S
         self._schedule(job, at_s, on_grid=on_grid)
-        if self._leads and at_s < self._until_s:  # the leader went to wait while the job ran
+        # The leader went to wait while the job ran. A job that is due at once is taken by this thread.
+        if self._leads and now_s < at_s < self._until_s:
             self._instant.notify()
 
     def _collect(self, now_s: float) -> None:
@@ -145,7 +232,7 @@ class Pool:
         Args:
             goes_on: the thread comes from another job, and takes a job of the grid without GRACE_S.
         """
-        now_s = time.monotonic()
+        now_s = self.now_s()
         self._collect(now_s)
         while self._due or (self._gridded and (goes_on or now_s >= self._taken_s + GRACE_S)):
             if self._due:
@@ -157,6 +244,8 @@ class Pool:
             job.is_running, job.at_s = True, math.inf
             if not self._leads:
                 self._promote()
+            elif self._due:  # not behind the call of this one
+                self._instant.notify()
             return job
         return None
 
@@ -177,13 +266,18 @@ class Pool:
     # -- the threads -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with self._lock:
-            self._promoted = 0
-            self._threads += 1
-            try:
-                self._serve()
-            finally:
-                self._threads -= 1
+        job = self._job_of_thread
+        job.name = "of the pool itself"
+        try:
+            with self._lock:
+                self._promoted = 0
+                self._threads += 1
+                try:
+                    self._serve()
+                finally:
+                    self._threads -= 1
+        except BaseException as error:  # SystemExit too, by which Python ends a thread silently
+            self._fail(job.name, error)
 
     def _serve(self) -> None:
         goes_on = False
@@ -206,16 +300,28 @@ class Pool:
     def _run(self, job: Job) -> None:
         self._lock.release()
         wait = Wait()
+        self._job_of_thread.name = job.name
         try:
             wait = job.run()
         finally:
             self._lock.acquire()
             self._reschedule(job, wait)
 
+    def _fail(self, name: str, error: BaseException) -> None:
+        logger.error(
+            "the job %s died; no job begins any more, and the scheduler ends",
+            name,
+            exc_info=error,
+            extra={"action": "job_died", "job": name},
+        )
+        with self._lock:
+            self.failure = self.failure or (name, error)
+            self._end()
+
     def _lead(self) -> None:
         at_s = self._timers[0][0] if self._timers else math.inf
         if self._gridded:
             at_s = min(at_s, self._taken_s + GRACE_S)
         self._leads, self._until_s = True, at_s
-        self._instant.wait(min(LONGEST_S, max(0.0, at_s - time.monotonic())))
+        self._instant.wait(min(LONGEST_S, max(0.0, at_s - self.now_s())))
         self._leads = False

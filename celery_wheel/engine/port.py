@@ -146,10 +146,18 @@ class WheelQueue(Protocol):
         is down; it raises nothing.
         """
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+    @property
+    def can_wait(self) -> bool:
+        """Whether the broker tells of messages; the wheel queue of any other broker is polled.
+
+        Some servers show only by their answer to the first ``await_message`` after an adoption that they cannot.
+        """
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Wait until the wheel queue has a message, at most ``timeout_ms``; returns whether it has one.
 
-        The message stays where it is. The result is None, at once, where the broker cannot wait.
+        The message stays where it is, and no other call waits for this one. The result is False, at once, where the
+        broker cannot wait and where the shard is not adopted.
         """
 
     def depth(self, shard: int) -> int:

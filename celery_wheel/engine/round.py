@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,6 +28,9 @@ from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError, Fenced, StoreError
 from celery_wheel.store.model import Row, TaskRow
 from celery_wheel.store.ports import Renewal, Store
+from celery_wheel.timing import RetryLog
+
+logger = logging.getLogger(__name__)
 
 
 class LeaseCall(NamedTuple):
@@ -52,10 +56,11 @@ Steps = Iterator[str]
 RoundSteps = Iterator[str | Round]
 
 
-def run_round(steps: RoundSteps) -> Round:
+def run_round(steps: RoundSteps, on_step: Callable[[], None] = lambda: None) -> Round:
     """Run a round to its end; returns how it ended. The simulation steps through rounds by itself."""
     result = Round.IDLE
     for step in steps:
+        on_step()
         if isinstance(step, Round):
             result = step
     return result
@@ -95,7 +100,7 @@ class QueueWatch:
     """Whether the wheel queue may have messages, as far as ``listen`` and ``ingest`` know."""
 
     arrived: Signal = field(default_factory=Signal)  #: set when ingest has to peek
-    emptied: Signal = field(default_factory=Signal)  #: set when a peek has found nothing
+    emptied: Signal = field(default_factory=Signal)  #: set when a peek has found nothing and the broker can wait
     is_open: bool = False  #: the broker will tell when a message comes
 
     def may_have_messages(self) -> bool:
@@ -120,6 +125,10 @@ class Context:
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
     on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
     on_published: OnPublished | None = None  #: None: nobody traces publishes
+    retries: RetryLog = field(init=False)  #: of failures that are tried again, by cause
+
+    def __post_init__(self) -> None:
+        self.retries = RetryLog(logger, lambda: self.clock.monotonic_ms() / 1_000)
 
     @property
     def broker(self) -> Broker:

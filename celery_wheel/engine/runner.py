@@ -4,7 +4,7 @@
 
     renew       every half second, or every quarter of the lease if that is shorter: for all shards (``renewals``)
     tend        as often; does nothing where ``renew`` has just renewed the lease
-    listen      when the wheel queue is empty; its call may hang, so ``stop`` does not wait for it
+    listen      when the wheel queue is empty and the broker can wait; its call may hang: ``stop`` does not wait for it
     ingest      after a busy round, at once or after ``pause_s``; else when a schedule is due, when listen has found a
                 message, or when the inbox has an item; and every ``poll_ms`` where the broker tells of no messages
     prefetch    at once after a busy round; else when dispatch or a commit may have made room, at most every 100 ms; and
@@ -19,28 +19,25 @@
 A round has a fixed cost: 2 ms of CPU for the commit of a single message. So a message that comes alone is taken at
 once, and of a steady stream a round takes what has come meanwhile: at 125 messages a second, half the CPU of each.
 
-Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes all of its jobs.
-One thread watches the inboxes of all shards (``inbox_watch``).
+Each but ``renew`` is a job of each engine in one ``pool`` of threads; a shard that is adopted wakes them.
+One job watches the inboxes of all shards (``inbox_watch``).
 
 After a failed round a job waits, longer each time up to two seconds, with jitter. A job that dies by an unexpected
-error stops all the others; ``failure`` then has the error, and the scheduler process ends with it.
+error, or hangs, is noticed by the pool, and no job ends unseen.
 """
 
 from __future__ import annotations
 
-import logging
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.inbox_watch import InboxWatch
-from celery_wheel.engine.pool import Pool, Wait
+from celery_wheel.engine.pool import HANGS_S, Pool, Wait
 from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, RoundSteps, run_round
-
-logger = logging.getLogger(__name__)
+from celery_wheel.timing import Backoff
 
 #: Returns the wait after a round; the arguments are its end and the seconds that it took.
 After = Callable[[Round, float], Wait]
@@ -50,14 +47,16 @@ DISPATCH_S = 0.005
 SETTLE_S = 0.05
 PREFETCH_S = 0.1
 
-BACK_OFF_FIRST_S = 0.05
-BACK_OFF_MAX_S = 2.0
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.1, 2.0
 
 AT_ONCE = Wait(0.0, 0.0)
 UNTIL_WOKEN = Wait()
 
 #: Activities whose calls may hang.
 PATIENT = ("announce", "listen")
+
+#: A result backend is called by Celery, which tries a task for a minute where it does not answer, and a round has many.
+ANNOUNCE_HANGS_S = 600.0
 
 #: After every instant: nothing is left out of the log of a process that ends.
 END_MS = 2**62
@@ -80,18 +79,15 @@ class ShardJobs:
         self,
         engine: Engine,
         pool: Pool,
-        fail: Callable[[int, BaseException], None],
         rng: random.Random,
         *,
         lease_ms: int,
         poll_ms: int,
     ) -> None:
         self.engine = engine
-        self._fail = fail
-        self._rng = rng
+        self._now_s = pool.now_s
         self._poll_ms = poll_ms
         self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
-        self._failures: dict[str, int] = {}
         self._tend_s = tend_s(lease_ms)
         self._renewed_s: float | None = None  #: when ``renew`` last renewed the lease; None where ``tend`` has to act
         plan: dict[str, tuple[Callable[[], RoundSteps], After]] = {
@@ -104,7 +100,15 @@ class ShardJobs:
             "announce": (engine.announce, lambda *_: UNTIL_WOKEN),
             "keep_house": (engine.keep_house, self._after_housekeeping),
         }
-        self.jobs = {name: pool.job(partial(self._run, name, *parts)) for name, parts in plan.items()}
+        self._backoffs = {name: Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S, rng) for name in plan}
+        self.jobs = {
+            name: pool.job(
+                partial(self._run, name, *parts),
+                f"{name} of shard {engine.shard}",
+                hangs_s=ANNOUNCE_HANGS_S if name == "announce" else HANGS_S,
+            )
+            for name, parts in plan.items()
+        }
         for name, signal in {
             "listen": engine.emptied,
             "ingest": engine.arrived,
@@ -116,8 +120,10 @@ class ShardJobs:
             signal.listener = self.jobs[name].wake
 
     def wake(self) -> None:
-        for job in self.jobs.values():
-            job.wake()
+        """Run all jobs soon but listen, which a peek wakes."""
+        for name, job in self.jobs.items():
+            if name != "listen":
+                job.wake()
 
     def cancel(self) -> None:
         for job in self.jobs.values():
@@ -133,31 +139,25 @@ class ShardJobs:
     # -- one job -------------------------------------------------------------------------------------
 
     def _run(self, name: str, activity: Callable[[], RoundSteps], after: After) -> Wait:
-        began_s = time.monotonic()
-        try:
-            result = run_round(activity())
-            if result is not Round.FAILED:
-                self._failures[name] = 0
-                return after(result, time.monotonic() - began_s)
-        except BaseException as error:  # ``failure`` has the error, and the beat process ends with it
-            logger.exception("the %s job died", name, extra={"action": "thread_died", "activity": name})
-            self._fail(self.engine.shard, error)
-            return UNTIL_WOKEN
-        failures = self._failures[name] = self._failures.get(name, 0) + 1
-        back_off_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2**failures) * self._rng.uniform(0.5, 1)
-        return Wait(back_off_s, back_off_s)
+        began_s, backoff = self._now_s(), self._backoffs[name]
+        result = run_round(activity(), self.jobs[name].step)
+        if result is Round.FAILED:
+            wait_s = backoff.failed()
+            return Wait(wait_s, wait_s)
+        backoff.succeeded()
+        return after(result, self._now_s() - began_s)
 
     def note_renewal(self, *, renewed: bool) -> None:
         """Note whether ``renew`` has renewed the lease; where it has not, ``tend`` acts at once."""
         was_renewed = self._renewed_s is not None
-        self._renewed_s = time.monotonic() if renewed else None
+        self._renewed_s = self._now_s() if renewed else None
         if was_renewed and not renewed:
             self.jobs["tend"].wake()
 
     def _tend(self) -> RoundSteps:
-        self._log_rejections(time.monotonic_ns() // 1_000_000)
-        renewed_s = self._renewed_s
-        if renewed_s is not None and time.monotonic() < renewed_s + 1.5 * self._tend_s:
+        now_s, renewed_s = self._now_s(), self._renewed_s
+        self._log_rejections(int(now_s * 1_000))
+        if renewed_s is not None and now_s < renewed_s + 1.5 * self._tend_s:
             return iter((Round.IDLE,))
         return self.engine.tend()
 
@@ -171,7 +171,7 @@ class ShardJobs:
 
     def _after_listen(self, round_: Round, took_s: float) -> Wait:
         """Listen again after a call that has found nothing; else when a peek has found the queue empty."""
-        return UNTIL_WOKEN if self.engine.state is None or self.engine.arrived.is_set() else AT_ONCE
+        return AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN
 
     def _after_ingest(self, round_: Round, took_s: float) -> Wait:
         if round_ is Round.BUSY:
@@ -199,22 +199,20 @@ class ShardJobs:
 
 
 class Runner:
-    """Runs engines that share a store, until ``stop``."""
+    """Runs engines that share a store, until ``stop``; the pool has the error of a job that died."""
 
     def __init__(
         self, *engines: Engine, lease_ms: int, poll_ms: int, pool: Pool | None = None, rng: random.Random | None = None
     ) -> None:
         self.engines = engines
-        self.failure: BaseException | None = None
-        self.failed_shard: int | None = None
-        self._pool = pool or Pool()
+        self.pool = pool or Pool()
         rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self.shards = [
-            ShardJobs(one, self._pool, self._fail, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines
-        ]
+        self.shards = [ShardJobs(one, self.pool, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines]
         self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
-        self._renewal = self._pool.job(self._renew)
-        self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self._fail)
+        self._renewal = self.pool.job(self._renew, "renew")
+        self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self.pool)
+        for engine in engines:
+            engine.stats.stuck_jobs = lambda: [str(one) for one in self.pool.stuck()]
 
     def start(self) -> None:
         self._watch.start()
@@ -226,11 +224,12 @@ class Runner:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let every job finish its round, but those whose calls may hang; then settle and give up the shards."""
         self._cancel()
-        until_s = time.monotonic() + timeout_s
+        until_s = self.pool.now_s() + timeout_s
         self._renewal.join(until_s)
         for shard in self.shards:
             shard.release(until_s)
-        self._pool.close()
+        self._watch.close(until_s)
+        self.pool.close()
 
     def _cancel(self) -> None:
         self._watch.cancel()
@@ -239,16 +238,7 @@ class Runner:
             shard.cancel()
 
     def _renew(self) -> Wait:
-        try:
-            renewed = renew(self.engines, self._lease_ms)
-        except BaseException as error:  # as in ``ShardJobs``
-            logger.exception("the renew job died", extra={"action": "thread_died", "activity": "renew"})
-            self._fail(self.engines[0].shard, error)
-            return UNTIL_WOKEN
+        renewed = renew(self.engines, self._lease_ms)
         for shard in self.shards:
             shard.note_renewal(renewed=shard.engine.shard in renewed)
         return Wait(self._tend_s, self._tend_s)
-
-    def _fail(self, shard: int, error: BaseException) -> None:
-        self.failed_shard, self.failure = shard, error
-        self._cancel()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from celery_wheel.engine.due_clock import DueClock
@@ -44,6 +44,7 @@ class Stats:
     adoptions: int = 0
     rollbacks: int = 0  #: lanes on which the broker was found to have lost writes
     guard_trips: int = 0
+    schedule_errors: int = 0  #: tries to make a message of a schedule that failed in code of the project
     process_ends: int = 0  #: of the scheduler's other processes, unexpectedly; in the counts of shard 0
     broker_errors: int = 0
     store_errors: int = 0
@@ -52,6 +53,7 @@ class Stats:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._late_ms = deque[int](maxlen=RECENT)
+        self.stuck_jobs: Callable[[], list[str]] = list  #: of the process, as its pool sees them
         self.sources: dict[str, object] = {}  #: of schedules, as the scheduler reports them
         self.lateness = LatenessByTask()
         self.rejections = Rejections()
@@ -99,6 +101,7 @@ class Stats:
             "recent": recent,
             "version": __version__,
             "sources": self.sources,
+            "stuck_jobs": self.stuck_jobs(),
             "at_ms": now_ms,
             "late": late,
             "clock_disputed_ms": clock.disputed_ms,

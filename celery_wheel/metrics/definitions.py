@@ -70,6 +70,7 @@ _ALL = (
     _counter("guard_trips", "Chunks that were not published because they differed from the store; each is a defect."),
     _counter("errors", "Calls that the store or the broker did not answer.", "side"),
     _counter("schedule_skipped", "Instants of recurring schedules that were skipped.", "reason"),
+    _counter("schedule_errors", "Tries to make a message of a schedule that failed in code of the project."),
     _counter("process_ends", "Unexpected ends of the scheduler's other processes."),
     # Histograms of this process.
     _histogram("lateness_seconds", "Time from a message's eta to its publish.", "name", "queue_name"),
@@ -96,11 +97,15 @@ _ALL = (
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),
     _gauge("due_peak_timestamp_seconds", "The fullest second of the next hour."),
     _gauge("paused", "Pauses in force: of a queue, of a task, or of everything (all).", "kind"),
-    _gauge("schedules", "Recurring schedules: active, paused, broken, or run by Beat.", "state"),
+    _gauge("schedules", "Recurring schedules: active, paused, broken, failing, or run by Beat.", "state"),
     _gauge("schedule_next_timestamp_seconds", "The next instant of any recurring schedule."),
     _gauge("store_bytes", "Size of the store's file and its log, or of the database on PostgreSQL."),
     _gauge("store_disk_bytes", "Size of the file system that has the store's file; none on PostgreSQL."),
     _gauge("store_disk_free_bytes", "Free space for the store on that file system; none on PostgreSQL."),
+    _gauge(
+        "store_oldest_transaction_seconds",
+        "Age of the oldest transaction for which PostgreSQL keeps replaced rows; 0 without one, none on SQLite.",
+    ),
     _gauge("objective_seconds", "The setting wheel_objective: the lateness up to which a scheduler is ready."),
     _gauge("schedule_last_timestamp_seconds", "The last instant of a recurring schedule that this process accepted."),
 )

@@ -37,7 +37,11 @@ class PatientCall(Generic[T]):
         with self._lock:
             if self._over.is_set():
                 self._over.clear()
-                threading.Thread(target=self._run, name="wheel-patient", daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name="wheel-patient", daemon=True).start()
+                except RuntimeError as error:  # the system gives no more threads
+                    self._last = error
+                    self._over.set()
 
     def result(self) -> T:
         """Return the result of the call that was begun. Raises NotAnswered."""

@@ -26,6 +26,7 @@ _PLAIN = {
     "takeovers": "adoptions",
     "broker_rollbacks": "rollbacks",
     "guard_trips": "guard_trips",
+    "schedule_errors": "schedule_errors",
     "process_ends": "process_ends",
 }
 

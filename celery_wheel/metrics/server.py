@@ -3,7 +3,7 @@
 ::
 
     bind ─► wait for a request ─► a thread for the request ─► page ─► answer
-     └── the address is in use: an error in the log, and another try every RETRY_S
+     └── the address is in use: an error in the log, and another try, at most every RETRY_MOST_S
 
 A scheduler whose address is in use dispatches all the same: at a restart the former process has the address until it
 has settled. The server waits in the kernel, so an idle scheduler has no wake more.
@@ -21,9 +21,11 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 
+from celery_wheel.timing import Backoff
+
 logger = logging.getLogger(__name__)
 
-RETRY_S = 5.0
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 
 #: A client that sends nothing for so long is left.
 CLIENT_S = 10.0
@@ -69,7 +71,7 @@ class MetricsServer:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        told = False
+        told, backoff = False, Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         while not self._stop.is_set():
             try:
                 server = _Server(self.address, _handler(self._pages))
@@ -77,15 +79,15 @@ class MetricsServer:
                 if not told:
                     logger.error(
                         "wheel_metrics: %s:%d cannot be served (%s); tasks are dispatched all the same; it is tried "
-                        "again every %g s; several schedulers of one host need an address each",
+                        "again; several schedulers of one host need an address each",
                         *self.address,
                         error,
-                        RETRY_S,
                         extra={"action": "metrics_address"},
                     )
                 told = True
-                self._stop.wait(RETRY_S)
+                self._stop.wait(backoff.failed())
                 continue
+            backoff.succeeded()
             with server:
                 self._serve(server)
 

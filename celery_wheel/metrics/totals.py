@@ -12,6 +12,7 @@ from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED
 from celery_wheel.store.ports import StoreSize
 from celery_wheel.store.ports.schedules import ScheduleCounts
+from celery_wheel.store.ports.server import ServerState
 
 #: The periods of ``due``.
 WITHIN_MS = {"1h": HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
@@ -19,11 +20,12 @@ WITHIN_MS = {"1h": HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """``size`` and ``objective_ms`` are known to a scheduler alone."""
+    """``size``, ``server`` and ``objective_ms`` are known to a scheduler alone."""
 
     overview: Overview
     schedules: ScheduleCounts
     size: StoreSize | None = None
+    server: ServerState | None = None
     objective_ms: int | None = None
 
     def samples(self) -> Iterator[tuple[str, list[Sample]]]:
@@ -37,13 +39,16 @@ class Totals:
         paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
         yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task")]
         counts = self.schedules
-        others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base}
+        others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base, "failing": counts.failing}
         states = {"active": counts.total - sum(others.values()), **others}
         yield "schedules", [((state,), count) for state, count in states.items()]
         if counts.next_ms is not None:
             yield "schedule_next_timestamp_seconds", [((), counts.next_ms / 1_000)]
 
         yield from self._size()
+        if self.server is not None:
+            oldest = self.server.oldest
+            yield "store_oldest_transaction_seconds", [((), 0 if oldest is None else oldest.age_ms / 1_000)]
         if self.objective_ms is not None:
             yield "objective_seconds", [((), self.objective_ms / 1_000)]
 

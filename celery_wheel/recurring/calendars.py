@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from celery_wheel.errors import PackageMissing
-from celery_wheel.recurring.checks import check_list, check_type, check_whole, refuse
+from celery_wheel.recurring.checks import check_duration, check_list, check_type, refuse
 from celery_wheel.recurring.local import next_instant
 from celery_wheel.recurring.specs.fields import DAY_S, EPOCH_DAY, day_number, day_to_date
 from celery_wheel.recurring.specs.spec import Spec
@@ -208,7 +208,7 @@ class OfSpec(Calendar):
 
     def __post_init__(self) -> None:
         check_type("spec", self.spec, Spec)
-        check_whole("lasts_ms", self.lasts_ms, 1, END_OF_TIME_MS)
+        check_duration("lasts_ms", self.lasts_ms, 1, END_OF_TIME_MS)
 
     def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
         begin_ms = self._next_after(at_ms - self.lasts_ms, clock)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_wheel.recurring.checks import check_choice, check_names, check_text, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_duration, check_names, check_text, check_whole, refuse
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 BY_RUN, BY_NAME = "run", "name"
@@ -76,7 +76,7 @@ def check_call(document: Mapping[str, Any]) -> ScheduledCall:
     found["wheel"] = _checked("options.wheel", options.pop("wheel", {}), _WHEEL)
     _checked("options", options, OPTIONS)
     if "jitter_ms" in document:
-        found["jitter_ms"] = check_whole("jitter_ms", document["jitter_ms"], 0, MAX_JITTER_MS)
+        found["jitter_ms"] = check_duration("jitter_ms", document["jitter_ms"], 0, MAX_JITTER_MS)
     if "jitter_by" in document:
         found["jitter_by"] = check_choice("jitter_by", document["jitter_by"], (BY_RUN, BY_NAME))
     return ScheduledCall(**found)

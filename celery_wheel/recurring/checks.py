@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from celery_wheel.errors import RecurrenceError
+from celery_wheel.values.format import format_duration
 
 #: The longest list of instants, dates, RDATE, EXDATE or COUNT in a definition, which is read whole at each use.
 MAX_LIST = 10_000
@@ -28,6 +29,15 @@ def check_whole(field: str, value: Any, at_least: int | None = None, at_most: in
         limits += [f"of at most {at_most:,}"] if at_most is not None else []
         refuse(field, " ".join(["a whole number", " and ".join(limits)]).strip(), value)
     return value
+
+
+def check_duration(field: str, value: Any, at_least_ms: int, at_most_ms: int) -> int:
+    """Return ``value``, whole milliseconds. The sentence has units, since users may have given another unit."""
+    whole = check_whole(field, value)
+    if not at_least_ms <= whole <= at_most_ms:
+        limit, ms = ("at least", at_least_ms) if whole < at_least_ms else ("at most", at_most_ms)
+        raise RecurrenceError(f"{field} must be {limit} {format_duration(ms)}, got {format_duration(whole)}")
+    return whole
 
 
 def check_text(field: str, value: Any, example: str) -> str:

@@ -42,7 +42,8 @@ from typing import TYPE_CHECKING, Any
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.call import FIELDS, ScheduledCall, check_call
-from celery_wheel.recurring.checks import check_choice, check_names, check_whole, refuse
+from celery_wheel.recurring.checks import check_choice, check_duration, check_names, refuse
+from celery_wheel.values.format import format_duration
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -189,7 +190,9 @@ def _policies(document: Mapping[str, Any]) -> dict[str, Any]:
     check_choice("overlap", found.get("overlap", ALLOW), OVERLAPS)
     for name in ("catch_up_ms", "max_runtime_ms"):
         if name in found:
-            check_whole(name, found[name], 1, END_OF_TIME_MS)
+            check_duration(name, found[name], 1, END_OF_TIME_MS)
     if (found.get("catch_up") == ALL) != ("catch_up_ms" in found):
-        refuse("catch_up_ms", 'a whole number beside the catch_up "all", and nowhere else', found.get("catch_up_ms"))
+        window_ms = found.get("catch_up_ms")
+        rule = 'given with the catch_up "all", and with no other'
+        refuse("catch_up_ms", rule, None if window_ms is None else format_duration(window_ms))
     return found

@@ -22,6 +22,7 @@ from celery_wheel.recurring.checks import check_choice, check_text, check_type, 
 from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, next_instant, zone_of
 from celery_wheel.recurring.specs.spec import Spec
 from celery_wheel.recurring.wall_clock import WallClock, wall_clock
+from celery_wheel.values.format import format_utc
 from celery_wheel.values.text import END_OF_TIME_MS
 
 #: The most occurrences that a calendar may leave out one by one. A day, or a time of OfSpec, is left out at once.
@@ -144,8 +145,8 @@ class Recurrence:
 
     def _check_it_fires(self) -> None:
         if self.start_ms is not None and self.until_ms is not None and self.until_ms < self.start_ms:
-            refuse("until_ms", f"at or after start_ms ({self.start_ms})", self.until_ms)
+            refuse("until_ms", f"at or after the start ({format_utc(self.start_ms)})", format_utc(self.until_ms))
         if self._bare_after(-1) is None:
-            refuse("spec", "a rule with an occurrence between start_ms and until_ms", self.spec)
+            refuse("spec", "a rule with an occurrence from the start on, until the end", self.spec)
         if self.next_after(-1) is None:
             refuse("without", "a calendar that leaves an occurrence", self.without)

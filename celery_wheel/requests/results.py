@@ -16,7 +16,7 @@ A name is *in doubt* when a shard that did not answer could change its result.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -128,11 +128,21 @@ class MostUrgentAnswer(Merge[str]):
 
 
 class OnlyAnswer(Merge[ScheduleAnswer]):
-    """The answer of the one shard that was asked, that of a schedule's name."""
+    """The answer of the one shard that was asked, that of a schedule's name.
+
+    Args:
+        worded: rewrites the reason of a refusal.
+    """
+
+    def __init__(self, worded: Callable[[str], str] = str) -> None:
+        self._worded = worded
 
     def _merge(self, values: list[Any]) -> ScheduleAnswer:
         if not values:
             return ScheduleAnswer("unknown")
         [answer] = values
         too_late = tuple(_EPOCH + timedelta(milliseconds=at_ms) for at_ms in answer.get("too_late", ()))
-        return ScheduleAnswer(answer["result"], answer.get("reason", ""), too_late, tuple(answer.get("task_ids", ())))
+        reason = answer.get("reason", "")
+        if answer["result"] == "refused":
+            reason = self._worded(reason)
+        return ScheduleAnswer(answer["result"], reason, too_late, tuple(answer.get("task_ids", ())))

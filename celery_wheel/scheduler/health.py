@@ -2,7 +2,8 @@
 
 ::
 
-    live     no job of an engine has died; a process that is not live ends by itself, or has to be restarted
+    live     no job has died, and each makes progress, or hangs in a call while the store or the broker does not answer;
+             a process that is not live ends by itself, or has to be restarted
     ready    live · store and broker answer · the clock is fit · every shard has a holder · held shards are in time
 
 A healthy standby is ready. A process that is not ready must not be restarted for it: it waits for a store or a broker.
@@ -11,8 +12,11 @@ A healthy standby is ready. A process that is not ready must not be restarted fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.pool import Pool
 from celery_wheel.metrics.patient import NotAnswered, PatientCall
 from celery_wheel.metrics.server import HttpAnswer
 from celery_wheel.overview import Overview, ShardStatus
@@ -24,7 +28,7 @@ class Health:
 
     Args:
         engines: returns the process's engines, by shard.
-        failure: returns the error that ended a job of an engine, if any.
+        pool: of all jobs.
         overview: reads the state of the store.
         objective_ms: lateness up to which a held shard is in time.
     """
@@ -32,12 +36,12 @@ class Health:
     def __init__(
         self,
         engines: Callable[[], Sequence[Engine]],
-        failure: Callable[[], BaseException | None],
+        pool: Pool,
         overview: Callable[[], Overview],
         objective_ms: int,
     ) -> None:
         self._engines = engines
-        self._failure = failure
+        self._pool = pool
         self._objective_ms = objective_ms
         self._store = PatientCall("the store", overview)
         self._broker = PatientCall("the broker", self._ask_broker)
@@ -50,8 +54,24 @@ class Health:
 
     def not_live(self) -> list[str]:
         """Return the reasons why the process is not live."""
-        failure = self._failure()
-        return [] if failure is None else [f"a job of an engine ended: {failure!r}; restart the scheduler"]
+        if self._pool.failure is not None:
+            name, error = self._pool.failure
+            return [f"the job {name} ended: {error!r}; restart the scheduler"]
+        stuck = self._pool.stuck()
+        if stuck and all(one.runs for one in stuck) and any(self._silent()):
+            return []  # a restart would wait for the same server
+        return [f"{one}; restart the scheduler" for one in stuck]
+
+    def _silent(self) -> Iterator[str]:
+        """Yield an error for each server that does not answer."""
+        calls: tuple[PatientCall[Any], ...] = (self._store, self._broker)
+        for call in calls:
+            call.begin()
+        for call in calls:
+            try:
+                call.result()
+            except NotAnswered as error:
+                yield str(error)
 
     def not_ready(self) -> list[str]:
         """Return the reasons why the process is not ready."""
@@ -59,16 +79,9 @@ class Health:
         if not engines:
             return ["the scheduler is starting or stopping"]
         found, shards = self.not_live(), list[ShardStatus]()
-        self._store.begin()
-        self._broker.begin()
-        try:
+        found += self._silent()
+        with suppress(NotAnswered):
             shards = self._store.result().shards
-        except NotAnswered as error:
-            found.append(str(error))
-        try:
-            self._broker.result()
-        except NotAnswered as error:
-            found.append(str(error))
         if any(engine.clock.halted for engine in engines):
             found.append("the clock of this host is too far from the second clock; check its time service")
         held = {engine.shard for engine in engines if engine.held}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.pool import Pool
 from celery_wheel.metrics import opentelemetry, prometheus
 from celery_wheel.metrics.metrics import ProcessMetrics
 from celery_wheel.metrics.server import HttpAnswer, MetricsServer
@@ -36,7 +37,7 @@ class Monitoring:
 
     Args:
         process: its number among those of ``wheel_processes``, from 1.
-        failure: returns the error that ended a job of an engine, if any.
+        pool: of all jobs of the process.
     """
 
     def __init__(
@@ -45,17 +46,18 @@ class Monitoring:
         process: int,
         engines: Callable[[], Sequence[Engine]],
         store: FullStore,
-        failure: Callable[[], BaseException | None],
+        pool: Pool,
     ) -> None:
         def now_ms() -> int:
             """Return due time: a step of the host's clock makes no task late."""
             return next((engine.clock.now_ms() for engine in engines()), SystemClock().now_ms())
 
         overview = OverviewCache(store, now_ms)
-        health = Health(engines, failure, overview.get, conf.objective_ms)
+        self.health = health = Health(engines, pool, overview.get, conf.objective_ms)
         counts, objective_ms = PacedCounts(store.browse.schedule_counts), conf.objective_ms
         self._metrics = ProcessMetrics(
-            engines, lambda: Totals(overview.get(), counts.get(), store.browse.size(), objective_ms)
+            engines,
+            lambda: Totals(overview.get(), counts.get(), store.browse.size(), store.browse.server(), objective_ms),
         )
         self._instruments = conf.opentelemetry
         self._server: MetricsServer | None = None

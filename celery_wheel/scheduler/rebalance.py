@@ -12,7 +12,6 @@ last.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from celery_wheel.engine.engine import Engine
@@ -20,7 +19,7 @@ from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
 from celery_wheel.scheduler.share import Role, share
 from celery_wheel.store.ports import Store
-from celery_wheel.timing import Clock, SystemClock
+from celery_wheel.timing import Clock, RetryLog, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,9 @@ class Balance:
         self._clock = clock or SystemClock()
         self._role = role
         engines[0].wanted = role is not Role.CHILD
-        self._job = (pool or Pool()).job(self._run)
+        self._pool = pool or Pool()
+        self._log = RetryLog(logger, self._pool.now_s)
+        self._job = self._pool.job(self._run, "balance")
 
     def start(self) -> None:
         self._try_once()  # before any engine acquires its shard
@@ -61,7 +62,7 @@ class Balance:
 
     def stop(self) -> None:
         self._job.cancel()
-        self._job.join(time.monotonic() + STOP_S)
+        self._job.join(self._pool.now_s() + STOP_S)
         try:
             self._store.unregister_scheduler(self._name)
         except StoreError as error:  # the others notice its silence instead
@@ -93,4 +94,4 @@ class Balance:
         try:
             self.once()
         except StoreError as error:
-            logger.warning("%s", error, extra={"action": "balance"})
+            self._log.write(logging.WARNING, "balance", "%s", error, extra={"action": "balance"})

@@ -44,13 +44,19 @@ from celery_wheel.scheduler.spans import DispatchSpans
 from celery_wheel.scheduler.systemd import Watchdog, notify
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
-from celery_wheel.timing import Clock, SystemClock
+from celery_wheel.timing import Backoff, Clock, RetryLog, SystemClock
 from celery_wheel.values.mask import Mask
 
 logger = logging.getLogger(__name__)
 
-#: A start tries so often whether the store is ready.
-RETRY_S = 1.0
+#: A start tries so often whether store and broker are ready.
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 2.0
+
+#: A scheduler whose job is stuck for so long ends by itself: no statement of a store takes longer. Probes and systemd
+#: see it after ``HANGS_S``.
+ENDS_S = 75
+
+NOTHING_LOST = "nothing was lost; another scheduler, or this one after a restart, goes on from the store"
 
 
 class WheelService:
@@ -65,6 +71,7 @@ class WheelService:
         self._process = process
         self._apply_entry = apply_entry
         self._conf = Conf(app)
+        self._pool = Pool()
         self._store: FullStore | None = None
         self._runner: Runner | None = None
         self._renderers: list[ScheduleRenderer] = []
@@ -91,6 +98,7 @@ class WheelService:
         store, others = self._register(holder, clock)
         self._store = store
         logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
+        _warn_of_server(store)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         engines, readings = [], ClockReadings()
@@ -120,7 +128,7 @@ class WheelService:
                 readings=readings,
             )
             engines.append(engine)
-        pool = Pool()
+        pool = self._pool
         self._runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
         self._balance = Balance(store, holder, engines, pool=pool, role=self._role())
         self._balance.start()
@@ -128,13 +136,15 @@ class WheelService:
         if conf.control:
             node.start()
             self._node = node
-        self._show(store, pool)
+        self._show(store)
 
     def _register(self, holder: str, clock: Clock) -> tuple[FullStore, list[str]]:
         """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive.
 
         Raises StoreConflict where the store dispatches to another broker.
         """
+        backoff, log = Backoff(RETRY_FIRST_S, RETRY_MOST_S), RetryLog(logger, time.monotonic)
+        why: WheelError
         while True:
             try:
                 store = open_store_of(self._conf)
@@ -147,19 +157,21 @@ class WheelService:
             except StoreError as error:
                 if isinstance(error, StoreUnusable) and not isinstance(error, StoreNotReady):
                     raise
-                logger.warning("beat waits for its store: %s", error, extra={"action": "store_not_ready"})
-                notify("STATUS=waits for its store")
+                name, why = "store", error
             except BrokerError as error:
-                logger.warning("beat waits for its broker: %s", error, extra={"action": "broker_not_ready"})
-                notify("STATUS=waits for its broker")
-            time.sleep(RETRY_S)
+                name, why = "broker", error
+            log.write(
+                logging.WARNING, name, "beat waits for its %s: %s", name, why, extra={"action": f"{name}_not_ready"}
+            )
+            notify(f"STATUS=waits for its {name}")
+            time.sleep(backoff.failed())
 
-    def _show(self, store: FullStore, pool: Pool) -> None:
+    def _show(self, store: FullStore) -> None:
         """Show this process to monitoring and, where it is beat's own, to systemd."""
-        self._monitoring = Monitoring(self._conf, self._process, self._engines, store, self._failure)
-        self._monitoring.start()
+        self._monitoring = monitoring = Monitoring(self._conf, self._process, self._engines, store, self._pool)
+        monitoring.start()
         if self._process == 1:
-            self._watchdog = Watchdog(pool, lambda: self._failure() is None, self._summary)
+            self._watchdog = Watchdog(self._pool, lambda: not monitoring.health.not_live(), self._summary)
             self._watchdog.start()
             notify(f"READY=1\nSTATUS={self._summary()}")
 
@@ -197,19 +209,19 @@ class WheelService:
     def _summary(self) -> str:
         return f"holds {len(self._held())} of {len(self._engines())} shards"
 
-    def _failure(self) -> BaseException | None:
-        """Return the error that ended an engine's job, if any."""
-        runner = self._runner
-        return runner.failure if runner is not None else None
-
     def raise_failure(self) -> None:
-        """Raise the error that ended an engine's job, so that the process ends and its supervisor restarts it."""
-        runner = self._runner
-        if runner is not None and runner.failure is not None:
-            raise WheelError(
-                f"the engine of shard {runner.failed_shard} ended: {runner.failure!r}; nothing was lost; another "
-                "scheduler, or this one after a restart, goes on from the store"
-            ) from runner.failure
+        """Raise the error that ended a job, or name one that is stuck for good, so that the process ends.
+
+        Its supervisor starts it again. To be called every second, or more often.
+        """
+        if self._pool.failure is not None:
+            name, error = self._pool.failure
+            raise WheelError(f"the job {name} ended: {error!r}; {NOTHING_LOST}") from error
+        monitoring = self._monitoring
+        if monitoring is None or all(one.seconds < ENDS_S for one in self._pool.stuck()):
+            return
+        if found := monitoring.health.not_live():
+            raise WheelError(f"{'; '.join(found)}; {NOTHING_LOST}")
 
     def stop(self) -> None:
         if self._node is not None:
@@ -230,6 +242,17 @@ class WheelService:
             self._node.join()
         if self._store is not None:
             self._store.close()
+
+
+def _warn_of_server(store: FullStore) -> None:
+    """Log the settings of the store's server by which it loses what the store has acknowledged."""
+    try:
+        server = store.browse.server()
+    except StoreError as error:  # each engine's own call reports the error
+        logger.info("%s", error, extra={"action": "server"})
+        return
+    for name, text, remedy in () if server is None else server.risks:
+        logger.warning("the store %s: %s. %s", store.name, text, remedy, extra={"action": "server", "setting": name})
 
 
 def node_name(holder: str, alive: list[str]) -> str:

@@ -25,17 +25,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.scheduler import child
+from celery_wheel.timing import Backoff
 
 logger = logging.getLogger(__name__)
 
-BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 1.0, 30.0
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
 
 #: A child that ran for so long has started well, and its next restart is soon.
 STEADY_S = 60.0
@@ -52,7 +53,7 @@ class Child:
     number: int
     process: BaseProcess | None = None
     start_s: float = 0.0  #: when it was started, or will be
-    failures: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S))
 
 
 class Supervisor:
@@ -115,8 +116,9 @@ class Supervisor:
 
     def _note_end(self, one: Child, end: str, now_s: float, exit_code: int | None = None) -> None:
         one.process = None
-        one.failures = 1 if now_s - one.start_s > STEADY_S else one.failures + 1
-        wait_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** (one.failures - 1))
+        if now_s - one.start_s > STEADY_S:
+            one.backoff.succeeded()
+        wait_s = one.backoff.failed()
         one.start_s = now_s + wait_s
         logger.error(
             "process %d of the scheduler %s; the other processes take its shards, and it is started again in %g s",

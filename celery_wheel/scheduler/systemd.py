@@ -55,7 +55,7 @@ class Watchdog:
         self._is_live = is_live
         self._status = status
         self._every_s = watchdog_s()
-        self._job = pool.job(self._run)
+        self._job = pool.job(self._run, "watchdog")
 
     def start(self) -> None:
         if self._every_s:

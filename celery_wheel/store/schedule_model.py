@@ -67,9 +67,15 @@ class Schedule:
     made: int = 0  #: occurrences made so far, for the limit of times
     last_ms: int | None = None  #: the last instant that was made
     paused: bool = False
-    note: str = ""  #: the reason for which it is paused, broken, or run by Beat's own scheduler
+    note: str = ""  #: the reason for which it is paused, broken, failing, or run by Beat's own scheduler
     broken: bool = False  #: the schedule does not run: no definition can be read, or no message can be made
-    since_ms: int | None = None  #: paused or broken: instants after this one did not run, and have no skip yet
+    #: Paused or broken: instants after this one did not run, and have no skip yet. Failing: when it began to.
+    since_ms: int | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its next message could not be made; it is tried again, and ``note`` has the error."""
+        return bool(self.note) and self.next_ms is not None and not self.paused and not self.broken
 
     def decided_upto(self, now_ms: int) -> int:
         """Return the instant up to which each of its instants is a row or skipped; it may be after now."""

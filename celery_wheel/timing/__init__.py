@@ -10,7 +10,8 @@
                    │
                    └──► Clock: SystemClock, or ManualClock for tests
 
-The engine uses TimingWheel and the clocks; ``requests`` lets requests wait for their answers in a Purgatory.
+The engine uses TimingWheel and the clocks; ``requests`` lets requests wait for their answers in a Purgatory. Backoff
+and RetryLog (``retry``) serve every part of the project that tries something again.
 
 Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
 """
@@ -20,11 +21,13 @@ from celery_wheel.timing.delayed_operation import DelayedOperation
 from celery_wheel.timing.level import Bucket, Level
 from celery_wheel.timing.purgatory import Purgatory
 from celery_wheel.timing.reaper import Reaper
+from celery_wheel.timing.retry import Backoff, RetryLog
 from celery_wheel.timing.system_timer import SystemTimer
 from celery_wheel.timing.timer import Timer
 from celery_wheel.timing.wheel import TimingWheel
 
 __all__ = [
+    "Backoff",
     "Bucket",
     "Clock",
     "DelayedOperation",
@@ -32,6 +35,7 @@ __all__ = [
     "ManualClock",
     "Purgatory",
     "Reaper",
+    "RetryLog",
     "SystemClock",
     "SystemTimer",
     "Timer",

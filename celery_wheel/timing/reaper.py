@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from types import TracebackType
 
+from celery_wheel.timing.retry import Backoff, RetryLog
 from celery_wheel.timing.system_timer import SystemTimer
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_AFTER_FAILURE_S = 1.0  # a timer that always fails at once must not occupy a whole processor
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0  # a timer that always fails at once must not occupy a whole processor
 
 
 class Reaper:
@@ -85,17 +87,21 @@ class Reaper:
         self.stop()
 
     def _run(self) -> None:
+        backoff, log = Backoff(RETRY_FIRST_S, RETRY_MOST_S), RetryLog(logger, time.monotonic)
         while not self._stopping.is_set() and not self._timer.is_shut_down:
             try:
                 self._timer.advance_clock(None)
+                backoff.succeeded()
             except Exception:
-                logger.exception(
-                    "reaper %s could not advance its timer; it tries again in %.0f s",
+                log.write(
+                    logging.ERROR,
+                    "reap",
+                    "reaper %s could not advance its timer; it tries again",
                     self._name,
-                    _PAUSE_AFTER_FAILURE_S,
+                    exc_info=True,
                     extra={"action": "reap", "reaper": self._name},
                 )
-                self._stopping.wait(_PAUSE_AFTER_FAILURE_S)
+                self._stopping.wait(backoff.failed())
             except BaseException:
                 # Python ends a thread by SystemExit silently, and no later callback would run.
                 logger.exception(

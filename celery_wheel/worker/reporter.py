@@ -3,7 +3,7 @@
 ::
 
     put(header) ─► kept in memory ─► thread ─► Forwarder ─► wheel queue of the schedule's shard, confirmed
-                                       └ no answer: once more after a pause, up to RETRY_MAX_S
+                                       └ no answer: once more after a pause, up to RETRY_MOST_S
 
 The worker's loop waits for nothing here. The thread begins with the first report.
 """
@@ -21,6 +21,7 @@ from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.producer.rescue.forwarder import Forwarder
 from celery_wheel.producer.rescue.received_message import ReceivedMessage
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
+from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import uuid7
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: Reports kept while the broker does not answer.
 MAX_KEPT = 10_000
 
-RETRY_FIRST_S, RETRY_MAX_S = 0.5, 10.0
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 
 #: The longest time for which a worker that ends waits for its last reports.
 FLUSH_S = 5.0
@@ -42,6 +43,7 @@ class Reporter:
         self._kept: deque[dict[str, Any]] = deque()
         self._changed = threading.Condition()
         self._ending = False
+        self._log = RetryLog(logger, time.monotonic)
         self._thread: threading.Thread | None = None
 
     def put(self, header: dict[str, Any]) -> None:
@@ -49,7 +51,9 @@ class Reporter:
         with self._changed:
             if len(self._kept) >= MAX_KEPT:
                 lost = self._kept.popleft()
-                logger.error(
+                self._log.write(
+                    logging.ERROR,
+                    "report_lost",
                     "the end of a run of schedule %s cannot be reported: the broker does not answer, and %d reports "
                     "wait; %s",
                     lost.get("schedule"),
@@ -79,7 +83,7 @@ class Reporter:
             )
 
     def _run(self) -> None:
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         while True:
             with self._changed:
                 while not self._kept and not self._ending:
@@ -98,7 +102,10 @@ class Reporter:
                     extra={"action": "report_refused"},
                 )
             except Exception as error:  # each transport has its own classes
-                logger.warning(
+                pause_s = backoff.failed()
+                self._log.write(
+                    logging.WARNING,
+                    "report_failed",
                     "the end of a run of schedule %s is not reported yet (%r); it is tried again in %.1f s",
                     header.get("schedule"),
                     error,
@@ -107,9 +114,8 @@ class Reporter:
                 )
                 with self._changed:
                     self._changed.wait(pause_s)
-                pause_s = min(RETRY_MAX_S, pause_s * 2)
                 continue
-            pause_s = RETRY_FIRST_S
+            backoff.succeeded()
             with self._changed:
                 if self._kept and self._kept[0] is header:
                     self._kept.popleft()

@@ -580,7 +580,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
-                ("note", models.TextField(db_comment="reason for which it is paused or broken")),
+                ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
                 ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
                 (
                     "since_ms",

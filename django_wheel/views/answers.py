@@ -142,7 +142,9 @@ def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Links) -> It
     yield Problem(_("Errors of the broker"), count("broker_errors"))
     yield Problem(_("Rollbacks of the broker"), count("rollbacks"))
     yield Problem(_("Guard trips"), count("guard_trips"))
-    yield Problem(_("Broken schedules, now"), wheel.schedule_counts().broken, f"{links.schedules}?state=broken")
+    schedules = wheel.schedule_counts()
+    yield Problem(_("Broken schedules, now"), schedules.broken, f"{links.schedules}?state=broken")
+    yield Problem(_("Failing schedules, now"), schedules.failing, f"{links.schedules}?state=active")
 
 
 def _since(snapshots: list[dict[str, Any]], times: Moments) -> str:

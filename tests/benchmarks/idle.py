@@ -1,5 +1,7 @@
 """An idle scheduler with 1 and 16 shards: CPU, threads, and the latency of a task that comes or becomes due meanwhile.
 
+On Redis with each kind of store, and on RabbitMQ with SQLite.
+
 The scheduler is a process of its own, with everything that beat starts: control node, sign of life, all shards::
 
     python -m tests.benchmarks.idle '{"broker": …, "store": …, "shards": 16}'
@@ -16,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ import celery_wheel.beat
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
-from tests.benchmarks.databases import stores
+from tests.benchmarks.databases import SQLITE, stores
 from tests.benchmarks.filler import Filler
 from tests.benchmarks.parts import make_app
+from tests.kit.servers.rabbit import RabbitServer
 from tests.kit.servers.redis import RedisServer
 
 assert celery_wheel.beat  # imported for its memory
@@ -46,12 +49,15 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         for name, make in found.items():
             for shards in SHARDS:
                 with RedisServer(folder / f"redis-{name}-{shards}") as server:
-                    yield from _idle(server, name, make(), shards, rows // 2)
+                    yield from _idle(server.url, name, make(), shards, rows // 2)
+        with RabbitServer(folder / "rabbitmq") as rabbit:
+            for shards in SHARDS:
+                yield from _idle(rabbit.fresh(), f"{SQLITE} and RabbitMQ", found[SQLITE](), shards, rows // 2)
 
 
-def _idle(server: RedisServer, name: str, store: str, shards: int, rows: int) -> Iterator[Figure]:
+def _idle(broker: str, name: str, store: str, shards: int, rows: int) -> Iterator[Figure]:
     _fill(store, shards, rows)
-    options = json.dumps({"broker": server.url, "store": store, "shards": shards})
+    options = json.dumps({"broker": broker, "store": store, "shards": shards})
     command = [sys.executable, "-m", "tests.benchmarks.idle", options]
     words = f"idle, {shards} {'shards' if shards > 1 else 'shard'}, {rows:,} pending, {name}: %s"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
@@ -65,23 +71,30 @@ def _idle(server: RedisServer, name: str, store: str, shards: int, rows: int) ->
             percent = (after["cpu_s"] - before["cpu_s"]) / wall_s * 100
             yield Figure("idle", words % "of a core", percent, "%", target=TARGETS[shards], less_is_better=True)
             yield Figure("idle", words % "threads", after["threads"], "")
-            app = make_app(server.url, store, wheel_shards=shards)
-            for what, delay_s in (("a task that comes due", 0.001), ("a task that becomes due", 1.0)):
-                late_ms = statistics.median(_late_ms(server, app, delay_s) for _ in range(PROBES))
-                target = TARGETS["late_ms"]
-                yield Figure("idle", words % f"{what}, median", late_ms, "ms", target=target, less_is_better=True)
-            app.close()
+            with _consumed(broker, store, shards) as (app, take):
+                for what, delay_s in (("a task that comes due", 0.001), ("a task that becomes due", 1.0)):
+                    late_ms = statistics.median(_late_ms(app, take, delay_s) for _ in range(PROBES))
+                    target = TARGETS["late_ms"]
+                    yield Figure("idle", words % f"{what}, median", late_ms, "ms", target=target, less_is_better=True)
         finally:
             assert child.stdin is not None
             child.stdin.close()
 
 
-def _late_ms(server: RedisServer, app: Any, delay_s: float) -> float:
+@contextmanager
+def _consumed(broker: str, store: str, shards: int) -> Iterator[tuple[Any, Callable[[], object]]]:
+    """Yield a producer's app, and a function that returns as soon as the queue of the probes has a message."""
+    with make_app(broker, store, wheel_shards=shards) as app, app.connection_for_read() as connection:
+        queue = connection.SimpleQueue(app.amqp.queues[QUEUE], no_ack=True)
+        yield app, lambda: queue.get(timeout=10)
+
+
+def _late_ms(app: Any, take: Callable[[], object], delay_s: float) -> float:
     time.sleep(random.uniform(0.1, 0.3))
     due_s = time.time() + delay_s
     app.send_task("bench.idle", queue=QUEUE, countdown=delay_s)
     begin_s = max(due_s, time.time())
-    assert server.client().blpop([QUEUE], timeout=10), "the task is dispatched"
+    take()
     return (time.time() - begin_s) * 1_000
 
 

@@ -53,7 +53,7 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runn
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
         tune_memory()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
-        waits, monitoring = CoreWaits(runner), Monitoring(conf, 1, lambda: [parts.engine], parts.store, lambda: None)
+        waits, monitoring = CoreWaits(runner), Monitoring(conf, 1, lambda: [parts.engine], parts.store, runner.pool)
         runner.start()
         monitoring.start()
         yield runner, waits
@@ -62,8 +62,8 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runn
 
 
 def status(runner: Runner, waits: CoreWaits, clock: MovedClock) -> dict[str, Any]:
-    if runner.failure is not None:
-        raise runner.failure
+    if runner.pool.failure is not None:
+        raise runner.pool.failure[1]
     kernel = Path("/proc/self/status").read_text()
     rss, peak = (int(re.search(rf"{name}:\s+(\d+) kB", kernel)[1]) * 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return {

@@ -166,6 +166,9 @@ def _of_the_environment(given: Mapping[str, Any]) -> Any:
     return make_app(given["settings"], folder, given["queues"], kind, current=True)
 
 
+if "SABOTAGE" in os.environ:
+    import_module("tests.kit.sabotage")
+
 if "STALLS" in os.environ:
     import_module("tests.kit.stalls")
 if "TEST_PROJECT" in os.environ:

@@ -114,7 +114,6 @@ class Happenings(ABC):
     store_class: type[ModelStore] = ModelStore
     redis_class: type[ModelRedis] = ModelRedis
     loads_class: type[ModelLoads] = ModelLoads
-    can_listen = True
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -167,9 +166,10 @@ class Happenings(ABC):
             seed + 1_000_003
         )  # a random source of its own, so that other events do not depend on it
         self.clock_rng = random.Random(seed + 2_000_003)  # likewise
-        self.listen_rng = random.Random(seed + 4_000_003)  # likewise
-        #: Whether the broker tells of messages; else ingest always peeks.
-        self.listens = self.can_listen and self.listen_rng.random() < 0.5
+        self.listen_rng = random.Random(seed + 19_000_003)  # likewise
+        #: Whether the job listen runs; else ingest always peeks, as where the broker cannot wait.
+        self.listens = self.listen_rng.random() < 0.5
+        self.listen_fault_rng = random.Random(seed + 20_000_003)  # likewise
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether users requeue and replay
@@ -384,7 +384,8 @@ class Happenings(ABC):
             raise StoreError(f"simulated, {point}")
 
     def broker_fault(self, point: str) -> None:
-        if not self.quiet and self.rng.random() < self.fault_rate:
+        rng = self.listen_fault_rng if point == "listening" else self.rng
+        if not self.quiet and rng.random() < self.fault_rate:
             self.log.append(f"fault: redis, {point}")
             raise BrokerError(f"simulated, {point}")
 

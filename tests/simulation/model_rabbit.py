@@ -128,6 +128,14 @@ class ModelRabbit:
         self.fault("before")
         if self._epoch is None:
             raise BrokerError("simulated, peek after leave")
+        held = self._deliver()
+        found = peek_arrivals(held, max_count, max_bytes)
+        found.more |= len(held) == self.prefetch
+        found.token = self._channel, found.arrivals
+        return found
+
+    def _deliver(self) -> list[Message | Unreadable]:
+        """Return the deliveries of this connection, a new one if there is none, with those that have arrived now."""
         unacked = self.server.unacked
         if self._channel not in unacked:
             self._channel = self.server.open()
@@ -135,10 +143,7 @@ class ModelRabbit:
         while room > 0 and self.server.wheel and not self._is_under_way(self.server.wheel[0]):
             held.append(self.server.wheel.pop(0))
             room -= 1
-        found = peek_arrivals(held, max_count, max_bytes)
-        found.more |= len(held) == self.prefetch
-        found.token = self._channel, found.arrivals
-        return found
+        return held
 
     def _is_under_way(self, message: Message | Unreadable) -> bool:
         recent = isinstance(message, Message) and self._now_ms() - message.created_ms < MAX_LAG_MS
@@ -155,8 +160,14 @@ class ModelRabbit:
         self.fault("after")
         return True
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        return None
+    @property
+    def can_wait(self) -> bool:
+        return True
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        """Return at once: no time passes within a step of the simulation."""
+        self.fault("listening")
+        return self._epoch is not None and bool(self._deliver())
 
     def depth(self, shard: int) -> int:
         return len(self.server.wheel)

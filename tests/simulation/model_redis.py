@@ -179,8 +179,14 @@ class ModelRedis:
         if self._epoch is not None and epoch >= self._epoch:
             self._epoch = None
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
-        return bool(self.server.keys.wheel)
+    @property
+    def can_wait(self) -> bool:
+        return True
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        """Return at once: no time passes within a step of the simulation."""
+        self.fault("listening")
+        return self._epoch is not None and bool(self.server.keys.wheel)
 
     def depth(self, shard: int) -> int:
         return len(self.server.keys.wheel)

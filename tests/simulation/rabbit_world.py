@@ -19,7 +19,6 @@ FULL = ("mail", "celery")
 
 class RabbitWorld(World):
     rabbit_class: type[ModelRabbit] = ModelRabbit
-    can_listen = False
 
     def make_server(self) -> None:
         self.loses = False

@@ -47,6 +47,13 @@ class AmqpBroker(DeliveryBroker):
         self._inspecting = AmqpLink(connect)
         self._publisher = AmqpPublisher(self._publishing)
 
+    @property
+    def can_wait(self) -> bool:
+        return True
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        return shard in self._shards and cast(AmqpIngress, self._shards[shard]).await_delivery(timeout_ms)
+
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         if not chunk.rows:
             return Confirmed()

@@ -123,6 +123,13 @@ class AmqpLink:
                 return False  # TLS: the rest of a record is missing
             seconds = 0  # no wait for the rest of a frame, however long the server is silent
 
+    def incoming(self) -> select.poll:
+        """Return a poll that ends when bytes arrive, or the connection ends; ``drain`` has read all before.
+
+        The caller holds the lock. The poll itself needs no lock: ``drop``, by any thread, ends it.
+        """
+        return _poll_of(self.connection.sock)
+
     def keep_alive(self, reads: bool) -> None:
         """Send a heartbeat if the connection is up and not in use; a use keeps it alive by itself.
 
@@ -154,13 +161,17 @@ class AmqpLink:
 
 
 def _is_readable(sock: Any, seconds: float) -> bool:
-    if sock is None:
-        raise amqp.exceptions.RecoverableConnectionError("the connection has ended")
     if hasattr(sock, "pending") and sock.pending():  # TLS: decrypted bytes are no longer in the socket
         return True
+    return bool(_poll_of(sock).poll(seconds * 1_000))
+
+
+def _poll_of(sock: Any) -> select.poll:
+    if sock is None:
+        raise amqp.exceptions.RecoverableConnectionError("the connection has ended")
     poll = select.poll()
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(seconds * 1_000))
+    return poll
 
 
 def _bounded_drain_events(connection: Any) -> Callable[..., None]:

@@ -259,14 +259,13 @@ class AmqpPublisher:
             raise self._unanswered()
         if self._channel is not None and self._generation == self._link.generation:
             return
+        if self._probe_first:
+            self._probe(connection.channel())
+            self._probe_first = False
         self._channel = channel = self._confirming(connection)
         if self._generation != self._link.generation:
             self._exchanges.clear()
         self._generation = self._link.generation
-        if self._probe_first:
-            self._probe()
-            channel = self._channel = self._confirming(connection)
-            self._probe_first = False
         self._tag = 0
         self._outstanding, self._unwritten, self._unwritten_bytes = {}, [], 0
         channel.events["basic_ack"].add(self._on_ack)
@@ -279,13 +278,12 @@ class AmqpPublisher:
         channel.confirm_select()
         return channel
 
-    def _probe(self) -> None:
-        """Check that the server reads and answers, by a message to no queue.
+    def _probe(self, channel: Any) -> None:
+        """Check that the server reads and answers, by a message to no queue, without a confirm.
 
         Under an alarm the server reads the first message of a connection and nothing after it, so the answer to the
         call behind that message counts.
         """
-        channel = self._channel
         try:
             channel.send_method(spec.Basic.Publish, "Bssbb", (0, "", "", False, False), amqp.Message(b""))
             channel.close()

@@ -38,7 +38,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import offsets, scripts
 from celery_wheel.broker.redis.bindings import Bindings
 from celery_wheel.broker.redis.connect import connect
-from celery_wheel.broker.redis.errors import redis_errors
+from celery_wheel.broker.redis.errors import redis_errors, refuses_command
 from celery_wheel.broker.redis.layout import Layout
 from celery_wheel.broker.redis.offsets import Owner
 from celery_wheel.broker.redis.publish_call import publish_call
@@ -101,6 +101,7 @@ class RedisBroker:
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.namespace)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
+        self.can_wait = True  #: until Redis refuses BLMOVE; each adoption tries again
         self._serial = 0
         self._serial_lock = threading.Lock()
 
@@ -112,7 +113,7 @@ class RedisBroker:
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         found = self._adopt(shard, epoch, "adopting")
-        self._adopted[shard] = epoch
+        self._adopted[shard], self.can_wait = epoch, True
         return offsets.read_lanes(found)
 
     def claim(self, shard: int) -> None:
@@ -238,19 +239,23 @@ class RedisBroker:
         if self._adopted.get(shard, epoch + 1) <= epoch:
             self._adopted.pop(shard, None)
 
-    def await_message(self, shard: int, timeout_ms: int) -> bool | None:
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Move the oldest message of the wheel queue to its own place: Redis answers as soon as there is one.
 
-        The result is None where Redis refuses BLMOVE: it is older than 6.2, a proxy does not pass blocking commands on,
-        the user may not call it, the memory is full. A cause that concerns other commands shows in those.
+        The edge cannot wait where Redis refuses BLMOVE: the server is older than 6.2, a proxy does not pass blocking
+        commands on, or the user may not call it.
         """
+        if shard not in self._adopted:
+            return False
         key, own_s = self._queue_key(shard), self._client.connection_pool.connection_kwargs.get("socket_timeout")
         timeout_s = min(timeout_ms / 1_000, own_s / 2 if own_s else math.inf)
         with redis_errors(self._server, f"waiting for a message of shard {shard}"):
             try:
                 found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
-            except ResponseError:
-                return None
+            except ResponseError as error:
+                if not refuses_command(error):
+                    raise
+                found, self.can_wait = None, False
         return found is not None
 
     def depth(self, shard: int) -> int:

@@ -31,6 +31,7 @@ _REPLIES = {
     "NOREPLICAS": ("accepts no writes because it has too few replicas", "start the replicas"),
     "MASTERDOWN": ("is a replica whose primary is down", "point the broker URL at the primary"),
     "BUSY": ("is busy with another client's script", "wait, or end the script with SCRIPT KILL"),
+    "UNBLOCKED": ("has just changed between primary and replica", "point the broker URL at the primary"),
     "WRONGTYPE": ("has another type of value under one of the wheel's own keys", "choose another wheel_namespace"),
     "CLUSTERDOWN": ("is a cluster that is down", _NO_CLUSTER),
     "CROSSSLOT": ("is a cluster", _NO_CLUSTER),
@@ -62,11 +63,21 @@ def redis_errors(server: str, doing: str) -> Iterator[None]:
         raise BrokerError(describe(server, doing, error)) from error
 
 
-def describe(server: str, doing: str, error: Exception) -> str:
-    """Return the text of a BrokerError: state, consequence, remedy."""
+def refuses_command(error: exceptions.ResponseError) -> bool:
+    """Whether the server, or a proxy before it, does not serve a command; no state of the server is the cause."""
+    return _code_of(error) in (None, "NOPERM")
+
+
+def _code_of(error: Exception) -> str | None:
     code = next((_TYPES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _TYPES), None)
     if code is None and (found := _CODE.search(str(error))):
         code = found[1]
+    return code
+
+
+def describe(server: str, doing: str, error: Exception) -> str:
+    """Return the text of a BrokerError: state, consequence, remedy."""
+    code = _code_of(error)
     if code is not None:
         state, remedy = _REPLIES[code]
         return f"{server} {state} ({error}) while {doing}; {_NOTHING}; {remedy}"

@@ -46,6 +46,14 @@ class KombuBroker(DeliveryBroker):
         self._connect: Callable[[], Any] = app.connection_for_write
         self._outgoing = KombuPublisher(app)
 
+    @property
+    def can_wait(self) -> bool:
+        """Return False: a thread that waited would hold the connection that ``trim`` and ``leave`` need."""
+        return False
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        return False
+
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         return self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, may_send)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 import click
@@ -11,10 +13,17 @@ import click
 from celery_wheel.cli.group import open_wheel
 from celery_wheel.cli.project import start_project
 from celery_wheel.cli.results import request_options
-from celery_wheel.cli.schedules.definition import call, call_arguments, policies, recurrence, recurrence_arguments
+from celery_wheel.cli.schedules.definition import (
+    KINDS,
+    call,
+    call_arguments,
+    policies,
+    recurrence,
+    recurrence_arguments,
+)
 from celery_wheel.cli.schedules.group import print_answers, schedules
 from celery_wheel.console import parameters as options
-from celery_wheel.errors import ScheduleExists
+from celery_wheel.errors import RecurrenceError, ScheduleExists
 from celery_wheel.requests.arguments import CommandOptions
 
 _document = click.option(
@@ -25,6 +34,24 @@ _document = click.option(
 
 
 _any_task = click.option("--any-task", is_flag=True, help="Accept a task that its module does not have.")
+
+
+_ARGUMENT = re.compile(r"(schedule '.*?': )?([a-z_]+)(?= must )").match
+
+
+@contextmanager
+def _options_named(ctx: click.Context) -> Iterator[None]:
+    """Name the option in an error that names the argument: --catch-up-window for catch_up_window."""
+    try:
+        yield
+    except RecurrenceError as error:
+        text = str(error)
+        given = [kind for kind in KINDS if ctx.params.get(kind) not in (None, ())]
+        if (found := _ARGUMENT(text)) and ctx.params.get("definition") is None:
+            name = given[0] if found[2] == "recurrence" and given else found[2]
+            if name in ctx.params:
+                text = f"{found[1] or ''}--{name.replace('_', '-')}{text[found.end() :]}"
+        raise RecurrenceError(text) from error
 
 
 def _defining(command: Callable[..., None]) -> Callable[..., None]:
@@ -54,7 +81,7 @@ def create(
     how, check_task, fields, document = _given(definition, params)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
         raise click.UsageError("name --task and one of --every, --cron, --rrule and --at; or --definition")
-    with open_wheel(ctx) as wheel:
+    with open_wheel(ctx) as wheel, _options_named(ctx):
         start_project()
         if document is None:
             fields["check_task"] = check_task
@@ -81,7 +108,7 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
     how, check_task, fields, document = _given(definition, params)
     if document is None and not fields:
         raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
-    with open_wheel(ctx) as wheel:
+    with open_wheel(ctx) as wheel, _options_named(ctx):
         start_project()
         if document is None:
             answer = wheel.schedules.update(name, check_task=check_task, **fields, **how)

@@ -63,7 +63,7 @@ def state_of(one: RecurringSchedule) -> str:
         return "broken" if one.broken else "paused"
     if one.next_at is None:
         return "ended" if one.recurrence is not None else "run by Beat"
-    return "active"
+    return "failing" if one.note else "active"
 
 
 def change_each(

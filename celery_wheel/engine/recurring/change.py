@@ -137,6 +137,8 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
+        for one in changed.values():
+            state.failing.forget(one.id)
         state.agenda.reopen()
         ctx.stats.add(cancelled=len(work.rows))
     return True
@@ -284,7 +286,7 @@ class _Alteration:
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
         work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
         since_ms = unmade_since(schedule, work.now_ms)
-        if schedule.since_ms is not None:
+        if schedule.since_ms is not None and schedule.broken:
             since_ms = min(since_ms, schedule.since_ms)
         self._write(
             paused=True,

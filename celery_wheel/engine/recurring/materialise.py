@@ -4,8 +4,8 @@
 
     1 read       schedules with an instant up to the look-ahead, at most 1,000 and those that had to wait before
     2 decide     ``instants``: some are made, some are skipped; a guarded schedule waits for its instant and its runs
-    3 render     each instant that is made becomes a message, due at the instant and its jitter; an error makes the
-                 schedule broken
+    3 render     each instant that is made becomes a message, due at the instant and its jitter; after an error of the
+                 project's code the schedule is tried again, with back-off, and is broken after BROKEN_AFTER_MS
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
@@ -20,6 +20,7 @@ becomes no second row, no two stores make the same id, and no producer can guess
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -46,8 +47,13 @@ logger = logging.getLogger(__name__)
 #: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
 MAX_OF_ONE = 100
 
-#: The time after which a message is rendered again whose result backend did not answer.
-RENDER_AGAIN_MS = 1_000
+#: A schedule whose messages cannot be made for so long is broken. It is longer than a deployment, a migration or a
+#: failover of the project's database takes, and short enough that a mistake is found on the same day.
+BROKEN_AFTER_MS = 3_600_000
+
+#: A round tries no further schedule once its failed tries have taken so long: each may wait for a time-out of the
+#: project, and the round has messages to accept.
+FAILED_TRIES_MS = 1_000
 
 #: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
 MAX_WAITING = 1_000
@@ -67,6 +73,7 @@ class Occurrences:
     waiting: int = 0  #: schedules that were read and have to wait
     ready_ms: int | None = None  #: the instant at which the next one is due; None: unknown
     more: bool = False  #: schedules that are due were not made in this round
+    failed_ms: int = 0  #: the time that failed tries have taken
     was_read: bool = False
     _of: dict[str, tuple[int, int, bool]] = field(default_factory=dict)  #: envelope id → schedule, instant, requested
 
@@ -199,10 +206,18 @@ def _make(
     times: Times,
 ) -> Generator[str, None, None]:
     """Make the occurrences of one schedule that are due."""
+    began_ms = ctx.clock.monotonic_ms()
+    if wait_ms := state.failing.wait_ms(schedule, began_ms):
+        found.waiting += 1
+        found.look_at(times.now_ms + wait_ms)
+        return
+    if found.failed_ms >= FAILED_TRIES_MS:
+        found.waiting, found.more = found.waiting + 1, True
+        return
     try:
         definition = read_definition(schedule.definition)
     except RecurrenceError as error:
-        _break(ctx, found, schedule, error, times.now_ms)
+        _break(ctx, state, found, schedule, error, times.now_ms)
         return
     first, ahead_ms = schedule.next_ms or 0, 0 if definition.is_guarded else ctx.limits.look_ahead_ms
     if first > (times.now_ms if definition.is_guarded else times.upto_ms):
@@ -215,12 +230,15 @@ def _make(
     try:
         decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
         messages = _render(ctx, renderer, schedule, definition, decision.make)
-    except BrokerError as error:
-        _postpone(ctx, found, schedule, error, times.now_ms)
+    except RecurrenceError as error:  # a calendar that leaves nothing: no try can change that
+        _break(ctx, state, found, schedule, error, times.now_ms)
         return
-    except Exception as error:  # a calendar that leaves nothing, or code of the application
-        _break(ctx, found, schedule, error, times.now_ms)
+    except Exception as error:  # raised by code of the application, or an outage
+        found.failed_ms += ctx.clock.monotonic_ms() - began_ms
+        _failed(ctx, state, found, schedule, error, times.now_ms)
         return
+    if messages:
+        state.failing.forget(schedule.id)
     _step(found, schedule, definition, decision, messages, runs, times, ahead_ms)
 
 
@@ -251,16 +269,37 @@ def _render(
     return messages
 
 
-def _postpone(ctx: Context, found: Occurrences, schedule: Schedule, error: BrokerError, now_ms: int) -> None:
-    logger.warning(
-        "shard %d: the occurrences of schedule %s wait, and are tried again in a second: %s",
+def _failed(
+    ctx: Context, state: ShardState, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int
+) -> None:
+    """Try a schedule again later whose message could not be made. An error may quote it, so its text is not logged."""
+    is_outage = isinstance(error, BrokerError)
+    since_ms = schedule.since_ms if schedule.is_failing and schedule.since_ms is not None else now_ms
+    if not is_outage:
+        ctx.stats.add(schedule_errors=1)
+        if now_ms - since_ms >= BROKEN_AFTER_MS:
+            _break(ctx, state, found, schedule, error, now_ms)
+            return
+        if not schedule.is_failing:
+            found.change.schedules.append(replace(schedule, note=reason_of(error), since_ms=now_ms))
+    wait_ms = state.failing.failed(schedule, ctx.clock.monotonic_ms(), outage=is_outage)
+    found.waiting += 1
+    found.look_at(now_ms + wait_ms)
+    ctx.retries.write(
+        logging.WARNING,
+        place_of(error.__cause__ or error),
+        "shard %d: the message of schedule %s cannot be made, and is tried again: %s",
         ctx.shard,
         schedule.name,
-        error,
+        error if is_outage else f"{place_of(error)}; `celery -A proj wheel schedules show` has the error",
         extra={"action": "schedule_waits", "shard": ctx.shard, "schedule": schedule.name},
     )
-    found.waiting += 1
-    found.look_at(now_ms + RENDER_AGAIN_MS)
+
+
+def place_of(error: BaseException) -> str:
+    """Return the kind of an error and the line that raised it, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{type(error).__qualname__}" + "".join(f" in {one.filename}, line {one.lineno}" for one in frames)
 
 
 def _step(
@@ -279,7 +318,11 @@ def _step(
     for instant_ms, message in zip(decision.make, messages, strict=True):
         found.add(schedule, instant_ms, message)
     made, last_ms = schedule.made + len(decision.make), decision.make[-1] if decision.make else schedule.last_ms
-    found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
+    if schedule.is_failing and decision.make:
+        healed = replace(schedule, next_ms=decision.next_ms, made=made, last_ms=last_ms, note="", since_ms=None)
+        found.change.schedules.append(healed)
+    else:
+        found.change.schedule_steps.append(ScheduleStep(schedule.id, decision.next_ms, made, last_ms))
     found.change.skips += decision.skips
     if runs is not None and decision.make and definition.overlap == CANCEL_RUNNING:
         found.cancel(runs.running, times.now_ms)
@@ -287,14 +330,16 @@ def _step(
         found.look_at(decision.next_ms - ahead_ms)
 
 
-def _break(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
-    """Stop a schedule that cannot be read or rendered."""
+def _break(
+    ctx: Context, state: ShardState, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int
+) -> None:
+    """Stop a schedule that cannot be read, or whose messages could not be made for BROKEN_AFTER_MS."""
+    state.failing.forget(schedule.id)
     logger.error(
         "shard %d: schedule %s is broken and stops: %s; update it, or fix the cause and resume it",
         ctx.shard,
         schedule.name,
-        error,
-        exc_info=None if isinstance(error, RecurrenceError) else error,
+        error if isinstance(error, RecurrenceError) else place_of(error),
         extra={"action": "schedule_broken", "shard": ctx.shard, "schedule": schedule.name},
     )
     since_ms = schedule.decided_upto(now_ms)

@@ -29,8 +29,9 @@ class OccurrenceRenderer(Protocol):
         """Return the message of an occurrence, with a task id of its own.
 
         The engine sets ``envelope_id`` and ``eta_ms``. The call is made without a lock, and may be made again for the
-        same occurrence, when a commit failed. After BrokerError the engine tries again in a second. Any other error
-        makes the schedule broken, with the error's text as the reason.
+        same occurrence, when a commit failed. After BrokerError the engine tries again for as long as it takes; after
+        RecurrenceError the schedule is broken, with the error's text as the reason. After any other error it is tried
+        again for an hour, and then it is broken.
         """
 
     def is_watched(self, schedule: Schedule) -> bool:

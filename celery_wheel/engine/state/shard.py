@@ -21,11 +21,13 @@ that remain in the lane ahead.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from celery_wheel.engine.state.agenda import Agenda
+from celery_wheel.engine.state.failing import FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.lanes import Lanes
@@ -61,6 +63,7 @@ class ShardState:
         self.tombstones = tombstones or TombstoneFilter()
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()
+        self.failing = FailingSchedules(random.Random(shard))  # noqa: S311  # waits
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: from this instant on another holder may have the shard

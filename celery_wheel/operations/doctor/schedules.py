@@ -38,6 +38,13 @@ def check(site: Installation) -> Iterator[Finding]:
             "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
+    if counts.failing:
+        yield warning(
+            "schedules",
+            f"the next message of {format_count(counts.failing, 'schedule')} cannot be made, and is tried again with "
+            "longer and longer waits; after an hour the schedule is broken",
+            "See celery -A proj wheel schedules list: a failing schedule has the error of the project's code.",
+        )
     yield from _clashes(site)
     yield from _unknown_tasks(site)
     behind_ms = 0 if counts.next_ms is None else site.now_ms() - counts.next_ms

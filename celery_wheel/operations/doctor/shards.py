@@ -68,6 +68,12 @@ def _reported(one: ShardStatus) -> Iterator[Finding]:
     about, snapshot = f"shard {one.shard}", one.snapshot or {}
     if one.clock_dispute:
         yield error(about, *split_remedy(one.clock_dispute))
+    for job in snapshot.get("stuck_jobs") or ():
+        yield error(
+            about,
+            f"in its holder {printable(job)}",
+            "If the store and the broker answer, restart the scheduler; a standby takes the shard.",
+        )
     for name, text in (
         ("guard_trips", "times the store had other rows than the holder was about to dispatch"),
         ("rollbacks", "times the broker was found to have lost writes"),

@@ -1,4 +1,4 @@
-"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room; its history is archived."""
+"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room, lasts; history is archived."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from celery_wheel.operations.doctor.finding import Finding, error, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.server import durability, vacuum
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -38,6 +39,10 @@ def check(site: Installation) -> Iterator[Finding]:
     yield from _left_open(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
+    server = store.browse.server()
+    if server is not None:
+        yield from durability(server, durable=site.conf.durability == "disk")
+        yield from vacuum(server)
     if site.conf.history_archive:
         yield _archived(site, store)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_wheel.recurring.checks import check_whole
+from celery_wheel.recurring.checks import check_duration, check_whole
 from celery_wheel.recurring.specs.spec import Spec
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -17,7 +17,7 @@ class Interval(Spec):
     anchor_ms: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("every_ms", self.every_ms, 1, END_OF_TIME_MS)
+        check_duration("every_ms", self.every_ms, 1, END_OF_TIME_MS)
         check_whole("anchor_ms", self.anchor_ms, -END_OF_TIME_MS, END_OF_TIME_MS)
 
     def next_after(self, at_ms: int) -> int:

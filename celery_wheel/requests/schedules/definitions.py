@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import Any, Literal, TypedDict
 
 from celery_wheel import recurring
-from celery_wheel.errors import ArgumentError
+from celery_wheel.errors import ArgumentError, RecurrenceError
+from celery_wheel.recurring.checks import check_duration
 from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
+from celery_wheel.values.text import END_OF_TIME_MS
 
 Duration = timedelta | float
 
@@ -106,6 +109,9 @@ _POLICIES: dict[str, tuple[str, Read]] = {
     "max_runtime": ("max_runtime_ms", duration_ms),
     "jitter": ("jitter_ms", duration_ms),
 }
+_LETTERS = f"{ascii_lowercase}_"
+#: Value in the JSON → the argument that users give.
+_ARGUMENTS = {field: name for name, (field, _) in {**_RECURRENCE, **_POLICIES}.items()} | {"spec": "recurrence"}
 _NO_OPTIONS = frozenset(("recurrence", "task", "args", "kwargs", *_POLICIES, *_RECURRENCE))
 #: A default is not written, so that equal definitions have equal texts.
 _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest", "overlap": "allow", "jitter_ms": 0}
@@ -118,13 +124,23 @@ def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) 
         checked: False leaves checks that need the whole definition to the holder.
     """
     definition = _whole(app, values)
-    (to_text if checked else dumped)(definition)
+    try:
+        (to_text if checked else dumped)(definition)
+    except RecurrenceError as error:
+        raise RecurrenceError(in_arguments(str(error))) from error
     return definition
+
+
+def in_arguments(refusal: str) -> str:
+    """Return the refusal of a definition with the argument's name in place of the path of the value in the JSON."""
+    bare = refusal.removeprefix("recurrence: ").removeprefix("options.")
+    field = bare[: len(bare) - len(bare.lstrip(_LETTERS))]
+    return _ARGUMENTS.get(field, field) + bare.removeprefix(field)
 
 
 def recurrence_of(app: Any, values: Mapping[str, Any]) -> recurring.Recurrence:
     """Return the recurrence that a schedule with these values would have."""
-    return read_definition(to_text({**_whole(app, values), "task": "preview"})).recurrence
+    return read_definition(dumped(definition_of(app, {**values, "task": "preview"}))).recurrence
 
 
 def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +192,8 @@ def _recurrence(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
         every: dict[str, Any] = {field.name: None for field in fields(value) if field.init}
         return {**every, "zone": "UTC", **recurring.to_json(value)}
     if isinstance(value, timedelta | int | float) and not isinstance(value, bool):
-        value = recurring.Interval(duration_ms("recurrence", value), start_ms)
+        every_ms = check_duration("recurrence", duration_ms("recurrence", value), 1, END_OF_TIME_MS)
+        value = recurring.Interval(every_ms, start_ms)
     if isinstance(value, recurring.Spec):
         return {"kind": "recurrence", "spec": _spec(value)}
     return _of_celery(app, value, start_ms)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, Unpack, overload
@@ -34,6 +34,7 @@ from celery_wheel.requests.schedules.definitions import (
     DefinitionFields,
     Duration,
     definition_of,
+    in_arguments,
     patch_of,
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
@@ -44,6 +45,8 @@ from celery_wheel.store.schedule_model import SCHEDULE
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
 InTransaction = TransactionalRequest[ScheduleAnswer]
+Options = dict[str, Any]
+Worded = Callable[[str], str]
 Exists = Literal["error", "update"]
 BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
 
@@ -111,7 +114,7 @@ class Schedules(ScheduleQueries):
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
         self._check_task(values, set())
         definition = definition_of(self.conf.app, values)
-        found: ScheduleAnswer = self.change(do, {_name(name): definition}, how, single=name, source=source)
+        found: ScheduleAnswer = self._change(do, {_name(name): definition}, how, {"source": source}, name, in_arguments)
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
             raise ScheduleExists(
                 f'schedule {name!r} exists already; nothing was changed; exists="update" replaces its definition, and '
@@ -158,7 +161,7 @@ class Schedules(ScheduleQueries):
                         refused[name] = ScheduleAnswer("refused", str(error))
                 yield found
 
-        found: Answers = self._change_parts(do, definitions(), how, {"source": source})
+        found: Answers = self._change_parts(do, definitions(), how, {"source": source}, in_arguments)
         return {**found, **refused} if refused else found
 
     @overload
@@ -288,8 +291,13 @@ class Schedules(ScheduleQueries):
             single: the only name, whose answer is returned; RecurrenceError is raised where it is refused.
             options: fields of the command, like ``source``.
         """
-        how = how or {}
-        found = self._wheel.ask(self._request(do, names, how, options), names, how, single)
+        return self._change(do, names, how or {}, options, single)
+
+    def _change(
+        self, do: str, names: Names, how: Any, options: Options, single: str | None = None, worded: Worded = str
+    ) -> Any:
+        """Send a change; ``worded`` rewrites the reason of a refusal."""
+        found = self._wheel.ask(self._request(do, names, how, options, worded), names, how, single)
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
@@ -317,23 +325,24 @@ class Schedules(ScheduleQueries):
         def with_patch(part: list[str]) -> Names:
             return part if patch is None else dict.fromkeys(part, patch)
 
+        worded = str if patch is None else in_arguments
         if isinstance(names, str):
-            return self.change(do, with_patch(names_of(names)), how, single=names)
+            return self._change(do, with_patch(names_of(names)), how, {}, names, worded)
         parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(names_of(names))
-        return self._change_parts(do, (with_patch(part) for part in parts), how, {})
+        return self._change_parts(do, (with_patch(part) for part in parts), how, {}, worded)
 
-    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: dict[str, Any]) -> Any:
+    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: Options, worded: Worded) -> Any:
         if self._wheel.joins_transaction(how):
             whole = list(parts)
             names: Any = [name for part in whole for name in part]
             if whole and isinstance(whole[0], Mapping):
                 names = {name: body for part in whole for name, body in part.items()}
-            return self.change(do, names, how, **options)
+            return self._change(do, names, how, options, worded=worded)
         found: Answers = {}
         sent: deque[Request[ScheduleAnswer]] = deque()  # the holders carry out one while the next is made
         try:
             for part in filter(None, parts):
-                sent.append(self._request(do, part, how, options))
+                sent.append(self._request(do, part, how, options, worded))
                 sent[-1].send(part)
                 if len(sent) > 1:
                     found |= sent.popleft().receive(timeout_of(how))
@@ -350,13 +359,15 @@ class Schedules(ScheduleQueries):
             raise
         return found
 
-    def _request(self, do: str, names: Names, how: CommandOptions, options: dict[str, Any]) -> Request[ScheduleAnswer]:
+    def _request(
+        self, do: str, names: Names, how: CommandOptions, options: Options, worded: Worded
+    ) -> Request[ScheduleAnswer]:
         if unknown := how.keys() - set(_HOW):
             raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
         if "source" in options:
             text_of("source", options["source"])
         list_name = "definitions" if isinstance(names, Mapping) else "names"
-        return self._wheel.request(OnlyAnswer(), SCHEDULE, {"do": do, **options}, how, list_name)
+        return self._wheel.request(OnlyAnswer(worded), SCHEDULE, {"do": do, **options}, how, list_name)
 
     def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
         after: str | None = ""

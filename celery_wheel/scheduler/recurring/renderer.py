@@ -13,9 +13,9 @@
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
 log says so once. The queue is declared, so the message waits in it for the first worker. Anything that keeps
-``apply_async`` from sending (arguments that the task does not take, a queue that may not be made, a message that is too
-large) raises, and the schedule is shown as broken with the reason. A broker or a result backend that does not answer
-raises BrokerError: the occurrence is made later.
+``apply_async`` from sending (a router of the project, arguments that the task does not take, a queue that may not be
+made, a message that is too large) raises, and the engine tries again for an hour. A broker or a result backend that
+does not answer raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations

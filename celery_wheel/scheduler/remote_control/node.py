@@ -3,7 +3,7 @@
 ::
 
     connect ─► listen ─► drain, at most a second ─┐      an error ends the connection; after a pause, longer each
-       ▲                  ├ commands, one by one   │      time up to RETRY_MAX_S, the node connects again
+       ▲                  ├ commands, one by one   │      time up to RETRY_MOST_S, the node connects again
        │                  ├ heartbeat              │
        └── pause ◄────────┴ error ─────────────────┘      dispatch waits for nothing here
 
@@ -28,10 +28,11 @@ from celery_wheel.scheduler.remote_control.heartbeat import EVERY_S, Heartbeat
 from celery_wheel.scheduler.remote_control.revocation import RevokeListener
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.timing import Backoff, RetryLog
 
 logger = logging.getLogger(__name__)
 
-RETRY_FIRST_S, RETRY_MAX_S = 0.5, 10.0
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 
 #: A stop waits no longer for the thread, which is a daemon.
 JOIN_S = 3.0
@@ -75,15 +76,18 @@ class Node:
     # -- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = RETRY_FIRST_S
+        backoff, log = Backoff(RETRY_FIRST_S, RETRY_MOST_S), RetryLog(logger, time.monotonic)
         while not self._stop.is_set():
             began_s = time.monotonic()
             try:
                 self._serve()
             except Exception as error:  # of any kind: the node connects again, and the scheduler goes on
-                if time.monotonic() - began_s > RETRY_MAX_S:
-                    pause_s = RETRY_FIRST_S
-                logger.warning(
+                if time.monotonic() - began_s > RETRY_MOST_S:
+                    backoff.succeeded()
+                pause_s = backoff.failed()
+                log.write(
+                    logging.WARNING,
+                    "node_lost",
                     "the control node %s lost the broker (%r); it connects again in %.1f s",
                     self._name,
                     error,
@@ -91,7 +95,6 @@ class Node:
                     extra={"action": "node_lost"},
                 )
                 self._stop.wait(pause_s)
-                pause_s = min(RETRY_MAX_S, pause_s * 2)
         self._revokes.close()
 
     def _serve(self) -> None:

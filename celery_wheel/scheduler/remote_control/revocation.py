@@ -34,6 +34,7 @@ from celery_wheel.requests.request import TASKS_AT_ONCE
 from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.store.model import CANCEL, ORIGIN
 from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.text import text_rule
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ MAX_SCANNED = 1_000_000
 
 PAGE = 1_000
 
+#: Seconds until a scan that the store did not answer is tried again.
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
+
 
 class RevokeListener:
     def __init__(self, view: SchedulerView) -> None:
@@ -58,7 +62,8 @@ class RevokeListener:
         self._known: set[int] = set()  #: shards that were held at the last ``tend``
         self._to_scan: set[int] = set()
         self._wake = threading.Event()
-        self._stop = False
+        self._stopped = threading.Event()
+        self._log = RetryLog(logger, time.monotonic)
         self._thread: threading.Thread | None = None
 
     # -- by id -----------------------------------------------------------------------------------------
@@ -142,7 +147,9 @@ class RevokeListener:
             try:
                 self._write_kept()
             except StoreError as error:
-                logger.warning(
+                self._log.write(
+                    logging.WARNING,
+                    "revoke_kept",
                     "%s; %d revoked ids are kept until it answers",
                     error,
                     len(self._kept),
@@ -157,26 +164,36 @@ class RevokeListener:
         self._wake.set()
 
     def stop(self) -> None:
-        self._stop = True
+        self._stopped.set()
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._stop:
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
+        while not self._stopped.is_set():
             self._wake.wait()
             self._wake.clear()
-            while self._to_scan and not self._stop:
+            while self._to_scan and not self._stopped.is_set():
                 shard = self._to_scan.pop()
                 try:
                     self.scan(shard)
                 except StoreError as error:
-                    logger.warning("%s; shard %d is scanned again", error, shard, extra={"action": "stamps_failed"})
+                    self._log.write(
+                        logging.WARNING,
+                        "stamps_failed",
+                        "%s; shard %d is scanned again",
+                        error,
+                        shard,
+                        extra={"action": "stamps_failed"},
+                    )
                     self._to_scan.add(shard)
-                    threading.Event().wait(1)
+                    self._stopped.wait(backoff.failed())
+                else:
+                    backoff.succeeded()
 
     def scan(self, shard: int) -> int:
         """Cancel pending tasks that have a revoked stamp; return the number of scanned tasks."""
         view, after, seen = self._view, ORIGIN, 0
-        while not self._stop:
+        while not self._stopped.is_set():
             began_s = time.monotonic()
             page = view.store.browse.pending(Criteria(shard=shard), after, PAGE)
             heads = view.store.browse.heads([task.id for task in page.items])

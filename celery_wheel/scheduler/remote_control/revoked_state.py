@@ -31,6 +31,7 @@ from kombu.entity import Exchange
 
 from celery_wheel.scheduler.remote_control.pending_request import PendingRequest, read
 from celery_wheel.store.model import TaskRow
+from celery_wheel.timing import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ REASON = "revoked"
 
 LONG_AGO = "1970-01-01T00:00:00+00:00"
 
-RETRY_MAX_S = 60.0
+RETRY_FIRST_S, RETRY_MOST_S = 2.0, 60.0
 
 
 class RevokedState:
@@ -48,7 +49,7 @@ class RevokedState:
         self._app = app
         self._node = node
         self._events_on = events_on
-        self._failed: dict[int, tuple[int, float]] = {}  #: row id → failures, and the next try
+        self._failed: dict[int, tuple[Backoff, float]] = {}  #: by row id: its waits, and the instant of the next try
 
     def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
         self._app.set_current()  # of this thread: Celery before 5.6 restores the group of a chord by it
@@ -56,7 +57,7 @@ class RevokedState:
         with ExitStack() as stack:
             send = self._sender(stack)
             for one in rows:
-                if self._failed.get(one.row.id, (0, 0.0))[1] > time.monotonic():
+                if one.row.id in self._failed and self._failed[one.row.id][1] > time.monotonic():
                     continue
                 try:
                     self._record(one, send)
@@ -68,13 +69,13 @@ class RevokedState:
         return recorded
 
     def _note_failure(self, one: TaskRow, error: Exception) -> None:
-        times = self._failed.get(one.row.id, (0, 0.0))[0] + 1
-        self._failed[one.row.id] = times, time.monotonic() + min(RETRY_MAX_S, 2.0**times)
+        backoff, _ = self._failed.get(one.row.id) or (Backoff(RETRY_FIRST_S, RETRY_MOST_S), 0.0)
+        self._failed[one.row.id] = backoff, time.monotonic() + backoff.failed()
         logger.warning(
             "task %s was cancelled, and the result backend could not record that (%r); it is tried again",
             one.task_id,
             error,
-            extra={"action": "revoked_state_failed", "task_id": one.task_id, "times": times},
+            extra={"action": "revoked_state_failed", "task_id": one.task_id},
         )
 
     def _record(self, one: TaskRow, send: Callable[..., None]) -> None:

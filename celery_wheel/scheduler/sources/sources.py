@@ -26,7 +26,7 @@ from celery_wheel.scheduler.sources.entry import EntrySource
 from celery_wheel.scheduler.sources.follower import Follower
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
-from celery_wheel.timing import SystemClock
+from celery_wheel.timing import Backoff, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ ANSWER_S = 10.0
 #: Seconds after which entries whose names were taken are tried again.
 RETRY_CLASHES_S = 60.0
 
-BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.5, 30.0
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
 
 #: The actor of the revisions that sources make.
 ACTOR = "beat"
@@ -122,16 +122,19 @@ class Sources:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures, clashes_at_s = 0, 0.0
+        backoff, clashes_at_s = Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S), 0.0
         while not self._stop.is_set():
             self._wake.clear()
-            failed = self._held() and not self.look()
-            failures = failures + 1 if failed else 0
+            wait_s = POLL_S
+            if self._held() and not self.look():
+                wait_s = backoff.failed()
+            else:
+                backoff.succeeded()
             now_s = self._clock.monotonic_ms() / 1_000
             if now_s - clashes_at_s > RETRY_CLASHES_S:
                 clashes_at_s = now_s
                 self._guarded("clashes", self._retry_clashes)
-            self._wake.wait(min(BACK_OFF_MOST_S, BACK_OFF_FIRST_S * 2**failures) if failures else POLL_S)
+            self._wake.wait(wait_s)
         for one in self._beside:
             one.close()
 

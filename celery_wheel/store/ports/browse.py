@@ -34,6 +34,7 @@ from celery_wheel.store.ports.schedules import (
     ScheduleDetail,
     SchedulePage,
 )
+from celery_wheel.store.ports.server import ServerState
 
 
 class Browse(Protocol):
@@ -118,6 +119,9 @@ class Browse(Protocol):
         """
 
     def size(self) -> StoreSize: ...
+
+    def server(self) -> ServerState | None:
+        """Return what the store's server promises, and what costs it; None where the store is a file."""
 
     def levels(self, shard: int) -> list[dict[str, Any]]:
         """Return the levels of the holder's last snapshot; empty where there is none."""

@@ -45,6 +45,7 @@ class ScheduleCounts:
     paused: int
     broken: int
     with_base: int  #: neither paused nor broken: entries that Beat's own scheduler runs
+    failing: int  #: those whose next message cannot be made now; they are tried again
     next_ms: int | None  #: the earliest next instant
 
 

@@ -9,6 +9,7 @@
     poll                whether there is anything new
     eviction            the end of a holder's session that stopped with the shard's row locked
     statements          the statements that differ on PostgreSQL
+    server              its promises, and the transaction that holds back its vacuum
     bulk_copy           many rows by COPY
     storage_parameters  autovacuum and fillfactor of the tables
     errors              PostgreSQL's errors for people

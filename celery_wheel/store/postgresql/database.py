@@ -20,7 +20,8 @@ The ends of a holder; the lease runs by the database's clock alone
     disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
 
 The durability of a commit
-    durability "disk"     the server's synchronous_commit ("on": fsync, and its synchronous standbys), but never "off"
+    durability "disk"     the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off":
+                          ``sessions`` sets it, and no reload of the server's configuration changes it
     durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
     durable=False         the same as "memory"; the next durable commit makes it durable too
 
@@ -39,6 +40,7 @@ import select
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -48,11 +50,13 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
 from celery_wheel.store.ports import Bell, StoreSize
+from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.postgresql.bell import NotifyBell
-from celery_wheel.store.postgresql.errors import describe, may_pass, sqlstate
+from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.eviction import StoppedHolders
 from celery_wheel.store.postgresql.poll import PostgresqlPolls
-from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql.server import read_server
+from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect, connect_args, patience_ms, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
@@ -84,6 +88,7 @@ class PostgresqlDatabase:
             use_native_hstore=False,
             connect_args=connect_args(url, lease_ms),
         )
+        event.listen(self._engine, "do_connect", connect)
         event.listen(self._engine, "connect", lambda driver, _: prepare(driver, self.name, lease_ms))
         event.listen(self._engine, "checkout", _check_alive)
         self._polls = PostgresqlPolls(self._engine)
@@ -99,17 +104,20 @@ class PostgresqlDatabase:
 
     @contextmanager
     def _connected(self, *, reading: bool) -> Iterator[Connection]:
-        with (
-            self._in_use(),
-            errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=reading),
-            self._engine.connect() as connection,
-        ):
-            try:
-                yield connection
-            except (SQLAlchemyError, psycopg.Error) as error:
-                if sqlstate(error) in _SPOILED:
-                    connection.invalidate()
-                raise
+        with self._in_use():
+            with self._errors(Sent.NOTHING, reading=reading):
+                connection = self._engine.connect()
+            with self._errors(Sent.STATEMENTS, reading=reading), connection:
+                try:
+                    yield connection
+                except (SQLAlchemyError, psycopg.Error) as error:
+                    if sqlstate(error) in _SPOILED:
+                        connection.invalidate()
+                    raise
+
+    def _errors(self, sent: Sent, *, reading: bool = False) -> AbstractContextManager[None]:
+        said = partial(describe, sent=sent)
+        return errors_for_people(self.name, said, SQLAlchemyError, psycopg.Error, reading=reading)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
@@ -121,7 +129,7 @@ class PostgresqlDatabase:
                 _roll_back(connection)
 
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
-        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error, reading=True):
+        with self._in_use(), self._errors(Sent.STATEMENTS, reading=True):
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
@@ -130,7 +138,8 @@ class PostgresqlDatabase:
             try:
                 connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
                 yield connection
-                connection.exec_driver_sql("COMMIT")
+                with self._errors(Sent.COMMIT):
+                    connection.exec_driver_sql("COMMIT")
             except BaseException:
                 _roll_back(connection)
                 raise
@@ -138,8 +147,7 @@ class PostgresqlDatabase:
     @contextmanager
     def making(self) -> Iterator[Connection]:
         with self.writing(durable=True) as connection:
-            # No takeover waits for this transaction, and the process may get no CPU for a while between its statements.
-            connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}")
+            connection.exec_driver_sql(_UNHURRIED)
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
             yield connection
             for statement in STATEMENTS:
@@ -194,6 +202,10 @@ class PostgresqlDatabase:
             size: int = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
         return StoreSize(size, None)
 
+    def server(self) -> ServerState:
+        with self.reading() as connection:
+            return read_server(connection)
+
     def ring(self) -> None:
         with suppress(StoreError), self.reading() as connection:  # schedulers look a second later
             connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
@@ -203,7 +215,7 @@ class PostgresqlDatabase:
 
     def _session_apart(self) -> Any:
         """Return a new session of the driver that leaves the pool."""
-        with self._in_use(), errors_for_people(self.name, describe, SQLAlchemyError, psycopg.Error):
+        with self._in_use(), self._errors(Sent.NOTHING):
             pooled = self._engine.raw_connection()
             session = pooled.driver_connection
             pooled.detach()
@@ -223,6 +235,14 @@ class PostgresqlDatabase:
 
 
 _BEGIN_LAZY = "BEGIN; SET LOCAL synchronous_commit = off"
+
+#: No takeover waits for the transaction that makes tables, and its process may get no CPU for a while. All others that
+#: open the new store wait for it; an index of a large table may take longer than any other statement.
+_UNHURRIED = f"""
+    SET LOCAL idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS};
+    SET LOCAL lock_timeout = {STATEMENT_TIMEOUT_MS};
+    SET LOCAL statement_timeout = 0
+"""
 
 
 def _roll_back(connection: Connection) -> None:

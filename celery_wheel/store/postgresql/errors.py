@@ -3,10 +3,14 @@
 The codes are SQLSTATEs (postgresql.org/docs/current/errcodes-appendix.html); two characters are a class. An error
 without a code came from the connection. A message quotes the server's own sentence, without its details: they contain
 values.
+
+A change is in doubt only where its COMMIT was sent: a server rolls back every transaction that it is not told to
+commit.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import psycopg
@@ -15,8 +19,17 @@ from sqlalchemy.exc import DBAPIError, TimeoutError
 from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
 from celery_wheel.store.sql.seal import SQLSTATE
 
-_UNKNOWN = "the last change may be committed or not"
-_NOTHING = "nothing was written"
+
+class Sent(Enum):
+    """How much the server had been sent at the error, as the consequence of an error that does not tell it itself."""
+
+    NOTHING = "nothing was sent to it"
+    STATEMENTS = "nothing was written"
+    COMMIT = "the last change may be committed or not"
+
+
+_UNKNOWN = Sent.COMMIT.value
+_NOTHING = Sent.STATEMENTS.value
 _ANEW = f"{ADOPTED_ANEW}, and the change is tried again"
 
 #: Prepared statements are missing, or exist already.
@@ -44,6 +57,12 @@ _MEANINGS = {
         "nothing was written, and nothing new is accepted",
         "free space on the server's disk",
     ),
+    "53300 limit": (
+        "has as many connections as its role or its database may have",
+        "nothing was read or written",
+        "raise the limit: ALTER ROLE … CONNECTION LIMIT, or ALTER DATABASE … CONNECTION LIMIT; or let fewer processes "
+        "connect as this user",
+    ),
     "53300": (
         "takes no more connections",
         "nothing was read or written",
@@ -60,11 +79,16 @@ _MEANINGS = {
         _NOTHING,
         "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write; or reset the setting",
     ),
+    "08004": (
+        "refuses the connection",
+        f"{_UNKNOWN}, and it is tried again",
+        "read the server's log",
+    ),
     "57P01": ("ended the session: it shuts down, or another scheduler took the shard", _UNKNOWN, _ANEW),
     "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
     "57014": ("stopped a statement that took too long", _NOTHING, "check the server's load and pg_stat_activity"),
     "55P03": (
-        "has the row locked by another transaction",
+        "waited too long for a lock that another transaction has",
         _NOTHING,
         "find it in pg_stat_activity and pg_locks; " + _ANEW,
     ),
@@ -109,20 +133,29 @@ _MEANINGS = {
     "XX": ("is damaged or has a defect", _UNKNOWN, "read the server's log"),
 }
 
-#: libpq gives no code for an error before the login: a part of its sentence → the code it would have.
+#: libpq gives no code for an error before the login: a part of its sentence → the code it would have, the first that
+#: fits. The part after a blank is our own, for a remedy of its own.
 _LOGIN_ERRORS = {
     "authentication failed": "28P01",
+    "no password supplied": "28P01",
     "no pg_hba.conf entry": "28000",
+    'FATAL: role "': "28000",
+    "permission denied for database": "28000",
+    "does not support SSL": "F0000",
     "does not exist": "3D000",
+    "too many connections for": "53300 limit",
     "too many clients": "53300",
     "connection slots": "53300",
+    "no more connections allowed": "53300",
     "is starting up": "57P03",
     "is shutting down": "57P03",
     "in recovery mode": "57P03",
+    "not yet accepting connections": "57P03",
+    "FATAL": "08004",
 }
 
 
-def describe(name: str, error: Exception, *, reading: bool = False) -> str:
+def describe(name: str, error: Exception, *, reading: bool = False, sent: Sent = Sent.COMMIT) -> str:
     """Return the message for an error of SQLAlchemy or of the driver, of a statement that reads, or that writes."""
     if isinstance(error, TimeoutError):
         state = "has all connections of this process in use"
@@ -130,6 +163,9 @@ def describe(name: str, error: Exception, *, reading: bool = False) -> str:
         return phrase(name, state, *meaning, reading=reading)
     code, detail = _read(error)
     state, consequence, remedy = _meaning(code)
+    if sent is Sent.NOTHING and not consequence.startswith(_UNKNOWN):
+        consequence = sent.value
+    consequence = consequence.replace(_UNKNOWN, sent.value)
     return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
 
 
@@ -171,6 +207,4 @@ def _code_of(cause: Any, detail: str) -> str:
         return "22000"
     if isinstance(cause, psycopg.ProgrammingError):
         return "F0000"
-    if "FATAL" not in detail:
-        return ""
     return next((code for part, code in _LOGIN_ERRORS.items() if part in detail), "")

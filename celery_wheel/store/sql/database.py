@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.ports import Bell, StoreSize
+from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.statements import Statements
 
@@ -64,6 +65,9 @@ class Database(Protocol):
 
     def size(self) -> StoreSize:
         """Return the bytes of the database, and its file system where that is this host's."""
+
+    def server(self) -> ServerState | None:
+        """Return the state of the database's server; None where it is a file."""
 
     def hold(self, shard: int, holder: str) -> bool:
         """Lock the shard for this process; returns False while another process has it.

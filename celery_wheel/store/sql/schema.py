@@ -333,7 +333,7 @@ schedule = Table(
     required("made", BigInteger, "occurrences made so far"),
     optional("last_ms", BigInteger, "last instant that was made; instant, Unix milliseconds"),
     required("paused", Boolean, "it has no next instant until it is resumed"),
-    required("note", Text, "reason for which it is paused or broken"),
+    required("note", Text, "reason for which it is paused, broken or failing"),
     required("broken", Boolean, "it does not run, for the reason in note"),
     optional("since_ms", BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
     UniqueConstraint("name", name="wheel_schedule_name"),

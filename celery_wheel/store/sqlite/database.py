@@ -60,12 +60,13 @@ READERS = 4
 
 SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL = 1, 2
 
-#: ``tidy`` checkpoints after this many changed rows, each of which is one or two pages in the log.
-TIDY_AFTER_ROWS = 25_000
+#: The log file has this size after a burst; ``tidy`` checkpoints once it has grown to twice as much. A row that comes
+#: with thousands of others is one or two pages of it, a commit of a few rows some ten.
+LOG_BYTES = 64 * 2**20
 
 _PRAGMAS = {
     "wal_autocheckpoint": 98_304,  # pages, 384 MiB: for a process that never calls ``tidy``
-    "journal_size_limit": 64 * 2**20,  # the size of the log file after a burst
+    "journal_size_limit": LOG_BYTES,
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
     "secure_delete": "OFF",  # Debian compiles it in: every forgotten row would be overwritten with zeros first
@@ -86,7 +87,6 @@ class SqliteDatabase:
         self._lease = FileLease(path)
         self._write_lock = FairLock()
         self._file: tuple[int, int] | None = None  #: device and inode, from its first use on
-        self._untidy_rows = 0
         self._pid = os.getpid()
         self._closed = False
 
@@ -122,16 +122,21 @@ class SqliteDatabase:
             return self._polls.has_row(query.sql, places)
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other writers out. The gate comes first, always: a fork lets nobody in, and waits for all inside."""
+        with FORK_GATE.entered(), self._write_lock:
+            yield
+
+    @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
         self._check_usable()  # before the lock: at a fork a thread of the parent may have held it
-        with FORK_GATE.entered(), self._write_lock:
+        with self._alone():
             self._check_usable()
             self._check_file()
             with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
                 levels = {None: self._synchronous, True: SYNCHRONOUS_FULL, False: SYNCHRONOUS_NORMAL}
                 self._set_synchronous(connection, levels[durable])
                 driver: Any = connection.connection.dbapi_connection
-                before = driver.total_changes
                 try:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                     yield connection
@@ -142,7 +147,6 @@ class SqliteDatabase:
                     if not connection.invalidated and driver.in_transaction:
                         connection.exec_driver_sql("ROLLBACK")
                     raise
-                self._untidy_rows += driver.total_changes - before
 
     @staticmethod
     def _set_synchronous(connection: Connection, level: int) -> None:
@@ -172,10 +176,11 @@ class SqliteDatabase:
             )
 
     def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.name)
-        except FileNotFoundError:
-            return None
+        with errors_for_people(self.name, describe, OSError):
+            try:
+                found = os.stat(self.name)
+            except FileNotFoundError:
+                return None
         return found.st_dev, found.st_ino
 
     # -- the lease -----------------------------------------------------------------------------------
@@ -213,6 +218,9 @@ class SqliteDatabase:
             found = shutil.disk_usage(Path(self.name).parent)
         return StoreSize(size, Disk(found.total, found.free))
 
+    def server(self) -> None:
+        """Return None: there is no server."""
+
     def ring(self) -> None:
         ring(self.name)
 
@@ -225,7 +233,11 @@ class SqliteDatabase:
         Open connections are closed first: they would not notice the log before their next read.
         """
         self._reader.dispose()
-        with errors_for_people(self.name, describe, SQLAlchemyError), self._writer.connect() as connection:
+        with (
+            self._alone(),
+            errors_for_people(self.name, describe, SQLAlchemyError),
+            self._writer.connect() as connection,
+        ):
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
         if mode != "wal":
             raise StoreUnusable(
@@ -238,23 +250,33 @@ class SqliteDatabase:
 
         The next commit begins the log anew only where the copy under the lock is complete.
         """
-        if self._untidy_rows < TIDY_AFTER_ROWS:
+        if self._log_bytes() <= 2 * LOG_BYTES:
             return
-        self._untidy_rows = 0
         self._checkpoint()
-        with self._write_lock:
+        with self._alone():
             self._checkpoint()
+
+    def _log_bytes(self) -> int:
+        """Return the size of the log file, which the first commit after a checkpoint cuts to LOG_BYTES.
+
+        By stat alone: opening a file of SQLite and closing it again frees all locks that this process has on it.
+        """
+        with errors_for_people(self.name, describe, OSError):
+            try:
+                return os.stat(f"{self.name}-wal").st_size
+            except FileNotFoundError:
+                return 0
 
     def _checkpoint(self) -> None:
         with self.reading() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:
-        with self._write_lock:
+        with self._alone():
             self._closed = True
             self._writer.dispose()
-        self._reader.dispose()
-        self._polls.close()
+            self._reader.dispose()
+            self._polls.close()
         self._lease.close()
 
 

@@ -56,6 +56,13 @@ _MEANINGS = {
     ),
 }
 
+#: An error of the system, at a look at the file before SQLite uses it.
+_OF_THE_SYSTEM = (
+    "could not be read or written",
+    "nothing was read or written",
+    "let the user who runs this process use the file and its folder; check the system's log for errors of that disk",
+)
+
 
 def error_name(error: Exception) -> str:
     """Return SQLite's name of the error; empty where the error is not SQLite's."""
@@ -71,7 +78,7 @@ def may_pass(error: Exception) -> bool:
 def describe(name: str, error: Exception, *, reading: bool = False) -> str:
     """Return the message for an error of a statement that reads, or that writes."""
     detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    state, consequence, remedy = _meaning(error_name(error), detail)
+    state, consequence, remedy = _OF_THE_SYSTEM if isinstance(error, OSError) else _meaning(error_name(error), detail)
     return phrase(name, f"{state} ({detail})", consequence, remedy, reading=reading)
 
 

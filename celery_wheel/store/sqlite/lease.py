@@ -82,7 +82,8 @@ class FileLease:
             if file is not None:
                 with suppress(OSError):
                     os.ftruncate(file, 0)
-                os.close(file)
+                with suppress(OSError):  # the system frees the descriptor, and with it the lock, in any case
+                    os.close(file)
 
     def close(self) -> None:
         for shard in list(self._files):

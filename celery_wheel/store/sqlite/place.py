@@ -10,6 +10,7 @@ from sqlalchemy import URL
 from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.place import StorePlace
 from celery_wheel.store.sqlite.database import SqliteDatabase
+from celery_wheel.store.sqlite.errors import describe
 
 EXAMPLE = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
 
@@ -19,7 +20,10 @@ def open_database(place: StorePlace, durability: str, create: bool) -> SqliteDat
     if not _names_a_file(url):
         raise SettingError(f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url}")
     path = Path(url.database or "").absolute()  # a daemon may change its working folder later
-    _check_file(path, create, place)
+    try:
+        _check_file(path, create, place)
+    except OSError as error:
+        raise StoreUnusable(describe(str(path), error)) from error
     return SqliteDatabase(str(path), durability=durability)
 
 

@@ -51,6 +51,8 @@ class ScheduleLine:
             return "broken"
         if self.schedule.paused:
             return "paused"
+        if self.schedule.is_failing:
+            return "failing"
         return "ended" if self.schedule.next_ms is None else "active"
 
 

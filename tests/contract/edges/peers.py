@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import amqp
@@ -16,6 +17,7 @@ from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Row, Unreadable
 from celery_wheel.testing.broker import MemoryBroker
 from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
@@ -26,12 +28,26 @@ QUEUE = wheel_queue_name("wheel", SHARD)
 STORE, OTHER_STORE = "019a0000-0000-7000-8000-000000000001", "019a0000-0000-7000-8000-000000000002"
 
 
+def one_fault(usual: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a fault of a model that lets the next call fail, and then behaves as usual."""
+    left = [BrokerError("simulated, the server is away")]
+
+    def fault(point: str) -> None:
+        if left:
+            raise left.pop()
+        usual(point)
+
+    return fault
+
+
 class Peer(ABC):
     """One server; each ``edge`` is another connection to it."""
 
     reads_raw = True  #: the edge has ``decode``, and gets its messages as bytes
     shows_oldest = True
     keeps_order = True  #: messages that are returned to the queue keep their order
+    can_wait = True  #: the edge tells of messages
+    blocks = False  #: ``await_message`` waits; that of a model answers at once
 
     def __init__(self) -> None:
         self.edges: list[Any] = []
@@ -55,6 +71,10 @@ class Peer(ABC):
     def dispatched(self, queue: str = "mail") -> list[int]:
         """Remove the rows of a queue; returns their numbers in the order in which a worker gets them."""
 
+    def cut(self, edge: Any) -> None:
+        """End the connections of the edge that waits, or let its next call get no answer."""
+        raise NotImplementedError
+
     def disturb(self, edge: Any, epoch: int) -> None:
         """Replace the peeked messages by another message, or the connection by another."""
         edge.adopt(SHARD, epoch)
@@ -69,6 +89,8 @@ class Peer(ABC):
 
 
 class RedisPeer(Peer):
+    blocks = True
+
     def __init__(self, url: str, client: redis.Redis) -> None:
         super().__init__()
         self.url = url
@@ -91,6 +113,9 @@ class RedisPeer(Peer):
         found = self.client.lrange(queue, 0, -1)
         self.client.delete(queue)
         return [number_in(one) for one in reversed(found)]
+
+    def cut(self, edge: Any) -> None:
+        self.client.client_kill_filter(_type="normal", skipme=True)
 
     def disturb(self, edge: Any, epoch: int) -> None:
         self.client.rpop(QUEUE)
@@ -123,6 +148,9 @@ class ModelRedisPeer(Peer):
     def dispatched(self, queue: str = "mail") -> list[int]:
         return self.server.keys.queues.pop(queue, [])
 
+    def cut(self, edge: Any) -> None:
+        edge.fault = one_fault(edge.fault)
+
     def disturb(self, edge: Any, epoch: int) -> None:
         self.server.keys.wheel.pop(0)
 
@@ -139,6 +167,7 @@ class MemoryTransportPeer(Peer):
 
     shows_oldest = False
     keeps_order = False
+    can_wait = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,8 +224,11 @@ class MemoryBrokerPeer(MemoryTransportPeer):
 
 
 class RabbitPeer(Peer):
+    blocks = True
+
     def __init__(self, server: RabbitServer) -> None:
         super().__init__()
+        self.server = server
         self.app = Celery("yard", broker=server.fresh(), set_as_current=False)
         self.connection = self.app.connection_for_write()
         self.channel: Any = self.connection.default_channel
@@ -223,6 +255,13 @@ class RabbitPeer(Peer):
         while (message := self.channel.basic_get(queue, no_ack=True)) is not None:
             found.append(number_of(message.body))
         return list(found)
+
+    def cut(self, edge: Any) -> None:
+        """End all connections of the virtual host, the peer's own as well."""
+        self.server.ctl("close_all_connections", "--vhost", self.connection.virtual_host, "the test")
+        self.connection.collect()
+        self.connection = self.app.connection_for_write()
+        self.channel = self.connection.default_channel
 
     def fill(self) -> str:
         arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -262,6 +301,10 @@ class ModelRabbitPeer(Peer):
 
     def dispatched(self, queue: str = "mail") -> list[int]:
         return self.server.queues.pop(queue, [])
+
+    def cut(self, edge: Any) -> None:
+        edge.cut_off()
+        edge.fault = one_fault(edge.fault)
 
     def fill(self) -> str:
         self.server.full.add("full")

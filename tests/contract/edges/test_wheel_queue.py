@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, WheelError
 from celery_wheel.store.model import Message, Unreadable
@@ -78,18 +79,92 @@ def test_bytes_are_bounded_but_one_message_always_comes(peer: Any, max_bytes: in
     assert names(peek(adopted(peer), expected, max_bytes=max_bytes)) == tasks(*range(1, expected + 1))
 
 
-def test_a_broker_that_can_wait_tells_of_a_message_and_leaves_it_in_its_place(peer: Any) -> None:
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+def test_an_edge_says_whether_it_can_wait_and_does_not_wait_where_it_cannot(peer: Any) -> None:
     edge = adopted(peer)
-    if edge.await_message(SHARD, 10) is None:
-        assert not isinstance(edge, RedisBroker), "Redis can wait"
+    assert edge.can_wait is peer.can_wait
+    if not peer.can_wait:
+        produce(peer, 1)
+        assert edge.await_message(SHARD, 60_000) is False
+        assert edge.can_wait is False
+
+
+def test_an_edge_tells_of_messages_and_leaves_them_in_their_place(peer: Any) -> None:
+    edge = adopted(peer)
+    if not peer.can_wait:
         return
-    assert edge.await_message(SHARD, 10) is False
     produce(peer, 1, 2, 3)
+    assert edge.await_message(SHARD, int(patience(30_000))) is True
     before = peek(edge, 3)
     assert edge.await_message(SHARD, 10) is True
     assert names(peek(edge, 3)) == tasks(1, 2, 3)
     assert edge.trim(SHARD, EPOCH, before.token), "the proof of an earlier peek is still valid"
     assert edge.await_message(SHARD, 10) is False
+
+
+def test_a_wait_for_nothing_ends_after_its_time(peer: Any) -> None:
+    edge = adopted(peer)
+    began = time.monotonic()
+    assert edge.await_message(SHARD, 200) is False
+    assert not peer.blocks or time.monotonic() - began >= 0.2
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_awaited_without_an_epoch(peer: Any, left: bool) -> None:
+    produce(peer, 1)
+    edge = peer.edge()
+    if left:
+        edge.adopt(SHARD, EPOCH)
+        edge.leave(SHARD, EPOCH)
+    assert edge.await_message(SHARD, 60_000) is False
+
+
+def test_a_message_ends_the_wait_for_it_and_no_other_call_waits(peer: Any) -> None:
+    if not peer.blocks:
+        return
+    edge = adopted(peer)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(edge.await_message, SHARD, 600_000)
+        began = time.monotonic()
+        for _ in range(50):
+            assert edge.peek(SHARD, 10, BIG).arrivals == []
+            edge.now_ms()
+        assert time.monotonic() - began < patience(30)
+        assert not waiting.done()
+        produce(peer, 1)
+        assert waiting.result(patience(30)) is True
+    found = peek(edge, 1)
+    assert names(found) == tasks(1)
+    assert edge.trim(SHARD, EPOCH, found.token)
+
+
+def test_a_wait_goes_on_after_its_connection_has_ended(peer: Any) -> None:
+    """The caller calls again after a failure, as the engine does, and needs no other call in between."""
+    if not peer.can_wait:
+        return
+    edge = adopted(peer)
+    failures: list[BrokerError] = []
+
+    def wait() -> bool:
+        while True:
+            try:
+                if edge.await_message(SHARD, 600_000):
+                    return True
+            except BrokerError as error:
+                failures.append(error)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        peer.cut(edge)
+        produce(peer, 1)
+        assert waiting.result(patience(60)) is True
+    assert len(failures) <= 1
+    assert names(peek(edge, 1)) == tasks(1)
+
+
+# -- trimming ----------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_arrives_after_the_peek_stays(peer: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.postgresql.database import MAKING_LOCK
 from celery_wheel.store.postgresql.errors import describe
 from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
 from celery_wheel.store.sql.statements.clauses import span
@@ -23,6 +24,7 @@ from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import MAX_TEXT_BYTES
 from tests.contract.stores.backends import LEASE_MS
 from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.patience import wait_until
 from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
 
@@ -80,6 +82,23 @@ def test_many_threads_may_open_a_new_store_at_the_same_moment(url: str) -> None:
         thread.join()
     assert len(uuids) == 4
     assert len(set(uuids)) == 1
+
+
+def test_the_maker_of_a_new_store_is_waited_for_longer_than_a_lease(url: str, postgres: PostgresServer) -> None:
+    """On a busy machine, the tables may take longer than any transaction of a holder."""
+    opened = list[SqlStore]()
+    opening = threading.Thread(target=lambda: opened.append(open_store(url, lease_ms=100)))
+    waits = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND query_start < now() - interval '0.3 s' "
+        f"AND datname = '{url.rpartition('/')[2]}'"
+    )
+    with psycopg.connect(url) as maker:
+        maker.execute(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
+        opening.start()
+        wait_until(lambda: postgres.sql(waits) or not opening.is_alive(), "it waits for three leases, or has given up")
+    opening.join()
+    [store] = opened
+    store.close()
 
 
 def test_the_driver_may_be_named(url: str) -> None:

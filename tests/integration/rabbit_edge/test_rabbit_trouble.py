@@ -266,3 +266,14 @@ def test_a_producer_gets_an_error_for_a_wheel_queue_with_other_arguments(yard: Y
     yard.queue("wheel.0", **{"x-queue-type": "quorum"})
     with pytest.raises(amqp.exceptions.PreconditionFailed, match=r"x-queue-type.*wheel\.0"):
         send(yard, 1)
+
+
+def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard.queue("mail")
+    edge, may = yard.edge(), iter([True, False])
+    with pytest.raises(BrokerError, match="lease"):
+        yard.publish(edge, [row(1), row(2)], may_send=lambda: next(may))
+    assert yard.publish(edge, [row(2)], redelivered=True).failed == {}
+    assert [one.getMessage() for one in caplog.records if one.name.startswith("amqp")] == []

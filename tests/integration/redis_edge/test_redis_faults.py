@@ -3,12 +3,15 @@
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import redis
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.broker.redis.errors import refuses_command
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import ORIGIN
@@ -170,7 +173,9 @@ def test_a_full_server_accepts_nothing_and_the_offset_stays(
         publish(broker, 3, 1_000)
     with pytest.raises(BrokerError, match="is full"):
         publish(broker, 3, 3)
-    assert broker.await_message(SHARD, 10) is None, "it is peeked instead"
+    with pytest.raises(BrokerError, match="is full"):
+        broker.await_message(SHARD, 10)
+    assert broker.can_wait, "as soon as it has room"
     assert pushed(client) == [1, 2]
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(2), {})}
     client.config_set("maxmemory", 0)
@@ -249,8 +254,43 @@ def test_a_user_who_may_not_wait_for_a_message_polls(
 ) -> None:
     own_server.client().acl_setuser("shop", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-blmove"])
     broker = adopted(connect(own_server.url.replace("//", "//shop:any@")))
-    assert broker.await_message(SHARD, 10) is None
+    assert broker.can_wait, "it was not refused yet"
+    assert broker.await_message(SHARD, 10) is False
+    assert not broker.can_wait
     assert broker.peek(SHARD, 10, 1_000).arrivals == []
+    broker.adopt(SHARD, EPOCH + 1)
+    assert broker.can_wait, "the rights may have changed"
+
+
+def test_a_primary_that_becomes_a_replica_ends_the_wait_for_a_message_as_a_failure(
+    own_server: RedisServer, connect: Callable[..., RedisBroker]
+) -> None:
+    broker, client = adopted(connect(own_server)), own_server.client()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(broker.await_message, SHARD, 60_000)
+        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, "the call to wait")
+        client.replicaof("127.0.0.1", free_port())
+        with pytest.raises(BrokerError, match="has just changed between primary and replica"):
+            waiting.result(patience(5))
+    assert broker.can_wait
+
+
+@pytest.mark.parametrize(
+    ("reply", "refused"),
+    [
+        (ResponseError("unknown command 'BLMOVE', with args beginning with: 'wheel.0' 'wheel.0' "), True),
+        (ResponseError("unsupported command 'blmove'"), True),
+        (NoPermissionError("this user has no permissions to run the 'blmove' command"), True),
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), False),
+        (ReadOnlyError("You can't write against a read only replica."), False),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots, but it is currently unable to"), False),
+    ],
+    ids=str,
+)
+def test_a_command_is_refused_for_good_by_an_answer_that_names_no_state_of_the_server(
+    reply: ResponseError, refused: bool
+) -> None:
+    assert refuses_command(reply) is refused
 
 
 def test_a_wrong_password_is_an_error_that_says_so(

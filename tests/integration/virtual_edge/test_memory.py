@@ -88,7 +88,7 @@ def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_pa
     finally:
         runner.stop()
         store.close()
-    assert runner.failure is None
+    assert runner.pool.failure is None
     assert [n for n, _ in ran] == list(range(20))
     assert all(at_s >= due[n] - 0.001 for n, at_s in ran)
 

@@ -300,7 +300,7 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Instal
     finally:
         runner.stop()
         store.close()
-    assert runner.failure is None
+    assert runner.pool.failure is None
     for url in outs.values():
         assert len(installed.client.receive_message(QueueUrl=url)["Messages"]) == 1
 
@@ -328,4 +328,4 @@ def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Pat
             runner.stop()
             store.close()
             installed.close()
-        assert runner.failure is None
+        assert runner.pool.failure is None

@@ -135,6 +135,10 @@ class Server(ABC):
         return self.running.family()
 
     @property
+    def is_up(self) -> bool:
+        return self._process is not None
+
+    @property
     def running(self) -> Process:
         assert self._process is not None, f"{type(self).__name__} is not running"
         return self._process

@@ -8,8 +8,8 @@
         server.sql("SELECT 1")                  as superuser, each statement by itself
 
 PostgreSQL refuses to run as root, so for root it runs as the user ``postgres`` that its package makes. The folder is a
-temporary one of its own, since those of pytest are closed to other users. The cluster that Debian's package makes and
-starts by itself is neither used nor touched.
+temporary one of its own, since those of pytest are closed to other users; one that is named stays, with its data. The
+cluster that Debian's package makes and starts by itself is neither used nor touched.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def _user() -> dict[str, Any]:
 class PostgresServer(Server):
     """One server; ``options`` are those of postgresql.conf."""
 
-    def __init__(self, **options: str) -> None:
-        super().__init__(Path())
+    def __init__(self, folder: Path | None = None, **options: str) -> None:
+        super().__init__(folder or Path())
+        self._stays = folder is not None
         self.options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
@@ -78,7 +79,7 @@ class PostgresServer(Server):
         binaries = postgres_binaries()
         if binaries is None:
             absent("PostgreSQL")
-        if self.folder == Path():
+        if not (self.folder / "data").exists() or self.folder == Path():
             self._initialise(binaries)
         command = [binaries / "postgres", "-D", self.folder / "data", "-p", str(port)]
         for name, value in self.options.items():
@@ -86,7 +87,9 @@ class PostgresServer(Server):
         return Process(command, self.folder / "postgres.log", **_user())
 
     def _initialise(self, binaries: Path) -> None:
-        folder, user = Path(tempfile.mkdtemp(prefix="wheel-postgres-")), _user()
+        if self._stays:
+            self.folder.mkdir(parents=True)
+        folder, user = self.folder if self._stays else Path(tempfile.mkdtemp(prefix="wheel-postgres-")), _user()
         if user:
             os.chown(folder, user["user"], user["group"])
         command = [binaries / "initdb", "-D", folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8"]
@@ -119,7 +122,7 @@ class PostgresServer(Server):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        if self.folder != Path():
+        if self.folder != Path() and not self._stays:
             shutil.rmtree(self.folder)
             self.folder = Path()
 

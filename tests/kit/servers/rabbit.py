@@ -51,14 +51,14 @@ class RabbitServer(Server):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._ports: dict[str, int] = {}
+        self.ports: dict[str, int] = {}
         self._names = itertools.count(1)
         self._spare: list[str] = []
 
     def launch(self, port: int) -> Process:
         binary = _binary("rabbitmq-server")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ports = {"dist": free_port(), "epmd": free_port(), **self._ports, "tcp": port}
+        self.ports = {"dist": free_port(), "epmd": free_port(), **self.ports, "tcp": port}
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
             "log.console = false\nmax_message_size = 1000000\n"
@@ -70,14 +70,14 @@ class RabbitServer(Server):
         folder = self.folder
         return {
             "HOME": str(folder),  # the cookie
-            "RABBITMQ_NODENAME": f"wheel{self._ports['tcp']}@localhost",
+            "RABBITMQ_NODENAME": f"wheel{self.ports['tcp']}@localhost",
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-            "RABBITMQ_DIST_PORT": str(self._ports["dist"]),
+            "RABBITMQ_DIST_PORT": str(self.ports["dist"]),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
-            "ERL_EPMD_PORT": str(self._ports["epmd"]),
+            "ERL_EPMD_PORT": str(self.ports["epmd"]),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
 
@@ -113,7 +113,7 @@ class RabbitServer(Server):
         for one in psutil.process_iter(["name", "environ"]):
             # The port mapper puts itself into the background; it is ours if it has our port.
             environment = one.info["environ"] or {}
-            if one.info["name"] == "epmd" and environment.get("ERL_EPMD_PORT") == str(self._ports.get("epmd")):
+            if one.info["name"] == "epmd" and environment.get("ERL_EPMD_PORT") == str(self.ports.get("epmd")):
                 one.kill()
 
     # -- use -------------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from unittest import mock
 
 import pytest
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError, StoreError
+from tests.kit.patience import wait_until
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import ModelStore
 from tests.unit.engine.conftest import Rig
@@ -114,21 +115,23 @@ def tends(runner: Runner) -> list[bool]:
 def test_tend_does_nothing_after_a_renewal_and_everything_without(
     rig: Rig, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_time: Callable[[float], None] = lambda s: monkeypatch.setattr("time.monotonic", lambda: s)  # noqa: E731
-    runner = Runner(*engines, lease_ms=rig.limits.lease_ms, poll_ms=50)
-    set_time(1_000.0)
+    now_s, pool = [1_000.0], Pool()
+    monkeypatch.setattr(pool, "now_s", lambda: now_s[0])
+    runner = Runner(*engines, lease_ms=rig.limits.lease_ms, poll_ms=50, pool=pool)
     assert tends(runner) == [True, True]
     runner._renew()
     assert tends(runner) == [False, False]
     engines[1].wanted = False
     runner._renew()
     assert tends(runner) == [False, True]
-    set_time(1_000.76)
+    now_s[0] = 1_000.76
     assert tends(runner) == [True, True], "the call of ``renew`` hangs"
 
 
 def test_an_unexpected_error_ends_the_process(engines: list[Engine]) -> None:
     runner = Runner(*engines, lease_ms=2_000, poll_ms=50)
     with mock.patch.object(ModelStore, "renew_all", side_effect=RuntimeError("a defect")):
-        runner._renew()
-    assert isinstance(runner.failure, RuntimeError)
+        runner._renewal.wake()
+        wait_until(lambda: runner.pool.failure is not None, "the pool has the failure")
+    assert runner.pool.failure is not None
+    assert (runner.pool.failure[0], str(runner.pool.failure[1])) == ("renew", "a defect")

@@ -51,6 +51,7 @@ WELL = {
     'celery_wheel_paused{instance="a",kind="all"}': "0",
     'celery_wheel_store_disk_bytes{instance="a"}': "1e11",
     'celery_wheel_store_disk_free_bytes{instance="a"}': "4e10",
+    'celery_wheel_store_oldest_transaction_seconds{instance="a"}': "0.01",
     'celery_wheel_wheel_queue_age_seconds{instance="a",shard="0"}': "0.1",
     'celery_wheel_epoch{instance="a",shard="0"}': "7",
     'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}': "0",
@@ -92,6 +93,10 @@ FAULTS: dict[str, tuple[str, Mapping[str, str]]] = {
     "few messages are rejected": ("", {_UNREADABLE: "3+9"}),
     "a queue is paused": ("PausedAndForgotten", {'celery_wheel_paused{instance="a",kind="queue"}': "2"}),
     "the disk is almost full": ("DiskAlmostFull", {'celery_wheel_store_disk_free_bytes{instance="a"}': "9e9"}),
+    "a transaction stays open": (
+        "OpenTransaction",
+        {'celery_wheel_store_oldest_transaction_seconds{instance="a"}': "3601+15"},
+    ),
     "messages are not accepted": ("QueueGrowing", {_AGE: "31"}),
     "the shard changes hands all the time": ("LeaseFlapping", {_EPOCH: "8+1"}),
     "the schedulers were deployed anew": ("", {_EPOCH: "8 8 9 9 9 9 10 10+0"}),
@@ -168,7 +173,7 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
 def test_the_faults_raise_every_alert() -> None:
     raised = {alert for alert, _ in FAULTS.values()} - {""}
     assert {f"CeleryWheel{alert}" for alert in raised} == {rule["alert"] for rule in RULES}
-    assert len(RULES) == 12
+    assert len(RULES) == 13
 
 
 def test_prometheus_accepts_the_rules_and_the_configuration() -> None:

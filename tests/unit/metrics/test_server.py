@@ -51,7 +51,7 @@ def test_pages_are_served_until_the_stop(caplog: pytest.LogCaptureFixture) -> No
 def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "RETRY_S", 0.01)
+    monkeypatch.setattr(server, "RETRY_FIRST_S", 0.01)
     caplog.set_level(logging.INFO)
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
@@ -69,7 +69,8 @@ def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
 def test_a_server_that_never_got_its_address_stops_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "RETRY_S", 3_600)
+    monkeypatch.setattr(server, "RETRY_FIRST_S", 3_600)
+    monkeypatch.setattr(server, "RETRY_MOST_S", 3_600)
     monkeypatch.setattr(server, "JOIN_S", patience())
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))

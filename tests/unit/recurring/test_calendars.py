@@ -115,7 +115,7 @@ def test_all_days_of_the_week_hold_forever() -> None:
         (lambda: Holidays("DE", {"kind": "BY"}), "subdivision must be one of BB"),  # type: ignore[arg-type]
         (lambda: Holidays("VA", "XX"), "subdivision must be '': VA has no parts"),
         (lambda: BusinessDays("DE", weekend=("x",)), "days[0] must be one of"),
-        (lambda: OfSpec(Interval(5), 0), "lasts_ms must be a whole number of at least 1"),
+        (lambda: OfSpec(Interval(5), 0), "lasts_ms must be at least 1 ms, got 0 ms"),
         (lambda: OfSpec("* * * * *"), "spec must be a Spec"),  # type: ignore[arg-type]
         (lambda: AnyOf((1,)), "parts[0] must be a Calendar"),  # type: ignore[arg-type]
         (lambda: Except(None), "calendar must be a Calendar"),  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def test_a_time_that_does_not_run_has_its_reason() -> None:
         ("without must leave one of 10,000", {"without": WEEKEND | ~WEEKEND}),
         ("without must be a calendar that leaves", {"spec": Instants((5,)), "without": OfSpec(Interval(1))}),
         ("without must leave one of 10,000", {"spec": Interval(1_000), "without": OfSpec(Interval(1_000))}),
-        ("until_ms must be at or after start_ms", {"start_ms": 10, "until_ms": 9}),
+        ("until_ms must be at or after the start", {"start_ms": 10, "until_ms": 9}),
         ("spec must be a rule with an occurrence", {"start_ms": 1, "until_ms": 2}),
         ("spec must be a rule with an occurrence", {"spec": Instants((5,)), "start_ms": 6}),
         ("zone must be a time zone", {"zone": "Mars/Base"}),

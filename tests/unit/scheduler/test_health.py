@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.pool import Pool, Stuck
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.overview import read_overview
 from celery_wheel.scheduler import health
@@ -35,7 +36,9 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 def health_of(store: SqlStore, *engines: Engine, failure: BaseException | None = None) -> Health:
-    return Health(lambda: engines, lambda: failure, lambda: read_overview(store, NOW), OBJECTIVE_MS)
+    pool = Pool()
+    pool.failure = failure and ("ingest of shard 0", failure)
+    return Health(lambda: engines, pool, lambda: read_overview(store, NOW), OBJECTIVE_MS)
 
 
 def test_a_holder_in_time_is_live_and_ready(rig: Rig, store: SqlStore) -> None:
@@ -88,6 +91,23 @@ def test_a_process_whose_engine_failed_is_not_live(rig: Rig, store: SqlStore) ->
     assert found.livez("").status == 503
     assert b"a defect" in found.livez("").body
     assert found.readyz("").status == 503
+
+
+@pytest.mark.parametrize(
+    ("runs", "answers", "live"), [(True, True, False), (True, False, True), (False, True, False), (False, False, False)]
+)
+def test_a_stuck_job_is_not_live_unless_it_may_wait_for_a_silent_server(
+    rig: Rig, store: SqlStore, monkeypatch: pytest.MonkeyPatch, runs: bool, answers: bool, live: bool
+) -> None:
+    def no_broker(shard: int) -> int:
+        raise BrokerError("refused")
+
+    found = health_of(store, rig.engine)
+    monkeypatch.setattr(found._pool, "stuck", lambda: [Stuck("settle of shard 0", 14, runs)])
+    if not answers:
+        monkeypatch.setattr(rig.broker, "depth", no_broker)
+    assert (found.not_live() == []) is live
+    assert live or "the job settle of shard 0" in found.not_live()[0]
 
 
 def test_a_process_without_engines_is_starting_or_stopping(store: SqlStore) -> None:

@@ -97,7 +97,7 @@ def test_a_failing_timer_is_logged_and_tried_again(
                 raise OSError("no clock")
             return super().advance_clock(timeout_ms)
 
-    monkeypatch.setattr(reaper_module, "_PAUSE_AFTER_FAILURE_S", 0.0)
+    monkeypatch.setattr(reaper_module, "RETRY_FIRST_S", 0.001)
     with caplog.at_level(logging.ERROR), Reaper(BrokenOnce(clock)) as reaper:
         clock.wait_for_waiter()
         assert reaper.running

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import HOUR_MS, Gate, LaneState
 from celery_wheel.store.ports.overview import LaneHead, OverviewRows, ShardHead, StoreSize
 from celery_wheel.store.ports.pages import Criteria, NamedHourCount, Names, ShardLanes
+from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.sql.browse.pages import shards_of
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.lanes import lane_state, read_lanes, shard_record
@@ -62,6 +63,9 @@ class StoreCounts:
 
     def size(self) -> StoreSize:
         return self._database.size()
+
+    def server(self) -> ServerState | None:
+        return self._database.server()
 
     def levels(self, shard: int) -> list[dict[str, Any]]:
         with self._database.reading() as connection:

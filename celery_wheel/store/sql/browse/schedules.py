@@ -70,8 +70,9 @@ class ScheduleViews:
 
     def schedule_counts(self) -> ScheduleCounts:
         with self._database.reading() as connection:
-            total, paused, broken, with_base, next_ms = connection.execute(queries.counts()).one()
-            return ScheduleCounts(total, int(paused or 0), int(broken or 0), int(with_base or 0), next_ms)
+            total, *states, next_ms = connection.execute(queries.counts()).one()
+        paused, broken, with_base, failing = (int(count or 0) for count in states)
+        return ScheduleCounts(total, paused, broken, with_base, failing, next_ms)
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         if not schedule_ids:

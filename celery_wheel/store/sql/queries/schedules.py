@@ -29,9 +29,10 @@ def page(criteria: ScheduleCriteria, after: str, upto: str | None, limit: int) -
 
 
 def counts() -> Select[Any]:
-    """Select (total, paused, broken, run by the base scheduler, the earliest next instant)."""
-    with_base = and_(schedule.c.next_ms.is_(None), ~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
-    flags = (schedule.c.paused, schedule.c.broken, with_base)
+    """Select (total, paused, broken, run by the base scheduler, failing, the earliest next instant)."""
+    noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
+    with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))
+    flags = (schedule.c.paused, schedule.c.broken, with_base, failing)
     found = (func.sum(case((flag, 1), else_=0)) for flag in flags)
     columns: list[Any] = [func.count(), *found, func.min(schedule.c.next_ms)]
     return select(*columns).select_from(schedule)

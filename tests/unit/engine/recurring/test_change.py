@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.specs.interval import Interval
 from celery_wheel.store.schedule_model import Schedule
 from tests.unit.engine.conftest import START_MS
@@ -37,7 +38,7 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
     ("document", "reason"),
     [
         ({"task": "app.report"}, "recurrence: the document must be"),
-        (definition(0), "recurrence: spec.every_ms must be a whole number"),
+        (definition(0), "recurrence: spec.every_ms must be at least 1 ms"),
         (definition(overlap="never"), "overlap must be one of allow, skip, queue_one, cancel_running"),
         (definition(catch_up="all"), "catch_up_ms must be"),
         (definition(kwarg={}), "kwarg must be a field of a definition (did you mean kwargs?)"),
@@ -189,7 +190,7 @@ def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
 def test_an_update_accounts_for_a_broken_schedule(rig: ScheduleRig) -> None:
     def fault(schedule: Schedule) -> None:
         if rig.clock.now_ms() < START_MS + 3_000:
-            raise LookupError("no such task")
+            raise RecurrenceError("no such task")
 
     rig.renderer.fault = fault
     rig.create()
@@ -285,7 +286,7 @@ def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: Sch
 
 
 def _no_such_task(_: Schedule) -> None:
-    raise LookupError("no such task")
+    raise RecurrenceError("no such task")
 
 
 def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:

@@ -10,7 +10,6 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.errors import StoreError
 from celery_wheel.recurring import calendars
-from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.timing import ManualClock
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition, with_limits
@@ -100,25 +99,6 @@ def test_ingest_waits_no_longer_than_until_the_next_schedule_is_due(rig: Schedul
     rig.run("ingest", rounds=2)
     assert rig.made() == [2_700]
     assert rig.engine.ingest_wait_ms() == 1_000
-
-
-def test_a_schedule_that_cannot_be_rendered_stops_alone(rig: ScheduleRig) -> None:
-    def fault(schedule: Schedule) -> None:
-        if schedule.name == "bad" and rig.clock.now_ms() < START_MS + 5_000:
-            raise LookupError("no such task")
-
-    rig.renderer.fault = fault
-    rig.create("good")
-    rig.create("bad")
-    rig.tick(2_000)
-    assert rig.ran("good") == [1_000, 2_000]
-    bad = rig.schedule("bad")
-    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "no message can be made: LookupError('no such task')")
-    rig.tick(3_500)
-    assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
-    assert rig.skips() == [(1_000, 5_000, 5, "missed")]
-    rig.tick(1_000)
-    assert rig.ran("bad") == [6_000]
 
 
 NESTED = '{"kind":"except","calendar":' * 50_000 + '{"kind":"weekdays","days":["sat"]}' + "}" * 50_000

@@ -105,7 +105,7 @@ def test_a_renderer_without_its_result_backend_is_tried_again_and_no_other_sched
     assert (rig.ran("first"), rig.ran("second")) == ([3_000], [3_000])
     assert not rig.schedule("first").broken
     assert [one.getMessage() for one in caplog.records] == [
-        "shard 0: the occurrences of schedule first wait, and are tried again in a second: the result backend is away"
+        "shard 0: the message of schedule first cannot be made, and is tried again: the result backend is away"
     ]
     assert seen.away == 0
 

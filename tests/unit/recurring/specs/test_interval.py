@@ -35,7 +35,7 @@ def test_instants_are_sorted_and_without_repetition() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Interval(0), "every_ms must be a whole number of at least 1 and of at most"),
+        (lambda: Interval(0), "every_ms must be at "),
         (lambda: Interval(-5), "every_ms must be"),
         (lambda: Interval(1.5), "every_ms must be"),  # type: ignore[arg-type]
         (lambda: Interval(1, None), "anchor_ms must be"),  # type: ignore[arg-type]

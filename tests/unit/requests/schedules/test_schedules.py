@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -115,12 +116,19 @@ def test_an_update_changes_what_it_names(schedules: Schedules) -> None:
 
 def test_a_refused_update_of_one_name_raises_and_of_several_is_a_result(schedules: Schedules) -> None:
     schedules.create("report", NINE, "app.report")
-    rule = "recurrence: zone must be a time zone, like Europe/Paris or .02:00, got 'Mars'"
+    rule = "zone must be a time zone, like Europe/Paris or .02:00, got 'Mars'"
     with pytest.raises(RecurrenceError, match=f"schedule 'report': {rule}"):
         schedules.update("report", zone="Mars")
     [answer] = schedules.update(["report"], zone="Mars").values()
     assert answer.result == "refused"
-    assert answer.reason.startswith("recurrence: zone must be")
+    assert answer.reason.startswith("zone must be")
+    with pytest.raises(RecurrenceError, match="schedule 'report': catch_up_window must be given with"):
+        schedules.update("report", catch_up="all")
+    [answer] = schedules.create_many({"b": {"recurrence": NINE, "task": "a", "catch_up": "all"}}).values()
+    assert answer.reason.startswith("catch_up_window must be given with")
+    document = json.loads(schedules.get("report").definition)  # type: ignore[union-attr]
+    with pytest.raises(RecurrenceError, match="catch_up_ms must be given with"):  # a field of JSON keeps its name
+        schedules.change("create", {"b": {**document, "catch_up": "all"}}, single="b")
     assert schedules.get("report").revision == 1  # type: ignore[union-attr]
 
 

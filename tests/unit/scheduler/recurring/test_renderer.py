@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,3 +235,11 @@ def test_with_the_event_task_sent_the_event_is_sent(make_app: Any, broker: Broke
     app = make_app(task_send_sent_event=True)
     assert [one.queue for one in Rendering(app).all_three()] == ["celery"] * 3
     assert Rendering(app, Publishing(app))().queue == "celery"
+
+
+def test_a_file_that_a_router_does_not_find_is_no_outage(make_app: Any, tmp_path: Path) -> None:
+    def router(*_: Any, **__: Any) -> None:
+        (tmp_path / "none.toml").read_text()
+
+    with pytest.raises(FileNotFoundError):
+        Rendering(make_app(task_routes=[router]))()

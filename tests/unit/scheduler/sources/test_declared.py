@@ -52,11 +52,11 @@ def test_a_task_may_declare_several_schedules(app: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"recurrence": Crontab("0", "9"), "zone": "Mars"}, "recurrence: zone must be a time zone"),
+        ({"recurrence": Crontab("0", "9"), "zone": "Mars"}, "zone must be a time zone"),
         ({"zone": "Asia/Tokyo"}, "a schedule must have a recurrence, got None"),
         ("0 9 * * *", "recurrence must be a Recurrence, a spec like"),
         ({"name": "\0", "recurrence": 60}, "name must be without NUL characters"),
-        ({"recurrence": 60, "quue": "mail"}, "options.quue must be an option of a schedule"),
+        ({"recurrence": 60, "quue": "mail"}, "quue must be an option of a schedule"),
     ],
 )
 def test_a_wrong_declaration_is_broken_and_no_other_suffers(app: Any, value: Any, reason: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
+from celery_wheel.store.sqlite import fork_gate
 from celery_wheel.store.sqlite.database import SqliteDatabase
+from celery_wheel.store.sqlite.fork_gate import FORK_GATE
 from celery_wheel.store.sqlite.lease import FileLease
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import python
@@ -181,19 +185,24 @@ def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, s
 # -- the log ------------------------------------------------------------------------------------------
 
 
-def test_tidying_empties_the_log_so_that_it_begins_anew(
-    path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_tidying_keeps_the_log_short_whatever_the_size_of_commits(
+    path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(sqlite, "TIDY_AFTER_ROWS", 2_000)
+    limit = 2**20
+    monkeypatch.setattr(sqlite, "LOG_BYTES", limit)
+    monkeypatch.setitem(sqlite._PRAGMAS, "journal_size_limit", limit)
+    store = open_store(f"sqlite:///{path}", durability="memory")
     log = path.with_name("wheel.sqlite3-wal")
     epoch = store.acquire(0, "host-a", 0, 1)
     assert epoch is not None
     sizes = []
-    for group in range(4):
-        store.apply(0, epoch, Change(rows=rows(2_000, start=1 + group * 10_000)))
+    for group in range(600 if at_once == 1 else 40):
+        store.apply(0, epoch, Change(rows=rows(at_once, start=1 + group * 10_000)))
         store.renew(0, epoch, 0, 1, {})
         sizes.append(log.stat().st_size)
-    assert sizes[3] < 1.5 * sizes[0]
+    assert 2 * limit < max(sizes) < 3 * limit, "without a new beginning it would be 5 MB at least"
+    store.close()
 
 
 def test_a_short_log_is_not_tidied(path: Path, store: SqlStore) -> None:
@@ -290,3 +299,84 @@ def test_every_error_of_the_driver_becomes_a_store_error(store: SqlStore) -> Non
     for block, consequence in zip(calls, ("nothing was read", "the last change may be .* adopted anew"), strict=True):
         with pytest.raises(StoreError, match=rf"failed \(.*; {consequence}; report it"), block() as connection:
             connection.exec_driver_sql("SELEC 1")
+
+
+# -- a file that cannot be looked at for a moment --------------------------------------------------------
+
+
+def _write(store: SqlStore) -> None:
+    store.put_command(0, "cancel", b"{}")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("use", [SqlStore.holders, _write, SqlStore.is_replaced], ids=["read", "write", "look"])
+def test_a_file_that_cannot_be_looked_at_is_a_failure_of_the_store(
+    store: SqlStore, path: Path, monkeypatch: pytest.MonkeyPatch, number: int, use: Callable[[SqlStore], object]
+) -> None:
+    """Another error would end the process, and this one is over in a moment."""
+
+    def stat(name: object, **options: Any) -> os.stat_result:
+        if name == str(path):
+            raise OSError(number, os.strerror(number), name)
+        return real(name, **options)  # type: ignore[arg-type]
+
+    if use is SqlStore.holders:
+        database_of(store)._file = None  # as before its first use
+    real = os.stat
+    with monkeypatch.context() as at:
+        at.setattr(os, "stat", stat)
+        with pytest.raises(StoreError, match=r"could not be read or written .*; nothing was read or written"):
+            use(store)
+    use(store)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_named_when_the_store_is_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(StoreUnusable, match=rf"{path} could not be read or written .*Permission denied.*; nothing was"):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_fork_in_the_middle_of_a_checkpoint_waits_for_no_writer_that_waits_for_it(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint has the lock of the writers, or waits for it: a writer must not be let in before it."""
+    patience_s = patience(5)
+    monkeypatch.setattr(fork_gate, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(sqlite, "LOG_BYTES", -1)
+    database, held = database_of(store), threading.Event()
+    checkpoint = database._checkpoint
+
+    def checkpoint_and_wait_for_the_fork() -> None:
+        if database._write_lock._holder is not None:  # the second one, under the lock
+            held.set()
+            wait_until(lambda: FORK_GATE._forking is not None, "a fork waits")
+        checkpoint()
+
+    monkeypatch.setattr(database, "_checkpoint", checkpoint_and_wait_for_the_fork)
+    threads = [
+        threading.Thread(target=database.tidy),
+        threading.Thread(target=_write_without_tidying, args=(database,)),
+    ]
+    threads[0].start()
+    assert held.wait(patience(30))
+    threads[1].start()
+    wait_until(lambda: bool(database._write_lock._waiting), "a writer waits for the checkpoint")
+    began_s = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    took_s = time.monotonic() - began_s
+    assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join(patience(30))
+    assert took_s < patience_s
+
+
+def _write_without_tidying(database: SqliteDatabase) -> None:
+    with database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM wheel_inbox")

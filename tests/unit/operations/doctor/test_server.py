@@ -1,0 +1,155 @@
+"""``celery wheel doctor`` reads what the server of a store promises, and what holds back its vacuum."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from celery import Celery
+
+from celery_wheel.operations.doctor import Finding, Grade, Installation, server, store
+from celery_wheel.scheduler.service import _warn_of_server
+from celery_wheel.store import open_store
+from tests.kit.holder import NOW, Holder
+from tests.kit.patience import wait_until
+from tests.kit.processes import Process
+from tests.kit.servers.postgres import FAST, PostgresServer, _user, postgres_binaries
+
+ABOUT = (*FAST, "synchronous_commit", "durability", "replication", "vacuum")
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return _with_tables(postgres.new_database())
+
+
+@pytest.fixture(scope="module")
+def safe() -> Iterator[PostgresServer]:
+    with PostgresServer(fsync="on", full_page_writes="on") as found:
+        _with_tables(found.url())
+        yield found
+
+
+def _with_tables(url: str) -> str:
+    open_store(url).close()
+    return url
+
+
+def looked_at(url: str, *about: str) -> list[Finding]:
+    app = Celery("doctor", set_as_current=False, broker="memory://")
+    app.conf.update(wheel_store=url)
+    with Installation(app) as site:
+        return [one for one in store.check(site) if one.about in (about or ABOUT)]
+
+
+def test_each_setting_by_which_commits_are_lost_has_a_sentence(postgres: PostgresServer, url: str) -> None:
+    database = url.rpartition("/")[2]
+    postgres.sql(f"ALTER DATABASE {database} SET synchronous_commit = off")
+    fsync, pages, commits = looked_at(url, *FAST, "synchronous_commit", "durability")
+    assert (fsync.about, fsync.grade) == ("fsync", Grade.WARNING)
+    assert "loss of power may destroy the whole database" in fsync.text
+    assert (pages.about, pages.grade) == ("full_page_writes", Grade.WARNING)
+    assert "stays torn" in pages.text
+    assert (commits.about, commits.grade) == ("synchronous_commit", Grade.NOTE)
+    assert "the wheel's own durable commits wait for the disk nevertheless" in commits.text
+
+
+def test_a_server_that_keeps_its_commits_is_fine(safe: PostgresServer) -> None:
+    found = looked_at(safe.url(), "durability", "replication")
+    assert [one.grade for one in found] == [Grade.OK, Grade.OK]
+    assert "waits for the server's disk" in found[0].text
+    assert found[1].text.startswith("none: ")
+
+
+def test_a_scheduler_logs_the_settings_by_which_commits_are_lost(
+    url: str, safe: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for one in (url, safe.url()):
+            with closing(open_store(one)) as opened:
+                _warn_of_server(opened)
+    assert [(record.levelname, getattr(record, "setting", None)) for record in caplog.records] == [
+        ("WARNING", "fsync"),
+        ("WARNING", "full_page_writes"),
+    ]
+
+
+def test_the_kind_of_replication_is_named(safe: PostgresServer) -> None:
+    """A receiver of the log counts as a standby; no commit waits for it until it is named."""
+    binaries = postgres_binaries()
+    assert binaries is not None
+    with tempfile.TemporaryDirectory(prefix="wheel-postgres-") as folder:
+        user = _user()
+        if user:
+            os.chown(folder, user["user"], user["group"])
+        command = [binaries / "pg_receivewal", "-D", folder, "-d", f"{safe.url()}?application_name=second", "--no-loop"]
+        with Process([*map(str, command), "--synchronous"], safe.folder / "receiver.log", folder=Path(folder), **user):
+            streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+            wait_until(lambda: safe.sql(streams) == [(1,)], "the receiver has all of the log")
+            [receiver] = looked_at(safe.url(), "replication")
+            assert receiver.grade == Grade.NOTE
+            assert "a promotion may lose the last commits, which the wheel has acknowledged" in receiver.text
+            safe.sql("ALTER SYSTEM SET synchronous_standby_names = 'second'", "SELECT pg_reload_conf()")
+            try:
+                names = "SHOW synchronous_standby_names"
+                wait_until(lambda: safe.sql(names) == [("second",)], "the server waits for it")
+                [receiver] = looked_at(safe.url(), "replication")
+                assert receiver.grade == Grade.OK
+                assert receiver.text.startswith("synchronous: a commit waits for second,")
+            finally:
+                safe.sql("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+                wait_until(lambda: safe.sql(names) == [("",)], "the server waits no more")
+
+
+def test_the_oldest_transaction_that_keeps_replaced_rows_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_store(url)) as opened, psycopg.connect(f"{url}?application_name=report") as session:
+        [none] = looked_at(url, "vacuum")
+        assert none.grade == Grade.OK
+        session.execute("SELECT 1")
+        [none] = looked_at(url, "vacuum")
+        assert "no open transaction keeps replaced rows" in none.text, "a transaction without a snapshot keeps none"
+        session.execute("CREATE TABLE other ()")
+        Holder(opened).accept(NOW)
+        [young] = looked_at(url, "vacuum")
+        assert young.grade == Grade.OK
+        monkeypatch.setattr(server, "OLD_MS", 0)
+        [old] = looked_at(url, "vacuum")
+        assert old.grade == Grade.WARNING
+        pid = session.info.backend_pid
+        assert f"(process {pid} of the user wheel, report, idle in transaction)" in old.text
+        assert f"SELECT pg_terminate_backend({pid})" in old.remedy
+        state = opened.browse.server()
+        assert state is not None
+        assert state.oldest is not None
+        assert state.oldest.pid == pid
+
+
+def test_a_user_who_may_not_see_the_transactions_of_others_is_told_so(postgres: PostgresServer, url: str) -> None:
+    database = url.rpartition("/")[2]
+    postgres.sql(
+        "CREATE ROLE limited LOGIN", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited", database=database
+    )
+    try:
+        with psycopg.connect(url) as session:
+            session.execute("CREATE TABLE other ()")
+            *_, note = looked_at(url.replace("wheel@", "limited@"), "vacuum")
+            assert note.grade == Grade.NOTE
+            assert "GRANT pg_read_all_stats" in note.remedy
+            postgres.sql("GRANT pg_read_all_stats TO limited")
+            [seen] = looked_at(url.replace("wheel@", "limited@"), "vacuum")
+            assert "of the user wheel" in seen.text
+            session.rollback()
+    finally:
+        postgres.sql("DROP OWNED BY limited", database=database)
+        postgres.sql("DROP ROLE limited")
+
+
+def test_a_file_has_no_server(tmp_path: Path) -> None:
+    url = _with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    assert looked_at(url) == []
