@@ -252,7 +252,9 @@ class Making:
     def in_the_queue(self) -> None:
         """Leave messages in the wheel queues: of each kind, one that a tombstone cancels, one that waits."""
         for scene in kinds(self.app):
-            self.send(scene._replace(task_id=f"queued, {scene.task_id}"))
+            # Its unique name is another: it would be cancelled if the accepted one were still pending.
+            own = {name: f"queued {value}" if name == "unique" else value for name, value in scene.wheel.items()}
+            self.send(scene._replace(task_id=f"queued, {scene.task_id}", wheel=own))
         Scene("never sent").send(self.app, self.eta)
         self.app.send_task("note", queue="celery", task_id="queued and far", eta=FAR)
         self.names.add("queued and far")
