@@ -89,9 +89,18 @@ def faults(expected: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, A
     ]
     for one in there:
         of_celery = wanted.get((one["queue"], name_of(one)))
-        if of_celery is not None and of_celery != plain(one):
-            wrong.append(f"{name_of(one)} is {plain(one)!r}, and of Celery {of_celery!r}")
+        if of_celery is not None and (others := differences(flat(of_celery), flat(plain(one)))):
+            wrong.append(f"{name_of(one)}: {'; '.join(others)}")
     return wrong
+
+
+def flat(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers, the properties and the rest of a message as one object."""
+    parts = {name: value for name, value in message.items() if name not in ("headers", "properties")}
+    return {
+        **parts,
+        **{f"{part}.{name}": one for part in ("headers", "properties") for name, one in message[part].items()},
+    }
 
 
 def name_of(message: Mapping[str, Any]) -> str:

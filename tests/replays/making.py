@@ -39,7 +39,7 @@ from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 from tests.replays import places
 from tests.replays.judge import picture
-from tests.replays.scenes import FAR, NAMES, QUEUES, Scene, kinds, row
+from tests.replays.scenes import FAR, NAMES, QUEUES, OfTask, Scene, kinds, row
 
 SHARDS = 2
 
@@ -214,7 +214,7 @@ class Making:
         loads, now_ms = self.wheel.store.loads, SystemClock().now_ms
         names = [name for name in (f"loaded {n}" for n in range(40)) if shard_of(None, name, SHARDS) == 0][:4]
         for name in names:
-            self.of_celery(Scene(name))
+            self.of_celery(OfTask(name))
         self.names.update(names)
         chunks = [self.chunk(number, names[2 * number : 2 * number + 2]) for number in range(2)]
         for name in ("half", "open"):
@@ -242,7 +242,7 @@ class Making:
     def in_the_inbox(self) -> None:
         names = [f"in the inbox {n}" for n in range(3)]
         for name in names:
-            self.of_celery(Scene(name))
+            self.of_celery(OfTask(name))
         self.names.update(names)
         self.wheel.schedule_many([row(name, self.eta) for name in names])
         command = {"task_ids": ["to cancel"], "actor": "ann", "reason": "in the inbox"}
@@ -252,7 +252,9 @@ class Making:
     def in_the_queue(self) -> None:
         """Leave messages in the wheel queues: of each kind, one that a tombstone cancels, one that waits."""
         for scene in kinds(self.app):
-            self.send(scene._replace(task_id=f"queued, {scene.task_id}"))
+            # Its unique name is another: it would be cancelled if the accepted one were still pending.
+            own = {name: f"queued {value}" if name == "unique" else value for name, value in scene.wheel.items()}
+            self.send(scene._replace(task_id=f"queued, {scene.task_id}", wheel=own))
         Scene("never sent").send(self.app, self.eta)
         self.app.send_task("note", queue="celery", task_id="queued and far", eta=FAR)
         self.names.add("queued and far")

@@ -18,8 +18,9 @@ from tests.kit.servers.postgres import postgres_binaries
 
 ROOT = Path(__file__).parent
 
-#: Properties that a consumer gets; the time that is left of ``expires`` is another in each moment.
-PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "app_id", "message_id", "type")
+#: Properties that a consumer gets. The edge of RabbitMQ gives each message an id, by which a refusal is told; the time
+#: that is left of ``expires`` is another in each moment.
+PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "app_id", "type")
 
 #: Lines of a dump that other versions of psql or of the server may not know.
 _OF_VERSION = re.compile(rb"^(SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*|--.*)?\n", re.MULTILINE)

@@ -86,6 +86,14 @@ def kinds(app: Any) -> list[Scene]:
     ]
 
 
+class OfTask(Scene):
+    """The message of the task itself, as rows of bulk loads have it, and not of its name."""
+
+    def send(self, app: Any, eta: datetime | None) -> None:
+        delay = {} if eta is None else {"eta": eta}
+        app.tasks["note"].apply_async((self.task_id, "ü"), {"k": [None, 1.5]}, task_id=self.task_id, **delay)
+
+
 def row(task_id: str, eta: datetime) -> dict[str, Any]:
-    """Return the row of a bulk load with the same message as ``Scene(task_id)``."""
+    """Return the row of a bulk load with the same message as ``OfTask(task_id)``."""
     return {"task": "note", "args": (task_id, "ü"), "kwargs": {"k": [None, 1.5]}, "task_id": task_id, "eta": eta}
