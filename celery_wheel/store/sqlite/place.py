@@ -22,6 +22,8 @@ def open_database(place: StorePlace, durability: str, create: bool) -> SqliteDat
     path = Path(url.database or "").absolute()  # a daemon may change its working folder later
     try:
         _check_file(path, create, place)
+    except StoreUnusable:  # an OSError too
+        raise
     except OSError as error:
         raise StoreUnusable(describe(str(path), error)) from error
     return SqliteDatabase(str(path), durability=durability)
