@@ -24,6 +24,7 @@ from celery_wheel.errors import SettingError
 if TYPE_CHECKING:
     from celery_wheel.conf import Conf
     from celery_wheel.engine.port import Broker
+    from celery_wheel.store.ports import FullStore
 
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
 _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
@@ -65,15 +66,18 @@ def check_transport(app: Any) -> None:
         raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
 
 
-def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
-    """Return the edge for the broker to which this app's tasks are published."""
+def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
+    """Return the edge for the broker to which this app's tasks are published; without a store it only reads."""
+    from celery_wheel.store.ports import StoreIdentity
+
     check_transport(app)
     transport = transport_of(app)
+    identity = StoreIdentity() if store is None else store.identity()
     reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 
-        return AmqpBroker(app.connection_for_write, reader)
+        return AmqpBroker(app.connection_for_write, reader, identity)
     if transport != "redis":
         from celery_wheel.broker.virtual.edge import KombuBroker
 
@@ -84,12 +88,9 @@ def broker_for(app: Any, conf: Conf, store_uuid: str) -> Broker:
         raise SettingError(
             f"broker_url needs the Redis client, got {error}; run: pip install 'celery-wheel[redis]'"
         ) from error
-    from celery_wheel.store.place import shown_place
-
     return RedisBroker(
         app.conf.broker_write_url,
-        store_uuid=store_uuid,
-        store_place=shown_place(conf.store),
+        store=identity,
         reader=reader,
         transport_options=app.conf.broker_transport_options or {},
         ssl=app.conf.broker_use_ssl,

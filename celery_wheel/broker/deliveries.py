@@ -79,8 +79,12 @@ class Deliveries(ABC):
     def adopt(self, epoch: int) -> None:
         with self._using("opening"):
             self.close()
-            self._begin()
             self._epoch = epoch
+            try:
+                self._begin()
+            except BaseException:
+                self._epoch = None
+                raise
 
     def leave(self, epoch: int) -> None:
         with self._lock:

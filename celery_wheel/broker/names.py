@@ -19,9 +19,9 @@ def wheel_queue_name(namespace: str, shard: int) -> str:
 
 
 def is_own_name(namespace: str, queue: str) -> bool:
-    """Whether a name belongs to a wheel queue or an offset key, which no task may have as its destination."""
+    """Whether a name belongs to a wheel queue, its note or an offset key: no task may have it as its destination."""
     rest = queue.removeprefix(f"{namespace}.")
-    return rest != queue and rest.removeprefix("offset.").isdecimal()
+    return rest != queue and rest.removeprefix("offset.").removesuffix(".holder").isdecimal()
 
 
 def shard_of(key: str | None, task_id: str, shards: int) -> int:

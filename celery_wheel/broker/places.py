@@ -13,18 +13,16 @@ a known place.
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from kombu.connection import Connection
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_wheel.broker import broker_for
+from celery_wheel.broker.owner import owner_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreConflict
 from celery_wheel.store.ports import FullStore
-
-if TYPE_CHECKING:
-    from celery_wheel.broker.redis.edge import RedisBroker
 
 #: kombu carries no types.
 _connection: Any = Connection
@@ -43,8 +41,8 @@ def is_brokers_store(app: Any, store: FullStore) -> bool:
     known = store.brokers()
     if not known or broker_places(app) & known:
         return True
-    with closing(broker_for(app, Conf(app), store.uuid)) as broker:
-        owner = cast("RedisBroker", broker).owner(0) if broker.fences else None
+    with closing(broker_for(app, Conf(app), store)) as broker:
+        owner = owner_of(broker, 0) if broker.fences else None
         return owner is not None and owner.uuid == store.uuid
 
 

@@ -1,4 +1,4 @@
-"""``celery wheel claim-broker``: let this store dispatch to this broker."""
+"""``celery wheel claim-broker`` and ``claim-store``: decide which store dispatches to this broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_wheel.console.output import confirm
 @wheel.command(name="claim-broker", short_help="Give the broker to this store.")
 @options.yes
 @click.pass_context
-def claim_broker(ctx: click.Context, yes: bool) -> None:
+def claim_broker_(ctx: click.Context, yes: bool) -> None:
     """Give the broker to wheel_store, where the store had another broker, or the broker had another store.
 
     A scheduler refuses to dispatch where the broker belongs to another store: the pending tasks of that store would
@@ -25,7 +25,7 @@ def claim_broker(ctx: click.Context, yes: bool) -> None:
     Exit code: 0 also when broker and store belong together already; 1 when a scheduler of the other store still runs,
     and nothing of that shard was changed.
     """
-    from celery_wheel.operations.claim_broker import claim, other_broker, other_owners
+    from celery_wheel.operations.claim import claim_broker, other_broker, other_owners
 
     with user_errors():
         others, broker = other_owners(ctx.obj.app), other_broker(ctx.obj.app)
@@ -39,5 +39,36 @@ def claim_broker(ctx: click.Context, yes: bool) -> None:
     if not yes:
         confirm("Are the schedulers on the other side stopped, and shall this store dispatch to this broker?")
     with user_errors():
-        claim(ctx.obj.app, others)
+        claim_broker(ctx.obj.app)
     click.echo("the broker belongs to this store now; its schedulers dispatch again within a minute")
+
+
+@wheel.command(name="claim-store", short_help="Let this copy of a store go on.")
+@options.yes
+@click.pass_context
+def claim_store_(ctx: click.Context, yes: bool) -> None:
+    """Let wheel_store go on where another copy of it was: it was copied to a new place on purpose.
+
+    A scheduler on a copy holds nothing, and names the copy that held the shards last. Run this command where the other
+    copy is given up: stop its schedulers before you copy the store. From then on the other copy holds nothing. Tasks
+    that it accepted or dispatched after it was copied are not known here.
+
+    A store needs no claim after `wheel move`, a restart, a takeover by a standby, or a restore to its former place.
+
+    Exit code: 0 also when the broker knows no other copy; 1 when a scheduler of the other copy still runs, and nothing
+    was changed.
+    """
+    from celery_wheel.operations.claim import claim_store, other_copies
+
+    with user_errors():
+        copies = other_copies(ctx.obj.app)
+    if not copies:
+        click.echo("the broker knows no other copy of this store")
+        return
+    for shard, owner in copies.items():
+        click.echo(f"shard {shard} was held last by the copy {owner.place}")
+    if not yes:
+        confirm("Are the schedulers of the other copy stopped, and shall this one go on?")
+    with user_errors():
+        claim_store(ctx.obj.app)
+    click.echo("this copy goes on, and the other holds nothing any more; schedulers here dispatch within a minute")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel.cli.group import NEEDS_ACTION
 from celery_wheel.console.output import console, facts_table
+from celery_wheel.console.parameters import now_ms
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.values.format import PART_CUT, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.overview import ShardStatus
-    from celery_wheel.store.ports.schedules import ScheduleCounts
+    from celery_wheel.store.ports.schedules import ScheduleCounts, SilentSchedules
     from celery_wheel.store.schedule_model import Schedule
 
 #: Broken schedules that are shown.
@@ -29,10 +30,11 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     """
     shards, counts = wheel.status(), wheel.store.browse.schedule_counts()
     broken = wheel.store.browse.schedules(ScheduleCriteria(broken=True), limit=BROKEN).items if counts.broken else []
+    silent = wheel.store.browse.silent_schedules(now_ms())
     broken = [replace(one, note=wheel.mask.text(one.note)) for one in broken]
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:
-        schedules = {**asdict(counts), "reasons": {one.name: one.note for one in broken}}
+        schedules = {**asdict(counts), "silent": asdict(silent), "reasons": {one.name: one.note for one in broken}}
         found = {"store": wheel.store.name, "shards": [shard.as_dict() for shard in shards], "schedules": schedules}
         return json.dumps(found), code
     terminal = console()
@@ -43,7 +45,7 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
             if shard.live and shard.snapshot:
                 terminal.print(_levels(shard.snapshot))
         if counts.total:
-            terminal.print(facts_table("schedules", _schedule_facts(counts, broken)))
+            terminal.print(facts_table("schedules", _schedule_facts(counts, broken, silent)))
     return captured.get().rstrip("\n"), code
 
 
@@ -72,7 +74,9 @@ def _facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
         yield "rejected", f"{snapshot['rejected']:,} since this holder began"
 
 
-def _schedule_facts(counts: ScheduleCounts, broken: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
+def _schedule_facts(
+    counts: ScheduleCounts, broken: Sequence[Schedule], silent: SilentSchedules
+) -> Iterator[tuple[str, str]]:
     parts = (
         (counts.paused, "paused"),
         (counts.broken, "broken"),
@@ -82,6 +86,9 @@ def _schedule_facts(counts: ScheduleCounts, broken: Sequence[Schedule]) -> Itera
     found = ", ".join(f"{count:,} {state}" for count, state in parts if count)
     yield "number", f"{counts.total:,}" + (f", of which {found}" if found else "")
     yield "next", "-" if counts.next_ms is None else format_utc(counts.next_ms)
+    if silent.count:
+        until = format_utc(silent.until_ms)
+        yield "silent", f"{silent.count:,}, until {until} at the latest: they ran up to then before the clock went back"
     for one in broken:
         yield "broken", f"{printable(one.name)}: {printable(one.note, PART_CUT)}"
     if counts.broken > len(broken):

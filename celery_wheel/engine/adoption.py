@@ -6,7 +6,8 @@
     2. delivery.adopt     the same in a broker that fences, which answers with its offsets
     3. for each lane      broker's offset   against   store's offset
                           ────────────────────────────────────────────────────────────────────────────
-                          no offsets      new or flushed: they are set to the store's; never a rollback
+                          missing         a lane without dispatched rows is new: its offset is set. Any other was lost
+                                          with the broker's writes: as behind, from the beginning
                           equal           nothing to do
                           ahead           the former holder ended between publish and settlement:
                                           the store is settled up to it, failed rows are rejected
@@ -19,8 +20,6 @@
                           behind          the broker lost writes that it had acknowledged: "replay" moves the
                                           store's offset back, so that those rows are published again (at most
                                           the batches of the last ``rollback_window``); "warn" only logs it
-                          missing, while  as behind: the lane was opened after the writes that the broker still
-                          others are not  has
                           not in store    the lane was closed: the broker forgets it
     4. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
 
@@ -63,10 +62,15 @@ from celery_wheel.timing import TimingWheel
 
 logger = logging.getLogger(__name__)
 
-#: Values: the lane, the broker's offset, the store's.
-LOST_WRITES = "the broker lost writes: the offset of lane {} is {} there and {} in the store"
+#: Values: the lane, the broker's offset, the store's. A store dispatches to a new broker only after ``claim-broker``,
+#: which gives the broker the store's offsets: so a broker without any offset had them.
+EMPTIED = (
+    "the broker was emptied (FLUSHALL, or a start without its data): it has no offset of lane {0} of this store, and "
+    "the store has {2}; messages that it had not accepted yet are lost"
+)
+LOST_WRITES = "the broker lost writes: the offset of lane {0} is {1} there and {2} in the store"
 OTHER_ROWS = (
-    "the broker has published rows of lane {} up to {} that the store does not have, whose offset is {}: the broker "
+    "the broker has published rows of lane {0} up to {1} that the store does not have, whose offset is {2}: the broker "
     "lost writes, or the store was restored from an older copy; then the tasks of the copy that were dispatched since "
     "are dispatched again when they are due"
 )
@@ -95,6 +99,7 @@ class Adoption:
         self.now_ms = ctx.clock.now_ms()
         self.monotonic_ms = ctx.clock.monotonic_ms()
         self.rollbacks = 0  #: lanes on which the broker had lost writes
+        self.emptied = 0  #: 1: the broker had no offset at all, and had had some
         self._seq = 0
 
     def steps(self) -> Iterator[str]:
@@ -114,9 +119,8 @@ class Adoption:
             broker.drop_lanes(self.shard, self.epoch, closed)
             yield "closed lanes dropped in the broker"
         for lane in lanes:
-            # A lane that is missing beside others was opened after the last write that the broker still has.
-            found = offsets.get(lane.lane, BrokerOffset(ORIGIN) if offsets and lane.offset > ORIGIN else None)
-            if found is None:
+            found = offsets.get(lane.lane, BrokerOffset(ORIGIN))
+            if lane.lane not in offsets and lane.offset == ORIGIN:
                 broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
                 yield "offset set in the broker"
             elif found.offset > lane.offset:
@@ -129,7 +133,10 @@ class Adoption:
                     start = min(lane.offset, found.checksum.after)
                     yield from self._roll_back(broker, lane, start, _reason(OTHER_ROWS, lane, found))
             elif found.offset < lane.offset:
-                yield from self._roll_back(broker, lane, found.offset, _reason(LOST_WRITES, lane, found))
+                lost = LOST_WRITES if offsets else EMPTIED
+                yield from self._roll_back(broker, lane, found.offset, _reason(lost, lane, found))
+        if not offsets and self.rollbacks:
+            self.rollbacks, self.emptied = 0, 1
 
     def state(self) -> ShardState:
         """Return the state: step 4."""

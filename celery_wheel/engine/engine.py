@@ -234,7 +234,10 @@ class Engine:
             yield Round.FAILED
         except (StoreError, LeaseExpired, StoreConflict) as error:
             self.stats.add(store_errors=isinstance(error, StoreError))
-            self._log_repeated(error, "waits")
+            if state is not None and isinstance(error, StoreConflict):
+                self._end(state, str(error))  # another copy of the store has the shard in the broker
+            else:
+                self._log_repeated(error, "waits")
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
@@ -288,7 +291,7 @@ class Engine:
     def lease_call(self) -> LeaseCall | None:
         """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
         ctx, state, lease_until_ms = self._ctx, self.state, self.clock.monotonic_ms() + self._ctx.limits.lease_ms
-        if state is None or not self.wanted or not self.clock.check(ctx.second_clock_ms):
+        if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
         with state.lock:
             snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
@@ -307,7 +310,8 @@ class Engine:
     def _verify(self, state: ShardState) -> Steps:
         """Check that the broker still has the chunks that it confirmed, also while no row is due."""
         try:
-            self._ctx.delivery.verify(state)
+            if self.held:  # a holder without its store gives no sign of life, which would keep others away
+                self._ctx.delivery.verify(state)
         except BrokerError:
             self.stats.add(broker_errors=1)
         yield "offsets verified"
@@ -342,7 +346,7 @@ class Engine:
         state = adoption.state()
         yield "state made"
         self._renewed(state, lease_until_ms)
-        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks)
+        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks, emptied=adoption.emptied)
         with self._changing:
             self.state = state
         self._stands_by = False

@@ -191,7 +191,7 @@ class FencingBroker(WheelQueue, Protocol):
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         """Make this epoch the only one that may publish, trim or move an offset; returns the offsets by lane.
 
-        The result is empty when the broker has no offsets (new or flushed). Raises StoreConflict where the offsets
+        The result is empty when the broker has no offsets (new or emptied). Raises StoreConflict where the offsets
         belong to another store.
         """
 

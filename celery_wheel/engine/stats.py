@@ -43,6 +43,7 @@ class Stats:
     forgotten: int = 0
     adoptions: int = 0
     rollbacks: int = 0  #: lanes on which the broker was found to have lost writes
+    emptied: int = 0  #: times the broker was found to have lost everything
     guard_trips: int = 0
     schedule_errors: int = 0  #: tries to make a message of a schedule that failed in code of the project
     process_ends: int = 0  #: of the scheduler's other processes, unexpectedly; in the counts of shard 0
@@ -83,7 +84,7 @@ class Stats:
             self.commits.setdefault(op, Histogram()).add(took_ms)
             self.schedule_last_ms = max([self.schedule_last_ms, *(run.instant_ms for run in change.runs)])
             for skip in change.skips:
-                self.skipped[skip.reason] += max(1, skip.count)
+                self.skipped[skip.reason] += abs(skip.count)
 
     def snapshot(self, state: ShardState, clock: DueClock, now_ms: int) -> dict[str, object]:
         """Return plain data for JSON. The caller holds the state's lock."""

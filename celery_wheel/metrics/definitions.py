@@ -67,6 +67,7 @@ _ALL = (
     _counter("redelivered", "Messages that were published with the mark that they may be second copies."),
     _counter("takeovers", "Adoptions of a shard, the first one included."),
     _counter("broker_rollbacks", "Lanes on which the broker was found to have lost writes."),
+    _counter("broker_emptied", "Times the broker was found to have lost everything that it had of the shard."),
     _counter("guard_trips", "Chunks that were not published because they differed from the store; each is a defect."),
     _counter("errors", "Calls that the store or the broker did not answer.", "side"),
     _counter("schedule_skipped", "Instants of recurring schedules that were skipped.", "reason"),

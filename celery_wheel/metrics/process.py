@@ -25,6 +25,7 @@ _PLAIN = {
     "redelivered": "redelivered",
     "takeovers": "adoptions",
     "broker_rollbacks": "rollbacks",
+    "broker_emptied": "emptied",
     "guard_trips": "guard_trips",
     "schedule_errors": "schedule_errors",
     "process_ends": "process_ends",

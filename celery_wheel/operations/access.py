@@ -26,7 +26,7 @@ def open_both(app: Any, *, any_broker: bool = False) -> Iterator[tuple[FullStore
 
     Raises StoreConflict where the store dispatches to another broker, unless it may be any.
     """
-    with closing(open_existing_store(app)) as store, closing(broker_for(app, Conf(app), store.uuid)) as broker:
+    with closing(open_existing_store(app)) as store, closing(broker_for(app, Conf(app), store)) as broker:
         if not any_broker:
             meet_broker(app, store)
         yield store, broker

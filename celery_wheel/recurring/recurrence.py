@@ -20,6 +20,7 @@ from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.calendars import Calendar
 from celery_wheel.recurring.checks import check_choice, check_text, check_type, check_whole, refuse
 from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, next_instant, zone_of
+from celery_wheel.recurring.specs.interval import Interval
 from celery_wheel.recurring.specs.spec import Spec
 from celery_wheel.recurring.wall_clock import WallClock, wall_clock
 from celery_wheel.values.format import format_utc
@@ -71,6 +72,11 @@ class Recurrence:
         object.__setattr__(self, "_clock", wall_clock(zone))
         object.__setattr__(self, "_in_zone", self.spec.in_zone(zone))
         self._check_it_fires()
+
+    @property
+    def every_ms(self) -> int | None:
+        """The time between any two occurrences that follow each other; None where it differs."""
+        return self.spec.every_ms if isinstance(self.spec, Interval) and self.without is None else None
 
     def next_after(self, at_ms: int, made: int = 0) -> int | None:
         """Return the first occurrence strictly after an instant; None where there is none.

@@ -90,7 +90,7 @@ class WheelService:
         """Raise the error of a setting, the store or the transport that would keep the service from starting."""
         self._conf.check()
         monitoring.check(self._conf)
-        broker_for(self._app, self._conf, store_uuid="").close()  # reads the URL; nothing is connected
+        broker_for(self._app, self._conf, None).close()  # reads the URL; nothing is connected
         with suppress(StoreNotReady, BrokerError), closing(open_store_of(self._conf)) as store:  # ``start`` waits
             meet_broker(self._app, store)
 
@@ -110,7 +110,7 @@ class WheelService:
         engines, readings = [], ClockReadings()
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
-            broker = broker_for(self._app, conf, store.uuid)
+            broker = broker_for(self._app, conf, store)
             self._brokers.append(broker)
             renderer = ScheduleRenderer(
                 self._app,

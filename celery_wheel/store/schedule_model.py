@@ -72,6 +72,10 @@ class Schedule:
     #: Paused or broken: instants after this one did not run, and have no skip yet. Failing: when it began to.
     since_ms: int | None = None
 
+    def silent_until_ms(self, at_ms: int) -> int | None:
+        """Return the last instant that it has made, where that is after ``at_ms`` and it is to run; else None."""
+        return self.last_ms if self.next_ms is not None and self.last_ms is not None and self.last_ms > at_ms else None
+
     @property
     def is_failing(self) -> bool:
         """Whether its next message could not be made; it is tried again, and ``note`` has the error."""
@@ -183,7 +187,7 @@ class Skip:
     schedule: int
     from_ms: int
     to_ms: int  #: the last of them
-    count: int  #: 0: too many to count
+    count: int  #: of the instants; where it is negative, there are more of them than so many
     reason: str
     at_ms: int  #: the time of the decision
 

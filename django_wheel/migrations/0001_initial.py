@@ -647,7 +647,7 @@ class Migration(migrations.Migration):
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
                 ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
-                ("count", models.BigIntegerField(db_comment="skipped occurrences; 0: too many to count")),
+                ("count", models.BigIntegerField(db_comment="skipped occurrences; negative: more than so many")),
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
                 ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
             ],

@@ -170,6 +170,7 @@ class Happenings(ABC):
         #: Whether the job listen runs; else ingest always peeks, as where the broker cannot wait.
         self.listens = self.listen_rng.random() < 0.5
         self.listen_fault_rng = random.Random(seed + 20_000_003)  # likewise
+        self.flush_rng = random.Random(seed + 5_000_003)  # likewise
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether users requeue and replay
@@ -359,11 +360,13 @@ class Happenings(ABC):
         self.log.append(f"{scheduler.name}: is {'' if scheduler.engine.wanted else 'not '}to have the shard")
 
     def _lose(self) -> None:
-        before, now = self.server.lose(self.rng.randrange(1, 12))
+        writes = self.rng.randrange(1, 12)
+        flushed = self.flush_rng.random() < 0.2
+        before, now = self.server.flush() if flushed else self.server.lose(writes)
         kept, stored = {id(message) for message in now.wheel}, self.disk.shard(0).envelopes
         gone = [m.envelope_id for m in before.wheel if id(m) not in kept and m.envelope_id not in stored]
         self.excused.update(gone)
-        self.log.append(f"redis: lost writes, {len(gone)} messages with them")
+        self.log.append(f"redis: lost {'everything' if flushed else 'writes'}, {len(gone)} messages with them")
 
     def _step_clock(self, scheduler: Scheduler) -> None:
         """Step the clock of a scheduler, or set it right, as its time service does."""

@@ -47,11 +47,16 @@ class RedisServer:
     def lose(self, writes: int) -> tuple[Keys, Keys]:
         """Forget the last writes; returns the contents before and after."""
         before = self.keys
-        # Losing the very first offset as well is a flush, not a rollback; that promise is not made.
-        past = [keys for keys in self._past[-writes:] if keys.fence.offsets]
+        past = self._past[-writes:]
         if past:
             self.keys = past[0]
             del self._past[-len(past) :]
+        return before, self.keys
+
+    def flush(self) -> tuple[Keys, Keys]:
+        """Forget everything; returns the contents before and after."""
+        before, self.keys = self.keys, Keys()
+        self._past.clear()
         return before, self.keys
 
 

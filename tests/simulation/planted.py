@@ -12,12 +12,13 @@ from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import housekeeping, ingest, prefetch
+from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.commands import cancel_move, complete
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
 from celery_wheel.engine.intake.inbox import Command, Completion
-from celery_wheel.engine.port import Confirmed
+from celery_wheel.engine.port import BrokerOffset, Confirmed, FencingBroker
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
@@ -378,6 +379,21 @@ def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
 
 
 @contextmanager
+def emptied_broker_taken_for_a_new_one() -> Iterator[type[World]]:
+    """A broker without any offset gets those of the store, and nothing of what it had."""
+
+    def careless(self: Adoption, broker: FencingBroker, offsets: dict[int, BrokerOffset]) -> Steps:
+        found = offsets or {lane.lane: BrokerOffset(lane.offset) for lane in self.store.lanes(self.shard)}
+        for lane, one in found.items() if not offsets else ():
+            broker.set_offset(self.shard, self.epoch, lane, one.offset)
+        yield from compare(self, broker, found)
+
+    compare = Adoption._compare
+    with mock.patch.object(Adoption, "_compare", careless):
+        yield World
+
+
+@contextmanager
 def wall_clock_followed_without_asking() -> Iterator[type[World]]:
     """Due time is the wall clock."""
     with mock.patch.object(DueClock, "now_ms", DueClock.wall_ms):
@@ -392,6 +408,7 @@ def forgotten_rows_that_an_adoption_compares() -> Iterator[type[World]]:
 
 
 PLANTED: list[Callable[[], object]] = [
+    emptied_broker_taken_for_a_new_one,
     position_outside_reservation,
     slice_before_the_horizon_moves,
     offset_before_the_publish,

@@ -110,7 +110,7 @@ class Policies:
         if phase is None:
             return
         policy, count = phase.policy, len(phase.policy.instants(one.from_ms, one.to_ms))
-        if one.count != (count if count <= 100 else 0):
+        if one.count != count:
             raise self._violation(f"{one} has {count} instants")
         has_latest = one.to_ms + policy.every_ms > one.at_ms
         right = {MISSED: self._missed, OVERLAPPED: self._overlapped}[one.reason](policy, one, has_latest, ends)

@@ -86,6 +86,7 @@ KNOWN = {
     "backfill_of_every_instant": 0,
     "refused_row_looks_published": 3768,
     "forgotten_rows_that_an_adoption_compares": 11245,
+    "emptied_broker_taken_for_a_new_one": 7,
 }
 
 

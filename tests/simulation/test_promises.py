@@ -57,6 +57,7 @@ HAPPENS = [
     "writers fenced",
     "adoptions",
     "rollbacks",
+    "emptied",
     "broker_errors",
     "store_errors",
     "clocks disputed",

@@ -6,8 +6,8 @@ refuses are reported, never dropped.
 
 Non-promises: RabbitMQ has no compare-and-set, so rows that were in flight when a scheduler or a connection died may be
 in their queues twice, the second time with the header ``wheel_redelivered``. A former holder that was suspended between
-its last check of its lease and the write is not fenced. Nothing guards against two stores on one namespace. ``depth``
-does not count messages that were delivered to a holder.
+its last check of its lease and the write is not fenced. ``holder`` refuses another store and a copy while the holder's
+connection lives. ``depth`` does not count messages that were delivered to a holder.
 
 Files: see the folder's header. All methods are thread-safe.
 """
@@ -20,16 +20,22 @@ from typing import Any, cast
 
 import amqp
 
+from celery_wheel.broker.amqp.holder import HolderNote
 from celery_wheel.broker.amqp.ingress import AmqpIngress
 from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.amqp.message import decode
 from celery_wheel.broker.amqp.publisher import AmqpPublisher
 from celery_wheel.broker.deliveries import DeliveryBroker
 from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker.owner import Owner
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.ports import StoreIdentity
+
+#: The store of an edge that only publishes and reads.
+_UNKNOWN = StoreIdentity()
 
 
 class AmqpBroker(DeliveryBroker):
@@ -38,10 +44,14 @@ class AmqpBroker(DeliveryBroker):
     Args:
         connect: returns a new kombu connection, as the app's producers use it.
         reader: reads the wheel queue; its namespace begins the queues' names.
+        store: the store of the scheduler.
     """
 
-    def __init__(self, connect: Callable[[], Any], reader: QueuedMessageReader) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], reader: QueuedMessageReader, store: StoreIdentity = _UNKNOWN
+    ) -> None:
         super().__init__(reader)
+        self._store = store
         self._connect = connect
         self._publishing = AmqpLink(connect)
         self._inspecting = AmqpLink(connect)
@@ -88,7 +98,16 @@ class AmqpBroker(DeliveryBroker):
                     channel.close()
 
     def _deliveries(self, shard: int) -> AmqpIngress:
-        return AmqpIngress(shard, AmqpLink(self._connect), wheel_queue(self._reader.namespace, shard))
+        queue = wheel_queue(self._reader.namespace, shard)
+        return AmqpIngress(shard, AmqpLink(self._connect), queue, self._holder(shard))
+
+    def owner(self, shard: int) -> Owner | None:
+        """Return the store of the shard's last holder; None where there was none."""
+        return self._holder(shard).owner()
+
+    def _holder(self, shard: int) -> HolderNote:
+        queue = wheel_queue_name(self._reader.namespace, shard)
+        return HolderNote(shard, queue, AmqpLink(self._connect), self._store)
 
     def _message(self, delivery: Any) -> Message | Unreadable:
         return decode(delivery, self._reader)

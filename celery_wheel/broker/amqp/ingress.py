@@ -23,6 +23,7 @@ from typing import Any
 import amqp
 from kombu.entity import Queue
 
+from celery_wheel.broker.amqp.holder import HolderNote
 from celery_wheel.broker.amqp.link import HEARTBEAT_S, AmqpLink
 from celery_wheel.broker.deliveries import Deliveries
 
@@ -41,8 +42,9 @@ _FOREIGN_ARGUMENTS = (
 class AmqpIngress(Deliveries):
     """One shard's deliveries on a connection of their own."""
 
-    def __init__(self, shard: int, link: AmqpLink, queue: Queue) -> None:
+    def __init__(self, shard: int, link: AmqpLink, queue: Queue, holder: HolderNote) -> None:
         super().__init__(shard, link.lock)
+        self._holder = holder
         self._link = link
         self._queue = queue
         self._channel: Any = None
@@ -100,6 +102,11 @@ class AmqpIngress(Deliveries):
 
     def _consume(self) -> None:
         connection = self._link.connection
+        try:
+            self._holder.take(connection, self._epoch or 0)
+        except BaseException:
+            self._disconnect()  # a connection counts as one that consumes
+            raise
         self._channel = channel = connection.channel()
         try:
             self._queue.bind(channel).declare()  # type: ignore[no-untyped-call]

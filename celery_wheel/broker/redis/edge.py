@@ -28,32 +28,33 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
 
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import offsets, scripts
 from celery_wheel.broker.redis.bindings import Bindings
 from celery_wheel.broker.redis.connect import connect
 from celery_wheel.broker.redis.errors import redis_errors, refuses_command
 from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.broker.redis.offsets import Owner
 from celery_wheel.broker.redis.publish_call import publish_call
 from celery_wheel.broker.redis.routing import RedisRouter
 from celery_wheel.broker.redis.trim import Proof, proof_of, read_oldest
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
+from celery_wheel.store.ports import StoreIdentity
+from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.values.format import format_duration
 
 logger = logging.getLogger(__name__)
 
-#: A holder notes the time twice a second; a claim is allowed when another store's holder has not done so for this long.
-OCCUPIED_MS = 5_000
-
-CLAIM = "celery -A proj wheel claim-broker"
+#: A copy of the store that is refused tries again every two seconds.
+REFUSED_MS = 60_000
 
 _RESULTS = {
     "published": PublishResult.PUBLISHED,
@@ -66,13 +67,20 @@ _RESULTS = {
 }
 
 
+class Copy(NamedTuple):
+    """Another copy of the store, at ``place``; ``at_work``: this one waits until a person decides."""
+
+    place: str
+    seen: str  #: its last sign of life
+    at_work: bool
+
+
 class RedisBroker:
     """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
     Args:
         url: the broker URL, as kombu reads it.
-        store_uuid: the store to which the offsets' positions belong.
-        store_place: the place of that store, without user and password; stored in Redis for people.
+        store: the store to which the offsets' positions belong.
         reader: reads the wheel queue; its namespace begins the keys.
         transport_options: Celery's ``broker_transport_options``.
         ssl: Celery's ``broker_use_ssl``.
@@ -83,8 +91,7 @@ class RedisBroker:
         self,
         url: str,
         *,
-        store_uuid: str,
-        store_place: str,
+        store: StoreIdentity,
         reader: QueuedMessageReader,
         transport_options: Mapping[str, Any] | None = None,
         ssl: Mapping[str, Any] | bool | None = None,
@@ -94,13 +101,13 @@ class RedisBroker:
         link = connect(url, options, ssl)
         self._client = link.client
         self._server = link.server
-        self._uuid = store_uuid
-        self._place = store_place
+        self._store = store
         self._reader = reader
         self._layout = Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.namespace)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
+        self._copies: dict[int, Copy] = {}  #: shard → another copy of the store, which was found to hold it
         self.can_wait = True  #: until Redis refuses BLMOVE; each adoption tries again
         self._serial = 0
         self._serial_lock = threading.Lock()
@@ -113,45 +120,61 @@ class RedisBroker:
     # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
-        found = self._adopt(shard, epoch, "adopting")
+        store, copy = self._store, self._copies.get(shard)
+        arguments = [*self._holder(epoch), store.address, store.place, str(OCCUPIED_MS), str(EPOCH_LEAP // 2)]
+        with redis_errors(self._server, f"adopting shard {shard}"):
+            seen_at_work = "1" if copy is not None and copy.at_work else ""
+            word, rest = scripts.ADOPT(self._client, [self._offset_key(shard)], [*arguments, seen_at_work])
+        if word == "conflict":
+            raise other_store(self._server, shard, _owner(rest), self._store)
+        if word == "copy":
+            raise self._copied(shard, rest)
+        if word == "fenced":
+            raise self._fenced(shard, epoch, rest)
+        self._copies.pop(shard, None)
         self._adopted[shard], self.can_wait = epoch, True
-        return offsets.read_lanes(found)
+        return offsets.read_lanes(cast(Sequence[bytes], rest))
 
-    def claim(self, shard: int) -> None:
+    def claim(self, shard: int, lanes: Mapping[int, Position]) -> None:
         """Make this store the owner of the shard's offsets. Raises StoreConflict while another store's holder lives.
 
         Afterwards any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
-        """
-        self._adopt(shard, 0, "claiming", str(OCCUPIED_MS))
 
-    def _adopt(self, shard: int, epoch: int, doing: str, claim: str = "") -> Sequence[bytes]:
-        with redis_errors(self._server, f"{doing} shard {shard}"):
-            word, rest = scripts.ADOPT(
-                self._client, [self._offset_key(shard)], [*self._holder(epoch), self._place, claim]
-            )
+        Args:
+            lanes: the store's own offsets.
+        """
+        fields = ["uuid", self._store.uuid, "epoch", self._holder(0)[1], "address", self._store.address]
+        fields += ["place", self._store.place, "last", offsets.encode_number("last", 0)]
+        for lane, offset in lanes.items():
+            fields += self._lane_values(lane, offset)
+        with redis_errors(self._server, f"claiming shard {shard}"):
+            arguments = [self._store.uuid, str(OCCUPIED_MS), *fields]
+            word, rest = scripts.CLAIM(self._client, [self._offset_key(shard)], arguments)
         if word == "conflict":
-            uuid, place, silent_ms = (part.decode("utf-8", "replace") for part in rest)
-            raise self._conflict(shard, Owner(uuid, place, int(silent_ms)))
-        if word == "fenced" and claim:
-            return ()  # this store owns the offsets already
-        if word == "fenced":
-            raise self._fenced(shard, epoch, f"epoch {int(rest)} holds it")
-        return cast(Sequence[bytes], rest)
+            raise other_store(self._server, shard, _owner(rest), self._store)
 
     def owner(self, shard: int) -> Owner | None:
         """Return the store to which the shard's offsets belong; None where nothing was ever adopted."""
+        names = ["uuid", "place", "seen", "epoch", "address", "refused", "refused_at"]
         with redis_errors(self._server, f"reading the owner of shard {shard}"):
-            uuid, place, seen = cast(
-                list[bytes | None], self._client.hmget(self._offset_key(shard), ["uuid", "place", "seen"])
-            )
-            if uuid is None:
+            found = cast(list[bytes | None], self._client.hmget(self._offset_key(shard), names))
+            if found[0] is None:
                 return None
-            silent_ms = self.now_ms() - int(seen or 0)
-        return Owner(uuid.decode("utf-8", "replace"), (place or b"").decode("utf-8", "replace"), silent_ms)
+            now_ms = self.now_ms()
+        uuid, place, seen, fence, address, refused, refused_at = (
+            (one or b"").decode("utf-8", "replace") for one in found
+        )
+        just_now = now_ms - int(refused_at or 0) < REFUSED_MS
+        instance = offsets.decode_fence(fence)[1]
+        return Owner(uuid, place, now_ms - int(seen or 0), instance, address, refused if just_now else "")
+
+    @staticmethod
+    def _lane_values(lane: int, offset: Position) -> list[str]:
+        values = offsets.encode_position(offset), "{}", ""
+        return [text for pair in zip(offsets.lane_fields(lane), values, strict=True) for text in pair]
 
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        values = offsets.encode_position(offset), "{}", ""
-        fields = [text for pair in zip(offsets.lane_fields(lane), values, strict=True) for text in pair]
+        fields = self._lane_values(lane, offset)
         self._change(shard, epoch, f"setting the offset of lane {lane} of shard {shard}", [], fields)
 
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
@@ -316,7 +339,7 @@ class RedisBroker:
         return cast(list[Iterable[bytes] | Exception], answers)
 
     def _holder(self, epoch: int) -> list[str]:
-        return [self._uuid, offsets.encode_number("epoch", epoch)]
+        return [self._store.uuid, offsets.encode_fence(epoch, self._store.instance)]
 
     def _offset_key(self, shard: int) -> str:
         return offsets.offset_key(self._layout.prefix, self._reader.namespace, shard)
@@ -331,19 +354,32 @@ class RedisBroker:
                 f"store's); nothing was changed; the shard must be adopted anew; unless the server is new or was "
                 f"emptied, check its persistence and eviction policy"
             )
-        why = "a later request came before this one" if word == "late" else f"epoch {int(rest or 0)} holds it"
-        return self._fenced(shard, epoch, why)
+        return self._fenced(shard, epoch, None if word == "late" else rest)
 
-    def _fenced(self, shard: int, epoch: int, why: str) -> Fenced:
+    def _fenced(self, shard: int, epoch: int, holder: bytes | None) -> Fenced:
+        held = "" if holder is None else f"epoch {offsets.decode_fence(holder.decode())[0]} holds it"
+        why = held or "a later request came before this one"
         return Fenced(
             f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "
             f"more is published under that epoch; `celery -A proj wheel status` shows the holder"
         )
 
-    def _conflict(self, shard: int, owner: Owner) -> StoreConflict:
-        return StoreConflict(
-            f"shard {shard} in {self._server} belongs to another store, {owner}, and not to {self._uuid} "
-            f"({self._place}); nothing was changed, and this scheduler dispatches nothing; schedulers on one broker "
-            "must share one wheel_store (is it a relative path, and this another folder?), or each have a "
-            f"wheel_namespace of its own; if the other store is out of use, stop its schedulers and run: {CLAIM}"
-        )
+    def _copied(self, shard: int, rest: Sequence[bytes]) -> StoreConflict:
+        """Note the copy of the store that holds the shard, and return the error that names both.
+
+        A copy that has given a sign of life between two answers is at work, and this one waits until a person decides:
+        also while the other is restarted, and when Redis is emptied. One elsewhere is never succeeded by itself.
+        """
+        place, seen, elsewhere, *silent_ms = (part.decode("utf-8", "replace") for part in rest)
+        known = self._copies.get(shard)
+        if seen != "0":
+            moved_on = known is not None and seen != known.seen
+            at_work = elsewhere == "1" or moved_on or (known is not None and known.at_work)
+            known = self._copies[shard] = Copy(place, seen, at_work)
+        heard = f", last seen {format_duration(int(silent_ms[0]))} ago" if silent_ms else ""
+        return other_copy(self._server, shard, f"{known.place if known else place}{heard}", self._store)
+
+
+def _owner(rest: Sequence[bytes]) -> Owner:
+    uuid, place, silent_ms = (part.decode("utf-8", "replace") for part in rest)
+    return Owner(uuid, place, int(silent_ms))

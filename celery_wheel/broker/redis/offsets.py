@@ -4,9 +4,11 @@
 
     wheel.offset.3                          one hash a namespace and shard, behind the global key prefix
       uuid      0192f…                    the store to which these positions belong
-      epoch     0000000000000000012       the holder's epoch: only this epoch publishes, trims and sets
-      place     /srv/wheel.sqlite3 on a   the place of that store, for people
+      epoch     0000000000000000012:2049.7  the holder's epoch and the store's instance: no other publishes, trims, sets
+      address   /srv/wheel.sqlite3        the address of that store: where a restored one would be
+      place     /srv/wheel.sqlite3 on a   the same with the host, for people
       seen      1700000000000             the holder's last sign of life, by Redis's clock: twice a second
+      refused   /tmp/wheel.sqlite3 on a   the copy of the store that was last refused, if any; refused_at: when
       last      0000000000000000031       the number of this epoch's last chunk
       serial    0000000004213374422       the number of the last change without a chunk, see ``change.lua``
       lane:0    0000001700000000000:0000000000000000771
@@ -24,7 +26,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from celery_wheel.engine.port import BrokerOffset, RangeChecksum
 from celery_wheel.store.model import Position
@@ -33,17 +34,6 @@ from celery_wheel.store.model import Position
 WIDTH = 19
 
 _LANE = "lane:"
-
-
-class Owner(NamedTuple):
-    """The store to which a shard's offsets belong."""
-
-    uuid: str
-    place: str  #: where the store is, for people
-    silent_ms: int  #: time since its holder's last sign of life
-
-    def __str__(self) -> str:
-        return f"{self.uuid} ({self.place or 'its place is unknown'})"
 
 
 def offset_key(prefix: str, namespace: str, shard: int) -> str:
@@ -60,6 +50,16 @@ def encode_number(name: str, value: int) -> str:
     if value < 0 or len(text) > WIDTH:
         raise ValueError(f"{name} must be a number of at most {WIDTH} digits, got {value}")
     return text
+
+
+def encode_fence(epoch: int, instance: str) -> str:
+    """Return the epoch as it is compared in Redis: two copies of a store may count to the same number."""
+    return f"{encode_number('epoch', epoch)}:{instance}"
+
+
+def decode_fence(text: str) -> tuple[int, str]:
+    epoch, _, instance = text.partition(":")
+    return int(epoch or 0), instance
 
 
 def encode_position(position: Position) -> str:

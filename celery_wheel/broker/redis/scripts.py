@@ -35,6 +35,7 @@ class Script:
 
 
 ADOPT = Script("adopt")
+CLAIM = Script("claim")
 CHANGE = Script("change")
 VERIFY = Script("verify")
 PUBLISH = Script("publish")

@@ -16,6 +16,7 @@ from celery_wheel.cli.schedules.group import instant_ms, schedules, state_of
 from celery_wheel.cli.schedules.listing import masked, schedule_as_dict, when
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
+from celery_wheel.store.ports.schedules import AHEAD_MS
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable, to_datetime
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ def _facts(one: RecurringSchedule) -> list[tuple[str, str]]:
         ("zone", "-" if one.recurrence is None else one.recurrence.zone),
         ("next", format_utc(instant_ms(one.next_at))),
         ("last", format_utc(instant_ms(one.last_at))),
+        *_silence(one),
         ("made", f"{one.made:,}"),
         ("task", printable(one.task)),
         ("args", printable(json.dumps(one.args), PART_CUT)),
@@ -203,6 +205,13 @@ def _facts(one: RecurringSchedule) -> list[tuple[str, str]]:
     ]
     more = {**one.policies, **one.options}
     return lines + [(name.replace("_", " "), printable(str(value), PART_CUT)) for name, value in more.items()]
+
+
+def _silence(one: RecurringSchedule) -> list[tuple[str, str]]:
+    last_ms = instant_ms(one.last_at)
+    if one.next_at is None or last_ms is None or last_ms <= options.now_ms() + AHEAD_MS:
+        return []
+    return [("silent", f"until {format_utc(last_ms)}: it ran up to then before the clock went back")]
 
 
 def _past(found: ScheduleHistory, limit: int | None) -> dict[str, Any]:
@@ -221,7 +230,13 @@ def _run_as_dict(one: PastRun) -> dict[str, Any]:
 
 def _skip_as_dict(one: PastSkip) -> dict[str, Any]:
     times = {"first_ms": instant_ms(one.first), "last_ms": instant_ms(one.last)}
-    return {**times, "count": one.count, "reason": one.reason, "decided_ms": instant_ms(one.decided_at)}
+    return {
+        **times,
+        "count": one.count,
+        "is_exact": one.is_exact,
+        "reason": one.reason,
+        "decided_ms": instant_ms(one.decided_at),
+    }
 
 
 def _revision_as_dict(one: PastRevision) -> dict[str, Any]:
@@ -242,7 +257,7 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
     skips: list[Column[PastSkip]] = [
         Column("skipped from", lambda one: format_utc(instant_ms(one.first)), no_wrap=True),
         Column("to", lambda one: format_utc(instant_ms(one.last)), no_wrap=True),
-        Column("instants", lambda one: f"{one.count:,}" if one.count else "over 100", "right"),
+        Column("instants", lambda one: f"{one.count:,}" if one.is_exact else f"over {one.count:,}", "right"),
         Column("reason", lambda one: one.reason, no_wrap=True),
     ]
     revisions: list[Column[PastRevision]] = [

@@ -117,7 +117,7 @@ def rig(
     """
     conf = Conf(app)
     conf.check()
-    with closing(open_store_of(conf)) as store, closing(broker_for(app, conf, store.uuid)) as broker:
+    with closing(open_store_of(conf)) as store, closing(broker_for(app, conf, store)) as broker:
         all_limits = dataclasses.replace(limits_of(conf), **limits)
         renderer = ScheduleRenderer(app, conf.max_message_bytes, broker.decode) if schedules else None
         holder = f"bench/{os.getpid()}"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from celery_wheel.broker import unsupported_reason
+from celery_wheel.broker.owner import owner_of
 from celery_wheel.broker.places import is_brokers_store, shown
+from celery_wheel.engine.port import Broker
 from celery_wheel.operations.doctor.finding import Finding, Grade, error, note, ok, split_remedy, warning
 from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.ports import FullStore
 from celery_wheel.values.format import format_duration, printable
-
-if TYPE_CHECKING:
-    from celery_wheel.broker.redis.edge import RedisBroker
 
 #: The promises of each edge, and their limits.
 EDGES = {
@@ -40,8 +40,8 @@ def check(site: Installation) -> Iterator[Finding]:
     yield ok("transport", f"{site.transport}: {EDGES.get(site.transport, ANY_EDGE)}")
     if site.transport == "amqp":
         yield _confirms(site)
+    yield from _owners(site, site.broker)
     if site.redis is not None:
-        yield from _owners(site, site.redis)
         info = site.redis.info()
         yield _eviction(info)
         yield from _persistence(info, is_local(site))
@@ -89,20 +89,51 @@ def _other_broker(site: Installation) -> list[Finding]:
     ]
 
 
-def _owners(site: Installation, edge: RedisBroker) -> Iterator[Finding]:
-    """Yield a finding for each shard that another store has adopted: no scheduler of this store dispatches it."""
+def _owners(site: Installation, broker: Broker) -> Iterator[Finding]:
+    """Yield a finding for each shard that another store, or another copy of this one, has in the broker."""
     if site.store is None:
         return
+    identity = site.store.identity()
     for shard in range(site.store.shards):
-        owner = edge.owner(shard)
-        if owner is not None and owner.uuid != site.store.uuid:
+        owner, about = owner_of(broker, shard), f"shard {shard}"
+        if owner is None:
+            yield from _emptied(site, site.store, shard)
+            continue
+        place, heard = printable(owner.place, 200), f"last seen {format_duration(owner.silent_ms)} ago"
+        if owner.uuid != identity.uuid:
             yield error(
-                f"shard {shard}",
-                f"the broker's offsets belong to another store, {printable(str(owner), 200)}, last seen "
-                f"{format_duration(owner.silent_ms)} ago: nothing is dispatched from this store",
+                about,
+                f"the broker's offsets belong to another store, {printable(str(owner), 200)}, {heard}: nothing is "
+                "dispatched from this store",
                 "Let all schedulers share one wheel_store, or give each its wheel_namespace; if the other store is "
                 "given up: celery -A proj wheel claim-broker",
             )
+        elif owner.is_copy_of(identity) and (owner.lives or owner.address != identity.address):
+            yield error(
+                about,
+                f"another copy of this store, {place}, holds it in the broker, {heard}: nothing is dispatched from "
+                f"this copy, {identity.place}",
+                "Remove the copy that is not to be used; if the store was moved here on purpose, stop the schedulers "
+                "of the other and run: celery -A proj wheel claim-store",
+            )
+        elif owner.refused:
+            yield warning(
+                about,
+                f"schedulers on a copy of this store, {printable(owner.refused, 200)}, try to hold it and are refused",
+                "Stop those schedulers, and remove the copy: its tasks are not dispatched.",
+            )
+
+
+def _emptied(site: Installation, store: FullStore, shard: int) -> Iterator[Finding]:
+    """Yield a finding where a Redis that had the shard's offsets has none."""
+    if site.redis is not None and any(lane.offset > ORIGIN for lane in store.lanes(shard)):
+        yield error(
+            f"shard {shard}",
+            "the broker was emptied: it has nothing of this shard, of which tasks were dispatched to it; messages that "
+            "were not accepted yet are lost",
+            "A scheduler dispatches the tasks of the last wheel_rollback_window seconds again as soon as it runs; see "
+            "its log. Check the broker's persistence.",
+        )
 
 
 def _eviction(info: dict[str, str | None]) -> Finding:

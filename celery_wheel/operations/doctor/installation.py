@@ -56,7 +56,7 @@ class Installation:
             return None
         edge = None
         try:
-            edge = broker_for(self.app, self.conf, "" if self.store is None else self.store.uuid)
+            edge = broker_for(self.app, self.conf, self.store)
             edge.depth(0)
         except (WheelError, ImportError, ValueError) as error:
             self.broker_trouble = str(error)

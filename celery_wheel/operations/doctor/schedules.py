@@ -8,9 +8,10 @@ from itertools import islice
 
 from celery_wheel.operations.doctor.finding import Finding, ok, warning
 from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.recurring.definition import CANCEL_RUNNING
 from celery_wheel.requests.schedules.task_names import unknown_tasks
 from celery_wheel.requests.schedules.views import schedule_view
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.ports.schedules import REPLACED, ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 from celery_wheel.values.mask import Mask
@@ -19,6 +20,8 @@ from celery_wheel.values.mask import Mask
 NAMED = 10
 #: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
 BEHIND_MS = 600_000
+#: The most schedules with the overlap "cancel_running" whose runs are read.
+REPLACED_READ = 200
 #: The most schedules whose tasks are checked, and the schedules of one read.
 MOST_READ, PAGE = 20_000, 2_000
 
@@ -38,6 +41,14 @@ def check(site: Installation) -> Iterator[Finding]:
             "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
+    silent = site.store.browse.silent_schedules(site.now_ms())
+    if silent.count:
+        yield warning(
+            "schedules",
+            f"{format_count(silent.count, 'schedule')} made their instants until {format_utc(silent.until_ms)} before "
+            "the clock went back, and wait until it is there again: no instant runs twice",
+            "Wait; or run what must not wait: celery -A proj wheel schedules trigger.",
+        )
     if counts.failing:
         yield warning(
             "schedules",
@@ -46,6 +57,7 @@ def check(site: Installation) -> Iterator[Finding]:
             "See celery -A proj wheel schedules list: a failing schedule has the error of the project's code.",
         )
     yield from _clashes(site)
+    yield from _replaced(site)
     yield from _unknown_tasks(site)
     behind_ms = 0 if counts.next_ms is None else site.now_ms() - counts.next_ms
     if behind_ms > BEHIND_MS and all(shard.live for shard in site.shards):
@@ -89,6 +101,21 @@ def _broken(site: Installation, count: int) -> Iterator[Finding]:
             f"{count - NAMED:,} more schedules are broken",
             "List them: celery -A proj wheel schedules list --broken",
         )
+
+
+def _replaced(site: Installation) -> Iterator[Finding]:
+    """Yield a warning for schedules whose runs cancel each other, so that perhaps none of them is finished."""
+    own = (one for one in islice(_schedules(site), MOST_READ) if f'"overlap":"{CANCEL_RUNNING}"' in one.definition)
+    for one in islice(own, REPLACED_READ):
+        detail = None if site.store is None else site.store.browse.schedule(one.name)
+        if detail is not None and detail.replaced >= REPLACED:
+            yield warning(
+                "schedule",
+                f"each of the last {detail.replaced} runs of {printable(one.name)} was cancelled by the next one "
+                "(cancel_running), begun or not: the workers are busy, or a run takes longer than from one instant to "
+                "the next",
+                "Add workers or make the instants rarer; or let the earlier run go first: --overlap queue_one.",
+            )
 
 
 def _unknown_tasks(site: Installation) -> Iterator[Finding]:

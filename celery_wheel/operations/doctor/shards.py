@@ -77,6 +77,7 @@ def _reported(one: ShardStatus) -> Iterator[Finding]:
     for name, text in (
         ("guard_trips", "times the store had other rows than the holder was about to dispatch"),
         ("rollbacks", "times the broker was found to have lost writes"),
+        ("emptied", "times the broker was found to be emptied"),
         ("process_ends", "times a process of the scheduler ended unexpectedly (wheel_processes)"),
     ):
         if snapshot.get(name):

@@ -49,7 +49,7 @@ def drain(
         raise SettingError(f"include must be empty with to_broker=True, got {sorted(include)}: no queue accepted them")
     done = DrainResult()
     if file is None:
-        edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store.uuid)))
+        edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store)))
         with ShardHold(app, store, edge, ahead_ms()) as hold:
             drain_to_broker(hold, done, progress)
     else:

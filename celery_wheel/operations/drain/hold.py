@@ -49,7 +49,7 @@ class ShardHold:
         meet_broker(app, store)
         self.store = store
         self.clock = SystemClock()
-        self.broker = broker or broker_for(app, conf, store.uuid)
+        self.broker = broker or broker_for(app, conf, store)
         self.name = f"drain {socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         self._lease_ms = conf.lease_ms
         limits = replace(limits_of(conf), ahead_ms=ahead_ms)

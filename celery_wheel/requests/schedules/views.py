@@ -74,9 +74,10 @@ class PastSkip:
 
     first: datetime
     last: datetime
-    count: int  #: 0: too many to count
+    count: int
     reason: str  #: paused, overlapped, missed
     decided_at: datetime
+    is_exact: bool = True  #: otherwise there are more instants than ``count``
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,9 @@ def _run(run: ScheduleRun) -> PastRun:
 
 
 def _skip(skip: Skip) -> PastSkip:
-    return PastSkip(moment(skip.from_ms), moment(skip.to_ms), skip.count, skip.reason, moment(skip.at_ms))
+    return PastSkip(
+        moment(skip.from_ms), moment(skip.to_ms), abs(skip.count), skip.reason, moment(skip.at_ms), skip.count > 0
+    )
 
 
 def _revision(one: Revision) -> PastRevision:

@@ -14,7 +14,7 @@ from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
 from celery_wheel.store.ports.overview import Disk, StoreSize
-from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store
+from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store, StoreIdentity
 
 __all__ = [
     "Bell",
@@ -28,5 +28,6 @@ __all__ = [
     "Retention",
     "SilentBell",
     "Store",
+    "StoreIdentity",
     "StoreSize",
 ]

@@ -33,6 +33,7 @@ from celery_wheel.store.ports.schedules import (
     ScheduleCriteria,
     ScheduleDetail,
     SchedulePage,
+    SilentSchedules,
 )
 from celery_wheel.store.ports.server import ServerState
 
@@ -85,6 +86,9 @@ class Browse(Protocol):
         """Return schedules in the order of their names, after the name ``after``."""
 
     def schedule_counts(self) -> ScheduleCounts: ...
+
+    def silent_schedules(self, now_ms: int) -> SilentSchedules:
+        """Count the schedules that have made their instants up to a later one than the look-ahead explains."""
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         """Return the number of pending runs among the latest twenty of each schedule; without 0."""

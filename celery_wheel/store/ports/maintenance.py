@@ -17,6 +17,10 @@ from typing import Protocol
 #: The remedy where history waits for the archive.
 ARCHIVE = "run: celery-wheel-pipeline archive --store <wheel_store> --output <archive>"
 
+#: The step of the epochs of a store that was moved on purpose: no count of takeovers reaches it, so a broker knows the
+#: store from a copy that was forgotten, and the old one is fenced.
+EPOCH_LEAP = 10**9
+
 #: The shard of a task: (key or None, task id, number of shards) → shard.
 ShardOf = Callable[[str | None, str, int], int]
 
@@ -76,6 +80,9 @@ class Maintenance(Protocol):
         Args:
             archived_only: refuse where history would be removed that is not archived.
         """
+
+    def leap(self) -> None:
+        """Raise every shard's epoch by EPOCH_LEAP, durably: the store goes on at a new place."""
 
     def note_archived(self, marks: Mapping[int, int]) -> None:
         """Raise each shard's mark to the number up to which an archive has all history, durably; never lower it."""

@@ -11,6 +11,7 @@ Standard library only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 
 from celery_wheel.store.schedule_model import Revision, Schedule, Skip
 
@@ -47,6 +48,21 @@ class ScheduleCounts:
     with_base: int  #: neither paused nor broken: entries that Beat's own scheduler runs
     failing: int  #: those whose next message cannot be made now; they are tried again
     next_ms: int | None  #: the earliest next instant
+
+
+#: So many runs in a row that were replaced by a later one are a warning.
+REPLACED = 3
+
+#: A schedule has made no instant further ahead than this, unless due time went back: a herd is made five minutes ahead.
+AHEAD_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class SilentSchedules:
+    """Schedules that wait until due time, which went back, is where it was: no instant is made twice."""
+
+    count: int
+    until_ms: int | None  #: the last instant that one of them has made; None without any
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +106,13 @@ class ScheduleDetail:
     revisions: list[Revision]
     runs: list[ScheduleRun]
     skips: list[Skip]
+
+    @property
+    def replaced(self) -> int:
+        """The last runs, in a row, that were not over when the next one was made: "cancel_running" cancels such a run.
+
+        The engine stores the end of a run that it replaces when it makes the later one, at that instant or after it.
+        """
+        own = [run for run in self.runs if not run.requested]
+        ends = ((run.ended_ms, later.instant_ms) for later, run in pairwise(own))
+        return sum(1 for _ in takewhile(lambda one: one[0] is not None and one[0] >= one[1], ends))

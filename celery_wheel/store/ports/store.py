@@ -291,6 +291,15 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class StoreIdentity(NamedTuple):
+    """A store, and its place: two copies have the same ``uuid``, and never the same ``instance``."""
+
+    uuid: str = ""
+    instance: str = ""  #: of the file or the database; a restored one has another, and a file after a restart may have
+    address: str = ""  #: the path of the file, or host and database: a restored store keeps it
+    place: str = ""  #: the address with this host, for people
+
+
 class FullStore(Store, Protocol):
     """A store with all its ports, as ``open_store`` returns it."""
 
@@ -313,6 +322,9 @@ class FullStore(Store, Protocol):
 
     @property
     def maintenance(self) -> Maintenance: ...
+
+    def identity(self) -> StoreIdentity:
+        """Read the store's identity, by which a broker tells it from a copy."""
 
     def is_as_opened(self) -> bool:
         """Whether the database still has the opened store: not emptied, not made anew, with as many shards."""

@@ -41,6 +41,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from socket import gethostname
 from typing import Any
 
 import psycopg
@@ -180,6 +181,14 @@ class PostgresqlDatabase:
     def is_replaced(self) -> bool:
         return False
 
+    def identity(self) -> tuple[str, str, str]:
+        """A promoted replica has the identity of its former primary: it is the same store, fenced by its leases."""
+        with self.reading() as connection:
+            # Hosted servers may keep the server's own number to themselves.
+            shown = connection.exec_driver_sql(_MAY_SEE_SERVER).scalar_one()
+            instance: str = connection.exec_driver_sql(_INSTANCE.format(_SERVER if shown else "0")).scalar_one()
+        return instance, self.name, f"{self.name}, seen from {gethostname()}"
+
     def now_ms(self) -> int | None:
         with self.reading() as connection:
             now_ms: int = connection.exec_driver_sql(f"SELECT {CLOCK_SQL}").scalar_one()
@@ -233,6 +242,13 @@ class PostgresqlDatabase:
             self._polls.close()
         self._engine.dispose(close=self._pid == os.getpid())
 
+
+_MAY_SEE_SERVER = "SELECT has_function_privilege('pg_control_system()', 'execute')"
+_SERVER = "(SELECT system_identifier FROM pg_control_system())"
+_INSTANCE = (
+    "SELECT concat_ws('.', {}, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+    "to_regclass('wheel_meta')::oid)"
+)
 
 _BEGIN_LAZY = "BEGIN; SET LOCAL synchronous_commit = off"
 

@@ -60,6 +60,9 @@ class Database(Protocol):
     def is_replaced(self) -> bool:
         """Whether the opened file was deleted or replaced; cheap enough to be called before each use."""
 
+    def identity(self) -> tuple[str, str, str]:
+        """Return instance, address and place; see ``StoreIdentity``."""
+
     def now_ms(self) -> int | None:
         """Return the database's own clock; None where it has no clock but this host's."""
 

@@ -22,6 +22,10 @@ class SqlMaintenance:
     def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
         return reshard(self._database, shards, shard_of, now_ms, archived_only=archived_only)
 
+    def leap(self) -> None:
+        with self._database.writing(durable=True) as connection:
+            connection.execute(queries.LEAP)
+
     def note_archived(self, marks: Mapping[int, int]) -> None:
         """Durable, since an archive recognises a restored store by a mark that is lower than its own."""
         with self._database.writing(durable=True) as connection:

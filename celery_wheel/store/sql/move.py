@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, inspect, select,
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
-from celery_wheel.store.ports.maintenance import MovedStore, Progress
+from celery_wheel.store.ports.maintenance import EPOCH_LEAP, MovedStore, Progress
 from celery_wheel.store.sql.bulk_loads import unfinished_in
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.migrate import ARRIVING, MOVED, hold_all, moved_store_error, newer_store_error
@@ -156,8 +156,8 @@ def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
 
 
 def _free(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a shard's row whose lease has ended, by any clock."""
-    return {**row, "lease_until_ms": None if row["holder"] is None else 0}
+    """Return the row of a shard at a new place, whose lease has ended, by any clock."""
+    return {**row, "epoch": row["epoch"] + EPOCH_LEAP, "lease_until_ms": None if row["holder"] is None else 0}
 
 
 def _set_identity(target: Connection, table: Table) -> None:

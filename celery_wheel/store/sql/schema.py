@@ -375,7 +375,7 @@ schedule_skip = Table(
     required("schedule", BigInteger, "id of the schedule"),
     required("from_ms", BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
     required("to_ms", BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
-    required("count", BigInteger, "skipped occurrences; 0: too many to count"),
+    required("count", BigInteger, "skipped occurrences; negative: more than so many"),
     required("reason", Text, "paused, overlapped, missed, excluded or gap"),
     required("at_ms", BigInteger, "time of the decision; instant, Unix milliseconds"),
     UniqueConstraint("schedule", "from_ms", name="wheel_schedule_skip_first"),

@@ -37,7 +37,7 @@ from celery_wheel.store.model import (
     TallyKey,
     TaskRow,
 )
-from celery_wheel.store.ports import Bell, Renewal, Retention
+from celery_wheel.store.ports import Bell, Renewal, Retention, StoreIdentity
 from celery_wheel.store.sql import changes, timers
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
@@ -326,6 +326,9 @@ class SqlStore(SqlControl, SqlSchedules):
 
     def close(self) -> None:
         self._database.close()
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity(self._uuid, *self._database.identity())
 
     def is_as_opened(self) -> bool:
         with self._database.reading() as connection:

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -208,6 +209,12 @@ class SqliteDatabase:
     def is_replaced(self) -> bool:
         return self._file is not None and self._identity() != self._file
 
+    def identity(self) -> tuple[str, str, str]:
+        """A copied disk has the same devices and inodes on another machine, whose start has another id."""
+        with errors_for_people(self.name, describe, OSError):
+            found, address = os.stat(self.name), os.path.realpath(self.name)
+        return f"{_start_id()}.{found.st_dev}.{found.st_ino}", address, f"{address} on {gethostname()}"
+
     def now_ms(self) -> int | None:
         return None
 
@@ -278,6 +285,14 @@ class SqliteDatabase:
             self._reader.dispose()
             self._polls.close()
         self._lease.close()
+
+
+def _start_id() -> str:
+    """Return an id of this start of the machine; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 @cache

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.recurring.definition import read_definition
-from celery_wheel.store.ports.schedules import ScheduleDetail
+from celery_wheel.store.ports.schedules import AHEAD_MS, ScheduleDetail
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.document import json_object
 from django_wheel.formats import format_duration
@@ -60,6 +60,7 @@ def schedule_values(wheel: Wheel, name: str, detail: ScheduleDetail, sight: Sigh
     return {
         **values,
         "line": line,
+        "silent_until_ms": schedule.silent_until_ms(now_ms() + AHEAD_MS),
         "is_editable": schedule.source in EDITABLE and sight.may,
         "actions": () if line.is_of_base else for_schedule(schedule),
         **_of_definition(schedule, sight),

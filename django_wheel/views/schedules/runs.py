@@ -52,10 +52,14 @@ class RunMark:
     at_ms: int
     slot: int = 0
     upto_ms: int | None = None  #: of a skip of several instants: the last one
-    count: int = 1  #: instants; 0: too many to count
+    count: int = 1  #: instants; negative: more than so many
     run: ScheduleRun | None = None
     late_ms: int | None = None
     reason: str | Promise = ""
+
+    @property
+    def least(self) -> int:
+        return abs(self.count)
 
     @property
     def x(self) -> float:

@@ -19,6 +19,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.broker.virtual.edge import KombuBroker
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Row, Unreadable
+from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.testing.broker import MemoryBroker
 from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
 from tests.kit.servers.rabbit import RabbitServer
@@ -26,6 +27,8 @@ from tests.simulation import model_rabbit, model_redis
 
 QUEUE = wheel_queue_name("wheel", SHARD)
 STORE, OTHER_STORE = "019a0000-0000-7000-8000-000000000001", "019a0000-0000-7000-8000-000000000002"
+
+AT_A = StoreIdentity(STORE, "1", "/srv/a", "/srv/a on here")
 
 
 def one_fault(usual: Callable[[str], None]) -> Callable[[str], None]:
@@ -100,7 +103,11 @@ class RedisPeer(Peer):
     def make(self, **options: Any) -> RedisBroker:
         return RedisBroker(
             self.url,
-            **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": QueuedMessageReader(), **options},
+            **{
+                "store": AT_A,
+                "reader": QueuedMessageReader(),
+                **options,
+            },
         )
 
     def produce(self, number: int) -> None:
@@ -125,7 +132,7 @@ class RedisPeer(Peer):
         return super().broken_row(number)
 
     def other_store(self) -> RedisBroker:
-        self.edges.append(self.make(store_uuid=OTHER_STORE, store_place="/srv/b on there"))
+        self.edges.append(self.make(store=StoreIdentity(OTHER_STORE, "2", "/srv/b", "/srv/b on there")))
         return self.edges[-1]  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from celery_wheel.store.model import ORIGIN, LaneState, Position
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, ScheduleRun, SilentSchedules
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Schedule, Skip
 from celery_wheel.store.sql.browse import schedules as browsing
 from celery_wheel.store.sql.store import SqlStore
@@ -174,3 +174,48 @@ def test_pending_runs_are_counted_among_the_latest(sql_holder: Holder, sql_store
     holder.put_offset(ORIGIN)
     assert sql_store.browse.pending_runs([busy.id, idle.id]) == {busy.id: 19, idle.id: 3}
     assert sql_store.browse.pending_runs([]) == {}
+
+
+def test_schedules_that_ran_before_the_clock_went_back_are_silent(sql_holder: Holder, sql_store: SqlStore) -> None:
+    hour_ms = 60 * MINUTE
+    made = create(sql_holder, "near", "back", "paused", "new")
+    near, back, paused, _ = made
+    sql_holder.apply(
+        schedules=[
+            replace(near, next_ms=NOW + 6 * MINUTE, last_ms=NOW + 5 * MINUTE),  # of a herd
+            replace(back, next_ms=NOW + hour_ms, last_ms=NOW + hour_ms - MINUTE),
+            replace(paused, next_ms=None, last_ms=NOW + hour_ms, paused=True),
+        ]
+    )
+    assert sql_store.browse.silent_schedules(NOW) == SilentSchedules(1, NOW + hour_ms - MINUTE)
+    assert sql_store.browse.silent_schedules(NOW + hour_ms) == SilentSchedules(0, None)
+
+
+def test_a_schedule_with_a_note_that_is_to_run_is_failing(sql_holder: Holder, sql_store: SqlStore) -> None:
+    good, bad, base = create(sql_holder, "good", "bad", "base")
+    assert sql_store.browse.schedule_counts().failing == 0
+    sql_holder.apply(schedules=[replace(bad, note="no"), replace(base, note="its is_due", next_ms=None)])
+    counts = sql_store.browse.schedule_counts()
+    assert (counts.total, counts.failing, counts.with_base, counts.broken) == (3, 1, 1, 0)
+    assert not good.is_failing
+
+
+@pytest.mark.parametrize(
+    ("ends", "replaced"),
+    [
+        ([None, 240, 180, 120, 60], 4),  # the runs of 240, 180, 120, 60 and 0 s: each ended when the next was made
+        ([None, 240, 179, 120, 60], 1),  # that of 120 s ended by itself
+        ([None, None, 180, 120, 60], 0),
+        ([None], 0),
+    ],
+)
+def test_runs_in_a_row_that_the_next_one_replaced_are_counted(ends: list[int | None], replaced: int) -> None:
+    instants = range(240, 240 - 60 * len(ends), -60)
+    runs = [
+        ScheduleRun(at, at, "id", at, "dispatched", at, end, requested=False, reason="")
+        for at, end in zip(instants, ends, strict=True)
+    ]
+    triggered = ScheduleRun(170, 9, "id", 170, "dispatched", 170, 171, requested=True, reason="")
+    assert (
+        ScheduleDetail(None, [], sorted([*runs, triggered], key=lambda one: -one.instant_ms), []).replaced == replaced
+    )

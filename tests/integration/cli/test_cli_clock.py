@@ -45,7 +45,7 @@ class Holders:
         self._store = open_store_of(conf)
         self.runners = [
             Runner(
-                Engine(shard, "here", self._store, broker_for(self.app, conf, self._store.uuid), self.clock),
+                Engine(shard, "here", self._store, broker_for(self.app, conf, self._store), self.clock),
                 lease_ms=2_000,
                 poll_ms=20,
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +293,21 @@ def test_the_status_counts_schedules(run: Any, command: Commands) -> None:
     assert (counts["total"], counts["paused"], counts["broken"], counts["with_base"]) == (2, 1, 0, 0)
     assert counts["next_ms"] == run("show", "one", "--json")["next_ms"]
     assert "2, of which 1 paused" in command("status").output
+
+
+def test_schedules_that_wait_since_the_clock_went_back_are_shown(run: Any, command: Commands, stack: Stack) -> None:
+    create(run, "one")
+    assert command.json("status")["schedules"]["silent"] == {"count": 0, "until_ms": None}
+    until_ms = run("show", "one", "--json")["next_ms"] + 86_400_000
+    with closing(sqlite3.connect(stack.file)) as database, database:
+        database.execute("UPDATE wheel_schedule SET last_ms = ?, next_ms = ?", (until_ms, until_ms + 3_600_000))
+    assert command.json("status")["schedules"]["silent"] == {"count": 1, "until_ms": until_ms}
+    assert "before the clock went back" in command("status").output
+    assert "before the clock went back" in run("show", "one")
+    assert "no instant runs twice" in command("doctor").output
+
+
+def test_runs_that_cancel_each_other_before_a_worker_begins_them_are_named(run: Any, command: Commands) -> None:
+    create(run, "starved", "--every", "1s", "--overlap", "cancel_running")
+    wait_until(lambda: run("show", "starved", "--json")["made"] >= 5, "each run was replaced by the next")
+    assert "of starved was cancelled by the next one (cancel_running), begun or not" in command("doctor").output

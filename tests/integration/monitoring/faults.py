@@ -1,4 +1,4 @@
-"""Twelve installations for twelve faults, and one to which nothing happens.
+"""Thirteen installations for thirteen faults, and one to which nothing happens.
 
 An installation is a database of Redis or a Redis of its own, a store, and a scheduler that serves metrics. The name of
 a fault is that of a method, which causes it and returns at once or when its effect is certain.
@@ -72,7 +72,7 @@ class Installations:
         folder, settings = self._folder / name, dict[str, Any]()
         folder.mkdir()
         broker: Any = f"{self._redis.url.removesuffix('0')}{len(self.stacks)}"
-        if name in ("broker_down", "rollback", "backlog"):
+        if name in ("broker_down", "rollback", "broker_emptied", "backlog"):
             broker = self._cleanup.enter_context(RedisServer(folder / "redis"))
         store = self._postgres.new_database() if name == "store_down" else ""
         if name == "disk_almost_full":
@@ -149,6 +149,12 @@ class Installations:
         wait_until(lambda: len(stack.dispatched()) == 10, "the next tasks are dispatched")
         wait_until(lambda: stack.pending() == [0], "they are settled")
         stack.server.restart()
+
+    def broker_emptied(self, stack: Stack) -> None:
+        stack.send(0.1, 5)
+        wait_until(lambda: len(stack.dispatched()) == 5, "the tasks are dispatched")
+        wait_until(lambda: stack.pending() == [0], "they are settled")
+        stack.redis.flushall()
 
     def _accept(self, stack: Stack, countdown: float) -> None:
         stack.send(countdown, 5)

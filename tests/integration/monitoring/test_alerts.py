@@ -1,6 +1,6 @@
-"""Twelve faults of real schedulers raise their twelve alerts in a real Prometheus, and no other.
+"""Thirteen faults of real schedulers raise their thirteen alerts in a real Prometheus, and no other.
 
-The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for thirteen installations at once, every
+The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for fourteen installations at once, every
 second. Two values differ from production, so that the test takes a minute: every ``for`` is FOR, and
 ``wheel_objective`` is a second. tests/unit/example/test_alerts.py has the alerts by the durations of the file.
 
@@ -43,6 +43,7 @@ ALERTS = {
     "backlog": "Backlog",
     "lease_flapping": "LeaseFlapping",
     "rollback": "Rollback",
+    "broker_emptied": "BrokerEmptied",
 }
 
 #: A small disk is a tmpfs, which only root may mount.

@@ -9,7 +9,8 @@ import redis
 
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
-from tests.integration.redis_edge.rows import STORE, adopted
+from tests.contract.edges.peers import AT_A
+from tests.integration.redis_edge.rows import adopted
 from tests.kit.patience import patience
 from tests.kit.servers import absent
 from tests.kit.servers.redis import RedisServer, redis_binaries
@@ -60,7 +61,11 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
         brokers.append(
             RedisBroker(
                 url,
-                **{"store_uuid": STORE, "store_place": "/srv/a on here", "reader": QueuedMessageReader(), **options},
+                **{
+                    "store": AT_A,
+                    "reader": QueuedMessageReader(),
+                    **options,
+                },
             )
         )
         return brokers[-1]

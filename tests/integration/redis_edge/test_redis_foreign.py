@@ -6,15 +6,19 @@ import pytest
 import redis
 
 from celery_wheel.broker.redis import RedisBroker, edge
-from celery_wheel.engine.port import PublishResult
+from celery_wheel.engine.port import BrokerOffset, PublishResult
 from celery_wheel.errors import BrokerError, StoreConflict
 from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.ports import StoreIdentity
 from tests.contract.edges.peers import OTHER_STORE
 from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, at, make_row, publish_rows
 from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
 SEP = "\x06\x16"
+
+#: The offsets that the tests claim with.
+CLAIMED = {0: BrokerOffset(at(7))}
 
 
 # -- keys ----------------------------------------------------------------------------------------------
@@ -89,7 +93,7 @@ def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
     client.set(OFFSETS, "somebody's") if kind == "string" else client.hset(OFFSETS, "a", "somebody's")
     before = client.dump(OFFSETS)
     broker = connect(server)
-    for call in (lambda: broker.adopt(SHARD, 1), lambda: broker.claim(SHARD)):
+    for call in (lambda: broker.adopt(SHARD, 1), lambda: broker.claim(SHARD, {})):
         with pytest.raises(BrokerError, match="choose another wheel_namespace"):
             call()
     assert client.dump(OFFSETS) == before
@@ -100,7 +104,7 @@ def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
 
 @pytest.fixture
 def other(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
-    return connect(server, store_uuid=OTHER_STORE, store_place="/srv/b on there")
+    return connect(server, store=StoreIdentity(OTHER_STORE, "2", "/srv/b", "/srv/b on there"))
 
 
 def test_a_conflict_names_both_stores_and_the_remedy(broker: RedisBroker, other: RedisBroker) -> None:
@@ -124,7 +128,7 @@ def test_a_claim_is_refused_while_the_other_holder_lives(
 ) -> None:
     monkeypatch.setattr(edge, "OCCUPIED_MS", 3_600_000)
     with pytest.raises(StoreConflict):
-        other.claim(SHARD)
+        other.claim(SHARD, {0: at(7)})
     assert publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
@@ -134,19 +138,19 @@ def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
     publish_rows(broker, ORIGIN, at(1), [make_row(1)])
     client.hincrby(OFFSETS, "seen", -edge.OCCUPIED_MS)
     for _ in range(2):
-        other.claim(SHARD)
+        other.claim(SHARD, {0: at(7)})
     owner = other.owner(SHARD)
     assert owner is not None
     assert (owner.uuid, owner.place) == (OTHER_STORE, "/srv/b on there")
     assert publish_rows(broker, at(1), at(2), [make_row(2)]).result is PublishResult.MISSING
     with pytest.raises(StoreConflict):
         broker.adopt(SHARD, EPOCH + 1)
-    assert other.adopt(SHARD, 1) == {}, "its epochs are its own, so a smaller one is no older one"
-    other.claim(SHARD)
-    assert other.adopt(SHARD, 1) == {}
+    assert other.adopt(SHARD, 1) == CLAIMED, "its epochs are its own, so a smaller one is no older one"
+    other.claim(SHARD, {0: at(7)})
+    assert other.adopt(SHARD, 1) == CLAIMED
 
 
 def test_a_claim_of_a_shard_without_an_owner_allows_the_first_adoption(other: RedisBroker) -> None:
     assert other.owner(SHARD) is None
-    other.claim(SHARD)
-    assert other.adopt(SHARD, 1) == {}
+    other.claim(SHARD, {0: at(7)})
+    assert other.adopt(SHARD, 1) == CLAIMED

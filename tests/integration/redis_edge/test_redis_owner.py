@@ -16,7 +16,7 @@ from celery_wheel.broker import broker_for
 from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreConflict
-from celery_wheel.operations.claim_broker import claim, other_owners
+from celery_wheel.operations.claim import claim_broker, other_owners
 from celery_wheel.operations.doctor import Grade, Installation, broker, queues
 from celery_wheel.store import open_store
 from tests.kit.chunks import raw
@@ -39,7 +39,7 @@ def make_app(server: RedisServer, tmp_path: Path) -> MakeApp:
 
 def adopt(app: Any) -> None:
     store = open_store(app.conf.wheel_store, shards=2)
-    edge = broker_for(app, Conf(app), store.uuid)
+    edge = broker_for(app, Conf(app), store)
     try:
         for shard in range(2):
             edge.adopt(shard, 1)
@@ -70,10 +70,10 @@ def test_a_claim_is_refused_while_the_first_store_is_in_use_and_then_moves_all_s
     assert list(other_owners(second)) == [0, 1]
     client.hset("wheel.offset.0", "seen", 2**52)  # just now, however long the test takes
     with pytest.raises(StoreConflict):
-        claim(second, [0, 1])
+        claim_broker(second)
     for shard in range(2):
         client.hset(f"wheel.offset.{shard}", "seen", 0)
-    claim(second, [0, 1])
+    claim_broker(second)
     assert other_owners(second) == {}
     adopt(second)
     with pytest.raises(StoreConflict):

@@ -19,7 +19,7 @@ from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at,
 from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
-FIELDS = {"uuid", "place", "epoch", "seen", "last", "serial", "lane:0", "failed:0", "since:0"}
+FIELDS = {"uuid", "address", "place", "epoch", "seen", "last", "serial", "lane:0", "failed:0", "since:0"}
 
 
 def publish(broker: RedisBroker, after: Position, upto: Position, *numbers: int, epoch: int = EPOCH) -> Published:

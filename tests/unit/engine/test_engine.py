@@ -11,7 +11,7 @@ from celery_wheel.engine.round import Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
-from celery_wheel.testing.fence import Fence
+from tests.simulation.model_redis import Keys
 from tests.unit.engine.conftest import START_MS, Rig
 
 
@@ -404,6 +404,12 @@ class TestCancel:
 
 
 class TestBrokerRollback:
+    def rolled_back(self, limits: Limits) -> Rig:
+        rig = self.dispatched(limits)
+        rig.server.keys.fence.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
+        rig.server.keys.fence.last = 0
+        return rig
+
     def dispatched(self, limits: Limits) -> Rig:
         rig = Rig(limits)
         for n in range(3):
@@ -412,23 +418,21 @@ class TestBrokerRollback:
             rig.pass_time(60_000)
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2"]
-        rig.server.keys.fence.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
-        rig.server.keys.fence.last = 0
         return rig
 
     def test_messages_that_the_broker_lost_are_replayed_also_when_no_other_is_due(self) -> None:
-        rig = self.dispatched(Limits())
+        rig = self.rolled_back(Limits())
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"] * 2
         assert not any(rig.disk.shard(0).tally.values())
 
     def test_at_most_the_batches_of_the_rollback_window_are_replayed(self) -> None:
-        rig = self.dispatched(Limits(rollback_window_ms=90_000))
+        rig = self.rolled_back(Limits(rollback_window_ms=90_000))
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2", "2"]
 
     def test_warn_replays_nothing(self) -> None:
-        rig = self.dispatched(Limits(replay_on_rollback=False))
+        rig = self.rolled_back(Limits(replay_on_rollback=False))
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"]
         assert rig.engine.stats.rollbacks == 1
@@ -458,12 +462,72 @@ class TestBrokerRollback:
         rig.run(rounds=4)
         assert sorted(set(rig.pushed)) == ["known", "unknown to the former"]
 
-    def test_a_flushed_broker_is_no_rollback(self) -> None:
-        rig = self.dispatched(Limits())
-        rig.server.keys.fence = Fence()
+    @pytest.mark.parametrize("running", [True, False])
+    def test_an_emptied_broker_gets_the_tasks_of_the_window_again(
+        self, running: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rig = self.dispatched(Limits(rollback_window_ms=150_000))
+        empty(rig, running)
         rig.run(rounds=3)
-        assert rig.pushed == ["0", "1", "2"]
-        assert rig.engine.stats.rollbacks == 0
+        assert rig.pushed == ["0", "1", "2", "1", "2"]
+        assert "the broker was emptied" in caplog.text
+        assert (rig.engine.stats.emptied, rig.engine.stats.rollbacks) == (1, 0)
+        assert not any(rig.disk.shard(0).tally.values())
+
+    def test_a_broker_that_is_emptied_twice_gets_them_twice(self) -> None:
+        rig = self.dispatched(Limits())
+        for _ in range(2):
+            empty(rig)
+            rig.run(rounds=3)
+        assert rig.pushed == ["0", "1", "2"] * 3
+        assert rig.engine.stats.emptied == 2
+
+    def test_an_emptied_broker_gets_nothing_again_where_the_replay_is_off(self) -> None:
+        rig = self.dispatched(Limits(replay_on_rollback=False))
+        empty(rig)
+        rig.run(rounds=3)
+        assert (rig.pushed, rig.engine.stats.emptied) == (["0", "1", "2"], 1)
+
+    def test_a_holder_that_dies_while_it_replays_leaves_the_rest_to_the_next(self) -> None:
+        """The step after which it dies does not matter."""
+        for steps in range(1, 12):
+            rig = self.dispatched(Limits())
+            empty(rig, running=False)
+            adopting = rig.engine.tend()
+            for _ in range(steps):
+                next(adopting, None)
+            rig.engine = rig.new_engine("two")
+            rig.pass_time(3_000)
+            rig.run(rounds=3)
+            assert rig.pushed == ["0", "1", "2"] * 2, f"it died after {steps} steps"
+
+    def test_a_broker_is_new_where_nothing_was_dispatched(self, caplog: pytest.LogCaptureFixture) -> None:
+        rig = Rig()
+        rig.send("later", 3_600_000)
+        rig.run(rounds=2)
+        empty(rig)
+        rig.run(rounds=3)
+        assert (rig.engine.stats.emptied, rig.engine.stats.rollbacks, rig.pushed) == (0, 0, [])
+        assert "emptied" not in caplog.text
+
+    def test_a_chunk_under_way_when_the_broker_is_emptied_comes_to_its_queue(self) -> None:
+        rig = self.dispatched(Limits())
+        rig.send("under way", 0)
+        rig.run("tend", "ingest", "prefetch")
+        steps = rig.engine.dispatch()
+        while next(steps) != "guarded":
+            pass
+        empty(rig)
+        run_round(steps)
+        rig.run(rounds=4)
+        assert rig.pushed == ["0", "1", "2", "0", "1", "2", "under way"]
+
+
+def empty(rig: Rig, running: bool = True) -> None:
+    rig.server.keys = Keys()
+    if not running:
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(3_000)
 
 
 class TestClock:

@@ -55,6 +55,7 @@ WELL = {
     'celery_wheel_wheel_queue_age_seconds{instance="a",shard="0"}': "0.1",
     'celery_wheel_epoch{instance="a",shard="0"}': "7",
     'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}': "0",
+    'celery_wheel_broker_emptied_total{instance="a",shard="0"}': "0",
 }
 
 _GONE = dict.fromkeys(WELL, "_")
@@ -65,6 +66,7 @@ _UNREADABLE = 'celery_wheel_rejected_total{instance="a",shard="0",reason="unread
 _AGE = 'celery_wheel_wheel_queue_age_seconds{instance="a",shard="0"}'
 _EPOCH = 'celery_wheel_epoch{instance="a",shard="0"}'
 _ROLLBACKS = 'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}'
+_EMPTIED = 'celery_wheel_broker_emptied_total{instance="a",shard="0"}'
 _NO_BROKER = {f'celery_wheel_reachable{{instance="{one}",side="broker"}}': "0" for one in "ab"}
 _NO_STORE = {f'celery_wheel_reachable{{instance="{one}",side="store"}}': "0" for one in "ab"}
 
@@ -104,6 +106,11 @@ FAULTS: dict[str, tuple[str, Mapping[str, str]]] = {
     "a scheduler starts and finds that the broker lost writes": (
         "Rollback",
         {_ROLLBACKS: "_", _ROLLBACKS.replace('"a"', '"c"'): "2"},
+    ),
+    "the broker was emptied": ("BrokerEmptied", {_EMPTIED: "1"}),
+    "a scheduler starts and finds that the broker was emptied": (
+        "BrokerEmptied",
+        {_EMPTIED: "_", _EMPTIED.replace('"a"', '"c"'): "1"},
     ),
 }
 
@@ -173,7 +180,7 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
 def test_the_faults_raise_every_alert() -> None:
     raised = {alert for alert, _ in FAULTS.values()} - {""}
     assert {f"CeleryWheel{alert}" for alert in raised} == {rule["alert"] for rule in RULES}
-    assert len(RULES) == 13
+    assert len(RULES) == 14
 
 
 def test_prometheus_accepts_the_rules_and_the_configuration() -> None:

@@ -16,12 +16,14 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.ports.schedules import (
+    AHEAD_MS,
     RunOfSource,
     ScheduleCounts,
     ScheduleCriteria,
     ScheduleDetail,
     SchedulePage,
     ScheduleRun,
+    SilentSchedules,
 )
 from celery_wheel.store.schedule_model import Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
@@ -73,6 +75,10 @@ class ScheduleViews:
             total, *states, next_ms = connection.execute(queries.counts()).one()
         paused, broken, with_base, failing = (int(count or 0) for count in states)
         return ScheduleCounts(total, paused, broken, with_base, failing, next_ms)
+
+    def silent_schedules(self, now_ms: int) -> SilentSchedules:
+        with self._database.reading() as connection:
+            return SilentSchedules(*connection.execute(queries.made_after(now_ms + AHEAD_MS)).one())
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         if not schedule_ids:

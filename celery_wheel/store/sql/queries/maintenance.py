@@ -5,11 +5,14 @@ from __future__ import annotations
 from sqlalchemy import and_, bindparam, func, select, update
 
 from celery_wheel.store.model import DAY_MS
+from celery_wheel.store.ports.maintenance import EPOCH_LEAP
 from celery_wheel.store.sql.schema import batch, outcome, shard
 
 _EVENTS = ((batch, batch.c.dispatched_ms, func.sum(batch.c.count)), (outcome, outcome.c.at_ms, func.count()))
 
 MARKS = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived).order_by(shard.c.shard)
+
+LEAP = update(shard).values(epoch=shard.c.epoch + EPOCH_LEAP)
 
 #: Raises the mark of ``number``; a lower mark changes nothing.
 RAISE_MARK = (

@@ -38,6 +38,13 @@ def counts() -> Select[Any]:
     return select(*columns).select_from(schedule)
 
 
+def made_after(at_ms: int) -> Select[Any]:
+    """Select (schedules that are to run and have made a later instant, the latest of these instants)."""
+    runs = and_(schedule.c.next_ms.is_not(None), schedule.c.last_ms > at_ms)
+    columns: list[Any] = [func.count(), func.max(schedule.c.last_ms)]
+    return select(*columns).select_from(schedule).where(runs)
+
+
 def named(name: str) -> Select[Any]:
     return select(*SCHEDULE).where(schedule.c.name == name)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest
+from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest, skip
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
 from celery_wheel.recurring.call import ScheduledCall
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.store.schedule_model import Run, Schedule
+from celery_wheel.store.schedule_model import MISSED, Run, Schedule
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
@@ -52,8 +53,8 @@ def compare_with_a_walk(seed: int) -> None:
     skipped = [at_ms for one in decision.skips for at_ms in due if one.from_ms <= at_ms <= one.to_ms]
     assert sorted([*decision.make, *skipped]) == due
     for one in decision.skips:
-        assert one.count in (0, sum(one.from_ms <= at_ms <= one.to_ms for at_ms in due))
-    assert all(one.count or one.to_ms - one.from_ms >= MAX_COUNTED for one in decision.skips)
+        count = sum(one.from_ms <= at_ms <= one.to_ms for at_ms in due)
+        assert one.count == count or (one.count == -MAX_COUNTED and count > MAX_COUNTED)
     assert len(decision.make) <= (1 if definition.is_guarded else most)
     assert all(at_ms <= times.upto_ms for at_ms in decision.make)
     if definition.is_guarded and running and overlap != "cancel_running":
@@ -73,3 +74,19 @@ def test_the_latest_instant_is_found_by_halving() -> None:
         assert first is not None
         if first <= upto_ms:
             assert latest(recurrence, first, upto_ms) == list(recurrence.between(first - 1, upto_ms))[-1], seed
+
+
+@pytest.mark.parametrize(
+    ("spec", "minutes", "count"),
+    [
+        (Crontab(), 359, 359),
+        (Crontab(), 1_000, 1_000),
+        (Crontab(), 1_001, -MAX_COUNTED),
+        (Interval(1_000), 10_080, 10_079 * 60 + 1),
+    ],
+)
+def test_the_instants_of_a_long_outage_are_counted(spec: Any, minutes: int, count: int) -> None:
+    minute_ms = 60_000
+    first = NOW - NOW % minute_ms
+    last = first + (minutes - 1) * minute_ms
+    assert skip(1, Recurrence(spec), first, last, MISSED, NOW).count == count

@@ -1,0 +1,90 @@
+"""Two copies of a store on one RabbitMQ: while the connection of one holds a shard, the other is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_wheel.broker.amqp.edge import AmqpBroker
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.errors import BrokerError, StoreConflict
+from celery_wheel.store.ports import StoreIdentity
+from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from tests.integration.rabbit_edge.conftest import Yard
+from tests.kit.patience import wait_until
+
+
+def at(yard: Yard, place: str, instance: str, uuid: str = "u") -> AmqpBroker:
+    store = StoreIdentity(uuid, instance, f"/srv/{place}", f"/srv/{place} on here")
+    edge = AmqpBroker(yard.app.connection_for_write, QueuedMessageReader(), store)
+    yard._edges.append(edge)
+    return edge
+
+
+def is_silent(edge: AmqpBroker) -> bool:
+    owner = edge.owner(0)
+    return owner is not None and not owner.lives
+
+
+def test_a_copy_is_refused_while_the_other_lives(yard: Yard) -> None:
+    first, places = at(yard, "a", "1"), ("a", "b")
+    first.adopt(0, 5)
+    for place in places:
+        with pytest.raises(StoreConflict) as refused:
+            at(yard, place, "2").adopt(0, 6)
+        for part in ("/srv/a on here", f"/srv/{place} on here", "claim-store"):
+            assert part in str(refused.value)
+    assert first.peek(0, 1, 1).arrivals == []
+    owner = first.owner(0)
+    assert owner is not None
+    assert (owner.lives, owner.place) == (True, "/srv/a on here")
+
+
+def test_a_standby_of_the_same_store_takes_over_beside_a_holder_that_hangs(yard: Yard) -> None:
+    at(yard, "a", "1").adopt(0, 5)
+    at(yard, "a", "1").adopt(0, 6)
+
+
+def test_a_silent_holder_is_succeeded_at_its_own_place_alone(yard: Yard) -> None:
+    first, restored, copied = at(yard, "a", "1"), at(yard, "a", "2"), at(yard, "b", "3")
+    first.adopt(0, 5)
+    first.leave(0, 5)
+    wait_until(lambda: is_silent(first), "its connection has ended")
+    with pytest.raises(StoreConflict):
+        copied.adopt(0, 6)
+    restored.adopt(0, 4)
+    with pytest.raises(StoreConflict):
+        first.adopt(0, 7)
+
+
+def test_a_claimed_copy_goes_on_and_the_other_is_refused_for_good(yard: Yard) -> None:
+    first, second = at(yard, "a", "1"), at(yard, "b", "2")
+    first.adopt(0, 5)
+    first.leave(0, 5)
+    second.adopt(0, 5 + EPOCH_LEAP)
+    second.leave(0, 5 + EPOCH_LEAP)
+    wait_until(lambda: is_silent(first), "its connection has ended")
+    with pytest.raises(StoreConflict, match="/srv/b on here"):
+        first.adopt(0, 6)
+
+
+def test_another_store_is_refused_while_the_first_lives(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    first, other = at(yard, "a", "1"), at(yard, "b", "2", "v")
+    first.adopt(0, 5)
+    with pytest.raises(StoreConflict, match="belongs to another store"):
+        other.adopt(0, 1)
+    first.leave(0, 5)
+    wait_until(lambda: is_silent(first), "its connection has ended")
+    other.adopt(0, 1)
+    assert "whose pending tasks stay there" in caplog.text
+
+
+def test_a_holder_whose_connection_was_cut_finds_the_copy_that_came_meanwhile(yard: Yard) -> None:
+    first, restored = at(yard, "a", "1"), at(yard, "a", "2")
+    first.adopt(0, 5)
+    yard.cut_all()
+    wait_until(lambda: is_silent(restored), "its connection has ended")
+    restored.adopt(0, 6)
+    with pytest.raises(BrokerError, match="was lost"):
+        first.peek(0, 1, 1)
+    with pytest.raises(StoreConflict):
+        first.peek(0, 1, 1)
