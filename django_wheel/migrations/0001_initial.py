@@ -112,17 +112,6 @@ class Migration(migrations.Migration):
                 ("seq", models.BigIntegerField(db_comment="highest seq taken")),
                 ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
                 (
-                    "snapshot_at_ms",
-                    models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
-                ),
-                ("snapshot", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
-                (
-                    "levels",
-                    models.TextField(
-                        db_comment="levels of the holder's wheel, 60 kB for a thousand buckets; JSON array", null=True
-                    ),
-                ),
-                (
                     "archived",
                     models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
                 ),
@@ -135,6 +124,32 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "wheel_shard",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="SnapshotRow",
+            fields=[
+                (
+                    "shard",
+                    models.SmallIntegerField(
+                        db_comment="number of the shard, from 0", primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "at_ms",
+                    models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
+                ),
+                ("figures", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
+                (
+                    "levels",
+                    models.TextField(
+                        db_comment="levels of the holder's wheel, 60 kB for a thousand buckets; JSON array", null=True
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "wheel_snapshot",
                 "default_permissions": (),
             },
         ),

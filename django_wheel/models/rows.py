@@ -44,7 +44,11 @@ class TotalRow(StoreTable, table=schema.total, text="{0.pending} of {0.kind} {0.
 
 
 class ShardRow(StoreTable, table=schema.shard, text="shard {0.shard}"):
-    """A shard, its holder, and the holder's last snapshot."""
+    """A shard, and its holder."""
+
+
+class SnapshotRow(StoreTable, table=schema.snapshot, text="snapshot of shard {0.shard}"):
+    """The last figures of a shard's holder."""
 
 
 class SchedulerRow(StoreTable, table=schema.scheduler, text="{0.name}"):

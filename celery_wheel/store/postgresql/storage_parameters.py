@@ -6,6 +6,7 @@
     wheel_outcome, wheel_batch      the same
     wheel_schedule                  a row is updated with each occurrence, anywhere in the table
     wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
+    wheel_snapshot                  a row for each shard, updated twice a second
     wheel_tally, wheel_total        updated in every commit, one row an hour, queue and task; and their sums
     wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
 
@@ -41,6 +42,7 @@ PARAMETERS = {
     "wheel_outcome": _LOG,
     "wheel_batch": _LOG,
     "wheel_shard": _HOT,
+    "wheel_snapshot": _HOT,
     "wheel_lane": _HOT,
     "wheel_tally": {**_HOT, "fillfactor": "70"},
     "wheel_total": {**_HOT, "fillfactor": "70"},

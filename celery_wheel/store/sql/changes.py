@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from sqlalchemy import Connection
 
@@ -27,13 +28,23 @@ from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.control import ControlStatements
 
 
-def fence(connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0) -> None:
-    """Lock the shard for this transaction, where this epoch still holds it, and store the highest seq."""
-    if statements.fence(connection, at_shard=shard, at_epoch=epoch, seq=seq).rowcount == 0:
+def fence(connection: Connection, statements: Statements, shard: int, epoch: int) -> int:
+    """Lock the shard for this transaction, where this epoch still holds it; returns the highest seq stored."""
+    last: int | None = statements.fence(connection, at_shard=shard, at_epoch=epoch).scalar()
+    if last is None:
+        raise_fenced(connection, statements, shard, epoch)
+    return last
+
+
+def advance(
+    connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0, weight: int = 0
+) -> None:
+    """Fence, store a higher seq, and add the bytes of new batches: the one new version of the row in a transaction."""
+    if statements.advance(connection, at_shard=shard, at_epoch=epoch, seq=seq, more=weight).rowcount == 0:
         raise_fenced(connection, statements, shard, epoch)
 
 
-def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> None:
+def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> NoReturn:
     now = statements.epoch(connection, at_shard=shard).scalar()
     raise Fenced(
         f"shard {shard} is at epoch {now}, not {epoch}: another holder took it, or this holder took it anew; "
@@ -64,9 +75,6 @@ def write(
         batches = [replace(one, id=one.id + late) for one in batches]
     statements.add_outcome.many(connection, outcomes, shard)
     statements.add_batch.many(connection, batches, shard, epoch)
-    weight = sum(b.bytes for b in change.batches)
-    if weight:
-        statements.weigh(connection, at_shard=shard, at_epoch=epoch, more=weight)
     statements.set_lane.many(connection, change.lanes, shard)
     closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
     statements.close_lane.many(connection, in_order(statements.close_lane, closed))
@@ -100,13 +108,13 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     A holder's threads take numbers before they have the shard's lock, so another thread may have committed in between.
     """
     first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
-    if first is None:
-        fence(connection, statements, shard, epoch, change.seq)
+    if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
+        advance(connection, statements, shard, epoch, change.seq)
         return 0
-    fence(connection, statements, shard, epoch)  # the lock: while it is held, no other thread commits a number
-    last: int = statements.seq(connection, at_shard=shard).scalar_one()
-    late = max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
-    fence(connection, statements, shard, epoch, change.seq + late)
+    last = fence(connection, statements, shard, epoch)  # while the lock is held, no other thread commits a number
+    late = 0 if first is None else max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
+    if first is not None or change.seq > last:
+        advance(connection, statements, shard, epoch, change.seq + late, sum(one.bytes for one in change.batches))
     return late
 
 

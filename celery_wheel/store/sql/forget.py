@@ -31,7 +31,7 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
-from celery_wheel.store.sql.changes import fence
+from celery_wheel.store.sql.changes import advance, fence
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.statements import Statements
 from celery_wheel.store.sql.statements.clauses import IN_PLACES, in_parts, span
@@ -100,7 +100,7 @@ class ForgetTransaction:
             freed += batch.bytes
         self.more |= len(self._batches) == BATCHES_AT_ONCE
         if freed:
-            statements.weigh(connection, at_shard=self._shard, at_epoch=self._epoch, more=-freed)
+            advance(connection, statements, self._shard, self._epoch, weight=-freed)
 
     def _is_archived(self, batch: Any, last: int) -> bool:
         """Whether an archive has the batch, and every later batch of the same positions."""

@@ -36,7 +36,7 @@ from celery_wheel.store.model import (
 from celery_wheel.store.ports.handover import MOVED, HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.sql.bulk_loads import count_pending_in
 from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.changes import fence
+from celery_wheel.store.sql.changes import advance, fence
 from celery_wheel.store.sql.counts import recount
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.ids import uuids_to_bytes
@@ -215,7 +215,7 @@ class SqlHandover:
         self._statements.move.many(connection, moves, hold.shard)
         self._statements.control.unwatch.many(connection, [(row_id,) for row_id in ids])
         self._statements.add_outcome.many(connection, moved, hold.shard)
-        fence(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
+        advance(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
 
     def _shrink(self, connection: Connection, hold: ShardEpoch, batch: RowMapping) -> None:
         """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
@@ -228,7 +228,7 @@ class SqlHandover:
         else:
             connection.execute(queries.DELETE_BATCH, {"id": batch["id"]})
         more = int(weight) - batch["bytes"]
-        self._statements.weigh(connection, at_shard=hold.shard, at_epoch=hold.epoch, more=more)
+        advance(connection, self._statements, hold.shard, hold.epoch, weight=more)
 
     def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
         with self._database.reading() as connection:

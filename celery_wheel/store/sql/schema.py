@@ -7,7 +7,8 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_route              task and destination of very many messages        found by a digest of its values
     wheel_dictionary         common text, by which messages are packed         a few, kept for ever
     wheel_lane               the offset and the watermark of a lane            the offsets of the log
-    wheel_shard              epoch, holder, lease and snapshot of a shard      locked first by every write
+    wheel_shard              epoch, holder and lease of a shard                locked first by every write
+      └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
     wheel_batch              a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by hour, day, queue and task   changed with it, for ``Overview``
@@ -148,12 +149,18 @@ shard = Table(
     optional("lease_until_ms", BigInteger, "end of the holder's lease; instant, Unix milliseconds"),
     required("seq", BigInteger, "highest seq taken"),
     required("history_bytes", BigInteger, "sum of the batches' bytes"),
-    optional("snapshot_at_ms", BigInteger, "time of the snapshot; instant, Unix milliseconds"),
-    # After the columns that are read and written far more often, since a snapshot is long.
-    optional("snapshot", Text, "figures of the holder; JSON object"),
-    optional("levels", Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
     required("archived", BigInteger, "an archive has all settlements and outcomes up to this number"),
     required("forgotten", BigInteger, "highest number of the settlements and outcomes that were forgotten"),
+)
+
+# Apart from the shard's row, which every commit rewrites.
+snapshot = Table(
+    "wheel_snapshot",
+    metadata,
+    Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
+    optional("at_ms", BigInteger, "time of the snapshot; instant, Unix milliseconds"),
+    optional("figures", Text, "figures of the holder; JSON object"),
+    optional("levels", Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
 )
 
 batch = Table(

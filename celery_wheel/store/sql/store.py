@@ -135,22 +135,30 @@ class SqlStore(SqlControl, SqlSchedules):
         return epoch if taken else None
 
     def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
-        values = _renewal(Renewal(shard, epoch, snapshot), now_ms, lease_ms)
         with self._database.writing(durable=False) as connection:
-            if self._statements.renew(connection, **values).rowcount == 0:
+            lease = {"now_ms": now_ms, "lease_ms": lease_ms}
+            if self._statements.renew(connection, at_shard=shard, at_epoch=epoch, **lease).rowcount == 0:
                 changes.raise_fenced(connection, self._statements, shard, epoch)
+            self._show(connection, [Renewal(shard, epoch, snapshot)], now_ms)
         self._database.tidy()
 
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
         statement = self._statements.renew_free
-        places = in_order(statement, [_renewal(one, now_ms, lease_ms) for one in renewals])
+        lease = {"now_ms": now_ms, "lease_ms": lease_ms}
+        places = in_order(statement, [{"at_shard": one.shard, "at_epoch": one.epoch, **lease} for one in renewals])
         renewed = {one.shard for one in renewals}
         with self._database.writing(durable=False) as connection:
             if statement.many(connection, places) < len(places):  # the driver tells only how many
                 found = [statement.at(connection, place).rowcount for place in places]
                 renewed = {one.shard for one, count in zip(renewals, found, strict=True) if count}
+            self._show(connection, [one for one in renewals if one.shard in renewed], now_ms)
         self._database.tidy()
         return renewed
+
+    def _show(self, connection: Connection, renewed: Sequence[Renewal], now_ms: int) -> None:
+        """Store the holders' snapshots, in the transaction that has renewed their leases."""
+        show = self._statements.show
+        show.many(connection, in_order(show, [_shown(one, now_ms) for one in renewed]))
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""
@@ -359,15 +367,12 @@ def _lines(connection: Connection) -> set[str]:
     return set((connection.execute(setup.store_row("brokers")).scalar_one_or_none() or "").splitlines())
 
 
-def _renewal(one: Renewal, now_ms: int, lease_ms: int) -> dict[str, object]:
+def _shown(one: Renewal, now_ms: int) -> dict[str, object]:
     figures = dict(one.snapshot)
     levels = figures.pop("levels", None)
     return {
         "at_shard": one.shard,
-        "at_epoch": one.epoch,
-        "now_ms": now_ms,
-        "lease_ms": lease_ms,
-        "snapshot": json.dumps(figures),
+        "at_ms": now_ms,
+        "figures": json.dumps(figures),
         "levels": None if levels is None else json.dumps(levels),
-        "snapshot_at_ms": now_ms,
     }

@@ -20,6 +20,7 @@ from celery_wheel.store.sql.schema import (
     schedule_skip,
     scheduler,
     shard,
+    snapshot,
     tally,
     timer,
     tombstone,
@@ -131,5 +132,5 @@ REMOVE_TIMERS = delete(timer).where(timer.c.shard == _NUMBER)
 #: A shard's rows in every other table, and its own row.
 REMOVE_OTHERS = [
     delete(table).where(table.c.shard == _NUMBER)
-    for table in (watch, answer, tombstone, gate, outcome, batch, tally, total, schedule_skip, lane, shard)
+    for table in (watch, answer, tombstone, gate, outcome, batch, tally, total, schedule_skip, lane, snapshot, shard)
 ]

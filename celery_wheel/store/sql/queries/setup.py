@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Insert, Select, Update, insert, select, update
 
 from celery_wheel.store.model import ORIGIN
-from celery_wheel.store.sql.schema import lane, meta, shard
+from celery_wheel.store.sql.schema import lane, meta, shard, snapshot
 
 
 def store_row(*names: str) -> Select[Any]:
@@ -28,7 +28,8 @@ def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -
     """Insert a shard without history, and its main lane."""
     row = {"shard": number, "epoch": epoch, "seq": seq, "history_bytes": 0, "archived": archived, "forgotten": 0}
     ends = {f"{end}_{half}": getattr(ORIGIN, half) for end in ("offset", "watermark") for half in ("due_ms", "seq")}
-    return [insert(shard).values(**row), insert(lane).values(shard=number, lane=0, **ends)]
+    first = insert(lane).values(shard=number, lane=0, **ends)
+    return [insert(shard).values(**row), insert(snapshot).values(shard=number), first]
 
 
 def lock_shards() -> Select[Any]:

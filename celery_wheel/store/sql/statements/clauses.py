@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Dialect, Table, and_, bindparam, insert, t
 
 from celery_wheel.store.model import Position, Row
 from celery_wheel.store.sql.fields import InsertStatement, columns_of
-from celery_wheel.store.sql.schema import batch, shard, timer
+from celery_wheel.store.sql.schema import batch, shard, snapshot, timer
 from celery_wheel.store.sql.statement import Prepared
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; spare places repeat the
@@ -25,6 +25,9 @@ KEY_PLACES = 50
 
 #: The values of ``Catalogue.row``.
 ROW = columns_of(Row, timer, packed=timer.c.message)
+
+#: The values of ``shard_record`` that a holder shows of itself, beside those of its row.
+SHOWN = (snapshot.c.at_ms.label("snapshot_at_ms"), snapshot.c.figures.label("snapshot"))
 
 BATCH_RANGE = (
     batch.c.id,

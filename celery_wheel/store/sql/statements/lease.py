@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, delete, or_, select, update
 
-from celery_wheel.store.sql.schema import scheduler, shard
+from celery_wheel.store.sql.schema import scheduler, shard, snapshot
 from celery_wheel.store.sql.statements.clauses import StatementFactory, held
 
 
@@ -32,21 +32,22 @@ class LeaseStatements(StatementFactory):
         )
         self.epoch = self._prepare(select(shard.c.epoch).where(row))
         self.seq = self._prepare(select(shard.c.seq).where(row))
-        renewal = {name: bindparam(name) for name in ("snapshot", "levels", "snapshot_at_ms")} | lease
-        self.renew = self._prepare(update(shard).where(held()).values(renewal))
+        self.renew = self._prepare(update(shard).where(held()).values(lease))
         # One shard's long transaction must neither delay the renewals of the others, nor let them lock their rows.
         unlocked = select(shard.c.shard).where(held()).with_for_update(skip_locked=True)
         self.renew_free = self._prepare(
-            update(shard).where(shard.c.shard == unlocked.correlate(None).scalar_subquery()).values(renewal)
+            update(shard).where(shard.c.shard == unlocked.correlate(None).scalar_subquery()).values(lease)
         )
+        figures: dict[str, Any] = {name: bindparam(name) for name in ("at_ms", "figures", "levels")}
+        self.show = self._prepare(update(snapshot).where(snapshot.c.shard == bindparam("at_shard")).values(figures))
         self.release = self._prepare(update(shard).where(held()).values(holder=None, lease_until_ms=None))
-        # The first statement of every holder's transaction is the fence, the lock and the highest seq in one.
-        # Threads may commit in another order than they took their seqs.
+        # The first statement of every holder's transaction is one of these two, and the other follows only where it
+        # must: PostgreSQL keeps each version of the row for every open transaction of the server, and each statement on
+        # the row reads all of them. A lock makes none. Threads may commit in another order than they took their seqs.
+        self.fence = self._prepare(select(shard.c.seq).where(held()).with_for_update())
         highest = case((shard.c.seq < bindparam("seq"), bindparam("seq")), else_=shard.c.seq)
-        self.fence = self._prepare(update(shard).where(held()).values(seq=highest))
-        self.weigh = self._prepare(
-            update(shard).where(held()).values(history_bytes=shard.c.history_bytes + bindparam("more"))
-        )
+        more = shard.c.history_bytes + bindparam("more")
+        self.advance = self._prepare(update(shard).where(held()).values(seq=highest, history_bytes=more))
 
         self.holders = self._prepare(select(shard.c.shard, shard.c.holder).order_by(shard.c.shard))
         new = self._insert_or(scheduler).values(name=bindparam("name"), seen_ms=bindparam("seen_ms"))

@@ -8,12 +8,13 @@ from sqlalchemy import BindParameter, ColumnElement, Subquery, and_, bindparam, 
 
 from celery_wheel.store.model import STOPPED, InboxItem
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, route, shard, tally, timer, watch
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, route, shard, snapshot, tally, timer, watch
 from celery_wheel.store.sql.statements.clauses import (
     BATCH_RANGE,
     IN_PLACES,
     KEY_PLACES,
     ROW,
+    SHOWN,
     StatementFactory,
     in_range,
 )
@@ -48,7 +49,8 @@ class LookupStatements(StatementFactory):
 
     def _prepare_lookups(self) -> None:
         at_shard: BindParameter[int] = bindparam("shard")
-        self.state = self._prepare(select(shard).where(shard.c.shard == at_shard))
+        shown = select(shard, *SHOWN, snapshot.c.levels).outerjoin(snapshot, snapshot.c.shard == shard.c.shard)
+        self.state = self._prepare(shown.where(shard.c.shard == at_shard))
         lanes = select(lane).where(lane.c.shard == at_shard).order_by(lane.c.lane)
         self.all_lanes, self.lanes = self._prepare(lanes), self._prepare(lanes.where(~lane.c.closed))
         envelopes: list[BindParameter[str]] = [bindparam(name) for name in ENVELOPES]

@@ -25,8 +25,9 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func,
 
 from celery_wheel.store.model import Gate
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, timer, total
+from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, snapshot, timer, total
 from celery_wheel.store.sql.statement import Prepared
+from celery_wheel.store.sql.statements.clauses import SHOWN
 
 #: Overdue rows of a lane, and items of an inbox, that are counted.
 COUNTED = 1_000
@@ -38,12 +39,17 @@ class OverviewStatements:
     """``prepare`` compiles for the dialect."""
 
     def __init__(self, prepare: Callable[[Any], Prepared]) -> None:
-        figures = [column for column in shard.c if column.name != "levels"]
         items = _some(select(inbox.c.rows).where(inbox.c.shard == shard.c.shard), shard)
         depth = select(func.coalesce(func.sum(func.coalesce(items.c.rows, 1)), 0)).scalar_subquery().label("inbox")
-        self.shards = prepare(select(*figures, null().label("levels"), depth).order_by(shard.c.shard))
-        self.shards_with_levels = prepare(select(shard, depth).order_by(shard.c.shard))
-        self.levels = prepare(select(shard.c.levels).where(shard.c.shard == bindparam("shard")))
+        self.shards, self.shards_with_levels = (
+            prepare(
+                select(shard, *SHOWN, levels, depth)
+                .outerjoin(snapshot, snapshot.c.shard == shard.c.shard)
+                .order_by(shard.c.shard)
+            )
+            for levels in (null().label("levels"), snapshot.c.levels)
+        )
+        self.levels = prepare(select(snapshot.c.levels).where(snapshot.c.shard == bindparam("shard")))
         self.lanes = prepare(_lanes())
         self.gates = prepare(select(gate.c.shard, *columns_of(Gate, gate)).order_by(gate.c.id))
         counts = [_pending(), _names(), _hours(), _days(), _seen()]

@@ -104,6 +104,7 @@ PLANS = {
     ],
     "overview.shards": [
         "SCAN wheel_shard USING INDEX sqlite_autoindex_wheel_shard_1",
+        "SEARCH wheel_snapshot USING INDEX sqlite_autoindex_wheel_snapshot_1 (shard=?) LEFT-JOIN",
         "CORRELATED SCALAR SUBQUERY 2",
         "CO-ROUTINE anon_1",
         "SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)",
