@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 #: some transports cache the properties of a queue.
 TRIES = 5
 
-#: Destinations that a publisher remembers. Of more that refuse messages, the oldest count of tries begins anew; more
-#: that accept messages are declared again.
+#: Destinations that a publisher remembers. Beyond them, the oldest count of tries begins anew, and destinations are
+#: declared again.
 MOST_PLACES = 1_000
 
 _loads: Any = json.loads

@@ -43,7 +43,8 @@ class Cut:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.passes_commit: bool | None = None
-        self.is_away = False
+        self.is_away = False  #: from the cut on no client reaches the server
+        self._clients: list[socket.socket] = []
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -57,6 +58,7 @@ class Cut:
                 if self.is_away:
                     client.close()
                     continue
+                self._clients.append(client)
                 server = socket.create_connection(("127.0.0.1", self._target))
                 for pump in (self._requests, self._answers):
                     threading.Thread(target=pump, args=(client, server), daemon=True).start()
@@ -69,12 +71,15 @@ class Cut:
                 if has_put and b"COMMIT" in some and self.passes_commit is not None:
                     passes, self.passes_commit = self.passes_commit, None
                     self.cuts += 1
-                    client.shutdown(socket.SHUT_RDWR)
+                    for one in self._clients if self.is_away else [client]:
+                        with suppress(OSError):  # another connection may have ended before
+                            one.shutdown(socket.SHUT_RDWR)
                     if passes:
                         server.sendall(some)
                     break
                 server.sendall(some)
-        server.shutdown(socket.SHUT_WR)  # the server carries out what it has, and ends the session
+        with suppress(OSError):  # the session may have ended
+            server.shutdown(socket.SHUT_WR)  # the server carries out what it has, and ends the session
 
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         with server, client, suppress(OSError):

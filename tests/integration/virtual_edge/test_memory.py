@@ -209,7 +209,7 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
     edge.close()
 
 
-def test_of_messages_that_were_refused_nothing_is_kept(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_of_messages_that_were_refused(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is cancelled, moved or given up after a refusal, and never comes again."""
     edge, put, refuses = edge_of(app), Channel._put, [True]
 
