@@ -18,7 +18,7 @@ from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.stack import Stack
 from tests.replays import places
 from tests.replays.judge import differences, faults, name_of, picture
-from tests.replays.making import SHARDS, stack_of
+from tests.replays.making import stack_of
 from tests.replays.scenes import NAMES
 
 
