@@ -59,7 +59,7 @@ class OpenStore:
 
 @dataclass(slots=True)
 class _ProcessState:
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock
     open: OpenStore | None = None
 
     def close(self) -> None:
@@ -94,4 +94,4 @@ class ProcessStore:
     @property
     def _state(self) -> _ProcessState:
         # One step of a dictionary, which is atomic: neither a fork nor another thread finds it half done.
-        return self._by_process.setdefault(os.getpid(), _ProcessState())
+        return self._by_process.setdefault(os.getpid(), _ProcessState(threading.Lock()))

@@ -54,7 +54,8 @@ def share(
     counts.update(holder for holder in holders.values() if holder in schedulers)
     counts[me] = len(held)
     lacks = min(counts.values()) < low
-    free = any(holder not in schedulers for holder in holders.values())
+    others = schedulers - {me}  # a shard that the store gives to ``me``, and that is not held, was lost and is free
+    free = any(holder not in others for shard, holder in holders.items() if shard not in held)
     most = max(counts, key=lambda name: (counts[name], name))
     if len(held) > low + bool(rest) or (lacks and not free and most == me and len(held) > low):
         # The highest shard, since the periodic entries belong to shard 0.
@@ -64,11 +65,11 @@ def share(
     # scheduler has an order of its own, so that not all try for the same shard.
     wanted = sorted(
         holders.keys() - set(held),
-        key=lambda shard: (holders[shard] in schedulers, crc32(f"{me} {shard}".encode())),
+        key=lambda shard: (holders[shard] in others, crc32(f"{me} {shard}".encode())),
     )
     if role is Role.CHILD and 0 in wanted:
         wanted.remove(0)
     take = set(wanted[: max(0, room)])
-    if role is Role.PARENT and 0 in wanted and holders[0] not in schedulers:
+    if role is Role.PARENT and 0 in wanted and holders[0] not in others:
         take.add(0)  # even without room, since the others that have room may be children
     return Share(take=frozenset(take))

@@ -225,7 +225,7 @@ class Making:
             if name == "half":
                 loads.commit(load.id, load.run, {0: PartResult(claim.attempt, 4)}, now_ms())
         conf = Conf(self.app)
-        with closing(broker_for(self.app, conf, self.wheel.store.uuid)) as edge:
+        with closing(broker_for(self.app, conf, self.wheel.store)) as edge:
             limits = replace(limits_of(conf), bulk_count=1)
             engine = Engine(0, "replay", self.wheel.store, edge, SystemClock(), limits)
             wait_until(lambda: bool(run_round(engine.tend())) and engine.held, "the shard is held")

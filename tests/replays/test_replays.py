@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.operations.claim_broker import claim
+from celery_wheel.operations.claim import claim_broker, claim_store
 from celery_wheel.store import migrate_store
 from celery_wheel.store.model import SCHEMA_VERSION
 from tests.kit.patience import wait_until
@@ -18,7 +18,7 @@ from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.stack import Stack
 from tests.replays import places
 from tests.replays.judge import differences, faults, name_of, picture
-from tests.replays.making import SHARDS, stack_of
+from tests.replays.making import stack_of
 from tests.replays.scenes import NAMES
 
 
@@ -83,7 +83,8 @@ def test_this_version_reads_migrates_adopts_and_dispatches_a_replay(bring: Bring
     replay = bring(folder)
     assert migrate_store(replay.stack.store) == list(range(replay.schema_version + 1, SCHEMA_VERSION + 1))
     assert replay.differences() == []
-    claim(replay.stack.app, range(SHARDS))
+    claim_broker(replay.stack.app)
+    claim_store(replay.stack.app)  # the files are in another place than those of its last holder
     received = places.take(replay.stack.app, NAMES)  # declares the queues, before the first message is dispatched
     assert received == []
     due = {name_of(one) for one in replay.expected["due"]}

@@ -71,8 +71,8 @@ class _Served:
         self.server.start()
 
     def hang(self, pause: Pause) -> None:
-        self.server.pause()
         try:
+            self.server.pause()
             pause(1)
         finally:
             self.server.resume()

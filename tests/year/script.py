@@ -1,4 +1,4 @@
-"""What happens in a year, from its seed: a list of instants, each with an act.
+"""The happenings of a year, from its seed: a list of instants, each with an act.
 
 ::
 

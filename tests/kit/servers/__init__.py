@@ -33,6 +33,9 @@ from tests.kit.processes import TAIL, Process
 #: pytest-randomly gives every process of the tests the same numbers by ``random``.
 _ANY = random.SystemRandom()
 
+#: A process that ended as it was suspended waits for its parent, which is suspended.
+_SUSPENDED = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+
 #: The last ports that were found free.
 _given = deque[int](maxlen=200)
 
@@ -122,8 +125,9 @@ class Server(ABC):
     def pause(self) -> None:
         """Let the server hang: connections stay open, and no request is answered."""
         for process in self.hanging():
-            process.suspend()
-            wait_until(lambda one=process: one.status() == psutil.STATUS_STOPPED, "the server is suspended")
+            with suppress(psutil.NoSuchProcess):  # a backend may end just now, and is no more than a number then
+                process.suspend()
+                wait_until(lambda one=process: one.status() in _SUSPENDED, "the server is suspended")
 
     def resume(self) -> None:
         for process in self.hanging():

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,3 +129,10 @@ def test_shard_0_stays_with_parents_and_the_shares_become_even(
         cluster.moves = 0
         cluster.settle()
         assert cluster.moves == 0, "shards still move"
+
+
+@pytest.mark.parametrize("me", [f"host/{number}" for number in range(8)])
+def test_a_shard_that_a_scheduler_itself_lost_is_free_for_it(me: str) -> None:
+    """The store names it as the holder still: nobody else takes that shard, and another is not to be had."""
+    assert share(me, ["another", me], {0: me, 1: "another"}, held=[]) == Share(take=frozenset({0}))
+    assert share(me, ["another", me], {0: "another", 1: me}, held=[]) == Share(take=frozenset({1}))
