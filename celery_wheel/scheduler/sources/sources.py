@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.requests.interruption import Interruption
 from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.request import Names, Request
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
@@ -83,6 +84,7 @@ class Sources:
         }
         self._failing: set[str] = set()
         self._stop = threading.Event()
+        self._interruption = Interruption()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wheel-sources", daemon=True)
 
@@ -114,7 +116,7 @@ class Sources:
     def stop(self, timeout_s: float = 5.0) -> None:
         self._stop.set()
         self._wake.set()
-        self._process_store.close()  # ends the wait for an answer
+        self._interruption.interrupt()  # the wait for an answer
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         self._process_store.close()
@@ -123,6 +125,7 @@ class Sources:
 
     def _run(self) -> None:
         backoff, clashes_at_s = Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S), 0.0
+        self._interruption.enter()
         while not self._stop.is_set():
             self._wake.clear()
             wait_s = POLL_S
@@ -137,6 +140,7 @@ class Sources:
             self._wake.wait(wait_s)
         for one in self._beside:
             one.close()
+        self._process_store.close()  # a thread that was hung at the stop has opened it again
 
     def look(self) -> bool:
         """Look at each source once; returns whether all could be read and followed."""

@@ -85,7 +85,7 @@ PLANS = {
         "LIST SUBQUERY 1",
         f"SEARCH wheel_timer {POSITION}",
     ],
-    "known": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
+    "known": ["SEARCH wheel_timer USING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
     "latest_envelope": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=?)"],
     "find": [
         "SEARCH wheel_timer USING INDEX wheel_timer_task (shard=? AND task_id=?)",
