@@ -156,7 +156,8 @@ def _remove_queues(app: Any, name: str) -> None:
             keys = [key for one in own_queues(name) for key in layout.list_keys(one)]
             connection.default_channel.client.execute_command("DEL", *keys, offset_key(layout.prefix, name, 0))
             return
-        for one in own_queues(name):
+        own, wheel = own_queues(name)
+        for one in (own, wheel, f"{wheel}.holder"):
             with suppress(connection.channel_errors), connection.channel() as channel:  # the queue was never made
                 channel.queue_purge(one)
                 channel.queue_delete(one)

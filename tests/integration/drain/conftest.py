@@ -15,7 +15,7 @@ import pytest
 
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.errors import StoreConflict
-from celery_wheel.operations.claim_broker import claim
+from celery_wheel.operations.claim import claim_broker
 from celery_wheel.store.sql.ids import bytes_to_task_id
 from tests.kit.processes import Process
 from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
@@ -109,7 +109,7 @@ def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[LeavingSt
 def claimed(app: Any, shards: Iterable[int]) -> bool:
     """Claim the broker for the app's store; False while a holder of the other store was seen lately."""
     try:
-        claim(app, shards)
+        claim_broker(app)
     except StoreConflict:
         return False
     return True
