@@ -39,6 +39,7 @@ class Policies:
         violation: Callable[[str], Exception],
     ) -> None:
         self.clock_steps = clock_steps  #: due time is not the time of the world then, and no decision is judged
+        self.lost_writes = False  #: a run whose message was lost is pending again, until it is published again
         self._limits = limits
         self._decided = decided
         self._violation = violation
@@ -130,7 +131,9 @@ class Policies:
     def _overlapped(self, policy: Policy, one: Skip, has_latest: bool, ends: list[int]) -> bool:
         if not policy.is_guarded:
             return False
-        return not has_latest or (policy.overlap == "skip" and any(end >= one.to_ms for end in ends))
+        return not has_latest or (
+            policy.overlap == "skip" and (self.lost_writes or any(end >= one.to_ms for end in ends))
+        )
 
 
 def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, moved: bool) -> int:

@@ -37,10 +37,14 @@ class RecurringWorld(World):
         for scheduler in self.schedulers:
             scheduler.engine._ctx.limits = self.limits
         self.recalls = False  # a requeued occurrence stands for no instant
-        policies = Policies(self.limits, self.renderer.decided, self.clock_steps, self._violation)
+        self.policies = policies = Policies(self.limits, self.renderer.decided, self.clock_steps, self._violation)
         self.scheduling = Scheduling(rng, ModelStore(self.disk), self.dense, policies, self._violation)
         for _ in range(3):
             self.scheduling.ask(self.clock_ms, "create")
+
+    def _lose(self) -> None:
+        super()._lose()
+        self.policies.lost_writes = True
 
     def engine_options(self) -> dict[str, Any]:
         return {"renderer": self.renderer, "on_overlap": self.overlapped.extend}
