@@ -43,11 +43,11 @@ def claim_broker_(ctx: click.Context, yes: bool) -> None:
     click.echo("the broker belongs to this store now; its schedulers dispatch again within a minute")
 
 
-@wheel.command(name="claim-store", short_help="Let this copy of a store go on.")
+@wheel.command(name="claim-store", short_help="Give the broker to this copy of a store.")
 @options.yes
 @click.pass_context
 def claim_store_(ctx: click.Context, yes: bool) -> None:
-    """Let wheel_store go on where another copy of it was: it was copied to a new place on purpose.
+    """Give wheel_store the place of another copy of it: it was copied to a new place on purpose.
 
     A scheduler on a copy holds nothing, and names the copy that held the shards last. Run this command where the other
     copy is given up: stop its schedulers before you copy the store. From then on the other copy holds nothing. Tasks

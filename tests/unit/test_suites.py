@@ -33,7 +33,7 @@ def test_every_process_that_a_suite_leaves_running_is_of_the_kit() -> None:
     """So the log of the process is part of a failure's report, and the process ends with the tests."""
     text = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)}
     users = {path.relative_to(TESTS).parts[0] for path, found in text.items() if "Popen(" in found}
-    assert users == {"kit", "benchmarks"}
+    assert users == {"kit", "benchmarks", "soak"}
 
 
 @pytest.mark.xdist_group("together")

@@ -59,6 +59,7 @@ def test_all_leases_are_renewed_in_one_transaction(rig: Rig, engines: list[Engin
 def test_a_fenced_shard_ends_only_its_own_state(rig: Rig, engines: list[Engine]) -> None:
     rig.pass_time(rig.limits.lease_ms + 1)
     assert ModelStore(rig.disk).acquire(1, "two", rig.clock.now_ms(), rig.limits.lease_ms) is not None
+    assert run_round(engines[0].tend()) is Round.IDLE, "a lease that is over is renewed by the shard's own tend"
     assert renew(engines, LEASE_MS) == {0}
     assert run_round(engines[1].tend()) is Round.FAILED
     assert [engine.held for engine in engines] == [True, False]
