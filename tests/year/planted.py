@@ -313,14 +313,7 @@ def history_that_is_never_forgotten() -> Iterator[dict[str, Any]]:
 @contextmanager
 def announcement_that_is_not_tried_again() -> Iterator[dict[str, Any]]:
     """A result backend that was away is not asked again."""
-    begin = RevokedState._note_failure
-
-    def careless(self: RevokedState, one: Any, error: Exception) -> None:
-        begin(self, one, error)
-        backoff, _ = self._failed[one.row.id]
-        self._failed[one.row.id] = backoff, float("inf")
-
-    with mock.patch.object(RevokedState, "_note_failure", careless):
+    with mock.patch.object(RevokedState, "_is_given_up", return_value=True):
         yield {**SHORT, "also": [(3.6, 60, "result backend", "refused")]}
 
 
