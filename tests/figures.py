@@ -1,0 +1,137 @@
+"""``python -m tests.figures``: the size and shape of the packages, and what ``tests/unit/test_house.py`` holds of them.
+
+::
+
+                        files    lines     code   opening   under 40   folders over 15   circles
+    celery_wheel          330   48,000      …      7,500          …                 …         0
+
+    opening     the lines before the first statement of a file: its header and its imports
+    under 40    files of fewer lines, empty ones and the facade of a package apart
+    circles     groups of modules that import each other, at any place of their code
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("celery_wheel", "django_wheel", "tests")
+SMALL = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A Python file: its name from the root, its text and its tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    @property
+    def opening(self) -> int:
+        """Return the number of lines before the first statement that is no import."""
+        for node in self.tree.body:
+            if not (_is_text(node) or isinstance(node, ast.Import | ast.ImportFrom)):
+                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+                return first - 1
+        return self.lines
+
+    @property
+    def code(self) -> int:
+        """Return the number of lines that hold neither a docstring, nor a comment of its own, nor nothing."""
+        held = {number for number, line in enumerate(self.text.splitlines(), 1) if line.strip()[:1] not in ("", "#")}
+        for node in ast.walk(self.tree):
+            if _is_text(node):
+                held -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return len(held)
+
+    @property
+    def is_small(self) -> bool:
+        return 0 < self.lines < SMALL and not self.name.endswith("__init__.py")
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def modules(package: str) -> list[Module]:
+    return [
+        Module(path.relative_to(ROOT).as_posix(), text := path.read_text(encoding="utf-8"), ast.parse(text))
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "/migrations/" not in path.as_posix()
+    ]
+
+
+def circles(found: list[Module]) -> list[list[str]]:
+    """Return the groups of modules that import each other: the strongly connected parts of the graph of imports."""
+    names = {one.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): one for one in found}
+    graph = {name: set(_imported(one.tree, names)) - {name} for name, one in names.items()}
+    order, seen = list[str](), set[str]()
+    for name in graph:
+        order += _after_its_imports(name, graph, seen)
+    into: dict[str, set[str]] = {name: set() for name in graph}
+    for name, imported in graph.items():
+        for one in imported:
+            into[one].add(name)
+    seen = set()
+    parts = [_after_its_imports(name, into, seen) for name in reversed(order)]
+    return sorted(sorted(part) for part in parts if len(part) > 1)
+
+
+def _imported(tree: ast.Module, names: Mapping[str, Module]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom) and node.module in names:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (one for one in inner if one in names)
+            if any(one not in names for one in inner):
+                yield node.module
+
+
+def _after_its_imports(name: str, graph: Mapping[str, set[str]], seen: set[str]) -> list[str]:
+    """Return a module behind all that it reaches, those in ``seen`` apart."""
+    found: list[str] = []
+    if name in seen:
+        return found
+    seen.add(name)
+    stack = [(name, iter(sorted(graph[name])))]
+    while stack:
+        rest = stack[-1][1]
+        following = next((one for one in rest if one not in seen), None)
+        if following is None:
+            found.append(stack.pop()[0])
+        else:
+            seen.add(following)
+            stack.append((following, iter(sorted(graph[following]))))
+    return found
+
+
+def main() -> None:
+    columns = ("files", "lines", "code", "opening", f"under {SMALL}", "folders over 15", "circles")
+    print(f"{'':14}", *(f"{column:>16}" for column in columns), sep="")
+    for package in PACKAGES:
+        found = modules(package)
+        folders = Counter(one.name.rpartition("/")[0] for one in found)
+        figures = (
+            len(found),
+            sum(one.lines for one in found),
+            sum(one.code for one in found),
+            sum(one.opening for one in found),
+            sum(one.is_small for one in found),
+            sum(count > 15 for count in folders.values()),
+            len(circles(found)),
+        )
+        print(f"{package:14}", *(f"{figure:>16,}" for figure in figures), sep="")
+
+
+if __name__ == "__main__":
+    main()
