@@ -1,14 +1,28 @@
-"""The wheel queue as kombu declares it: producers and schedulers share it, or RabbitMQ refuses the second."""
+"""The wheel queue as kombu declares it: producers and schedulers share it, or RabbitMQ refuses the second.
+
+A message in the form that it has in the wheel queue, for writers into the store's inbox.
+
+::
+
+    producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
+                                                                    dict, as the queue has it          bytes
+
+kombu's own code serialises and compresses; no connection is made.
+"""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from inspect import signature
+from typing import Any, Protocol, cast
 
 from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+from kombu.utils.json import JSONEncoder
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 
 #: AMQP's default exchange; an object, because kombu reads the name "" as "the producer's own exchange".
 DEFAULT_EXCHANGE = Exchange("")  # type: ignore[no-untyped-call]
@@ -40,3 +54,66 @@ class Undeclared(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         declared = getattr(self._connection, "declared_entities", ())
         return (one for one in super().__iter__() if not one.can_cache_declaration or hash(one) not in declared)
+
+
+class MessagePreparer(Protocol):
+    """The methods of kombu's Producer that need no connection."""
+
+    def _prepare(
+        self,
+        body: Any,
+        serializer: Any,
+        content_type: Any = None,
+        content_encoding: Any = None,
+        *,
+        compression: Any,
+        headers: Any,
+    ) -> tuple[bytes, str, str]: ...
+    def _delivery_details(self, exchange: Any, delivery_mode: Any) -> tuple[str, int]: ...
+
+
+#: kombu's serialising, compressing and defaults, without a channel.
+preparer = cast("MessagePreparer", cast(Any, Producer)(None))
+
+#: Arguments of kombu's ``publish`` that are no properties of the message.
+_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
+
+
+def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
+    """Return the body as kombu's ``publish`` would make it, with arguments by which kombu leaves it as it is.
+
+    As kombu does, it writes the compression into the headers.
+    """
+    made = publish.get("content_type"), publish.get("content_encoding")
+    encoded, publish["content_type"], publish["content_encoding"] = preparer._prepare(
+        body, publish.get("serializer"), *made, compression=publish.get("compression"), headers=publish["headers"]
+    )
+    publish["compression"] = ""  # None would be that of the producer
+    return encoded.encode() if isinstance(encoded, str) else encoded
+
+
+def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
+
+    As kombu does, it writes the compression into the headers that it is given.
+    """
+    publish = dict(publish)
+    encoded = prepare_body(body, publish)
+    _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
+    properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
+    return {
+        "body": encode_body(encoded),
+        "content-encoding": publish["content_encoding"],
+        "content-type": publish["content_type"],
+        "headers": publish["headers"],
+        "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
+    }
+
+
+def encode_body(body: Any) -> str:
+    """Return a body as base64 text; serialisers return text or bytes."""
+    return b64encode(body.encode() if isinstance(body, str) else body).decode()
+
+
+def encode_message(message: dict[str, Any]) -> bytes:
+    return JSONEncoder().encode(message).encode()

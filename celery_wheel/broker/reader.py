@@ -36,8 +36,8 @@ from uuid import UUID
 
 import msgspec
 
+from celery_wheel.broker import is_own_name
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
-from celery_wheel.broker.names import is_own_name
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.text import text_rule
 

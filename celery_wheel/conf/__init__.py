@@ -6,6 +6,16 @@ The app's own defaults stay unchanged, since added defaults override a user's va
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
 A setting's docstring is its line in the table of docs/settings.md, whose rows ``settings()`` yields.
+
+Celery's old names of settings, like ``CELERY_RESULT_BACKEND``, which it does not let mix with the new ones.
+
+::
+
+    CELERY_RESULT_BACKEND, CELERY_TASK_SERIALIZER, beat_scheduler   ImproperlyConfigured, at the first use of the app
+    CELERY_RESULT_BACKEND, CELERY_TASK_SERIALIZER, CELERYBEAT_SCHEDULER, wheel_store                  works
+
+Celery counts the names of each kind, and proposes to rename those of the smaller: so a project that adds the two lines
+of the wheel to old names may be told to rename everything that it has.
 """
 
 from __future__ import annotations
@@ -15,6 +25,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -318,3 +329,23 @@ def settings() -> Iterator[tuple[str, Any, str]]:
     for setting in _all():
         default = plain[setting.default] if callable(setting.default) else setting.default
         yield setting.name, default, setting.__doc__ or ""
+
+
+#: How Celery's two texts begin.
+MIXED = "Cannot mix new "
+
+
+@contextmanager
+def explained_names() -> Iterator[None]:
+    """Add the name of the wheel's line to Celery's error about a mixture."""
+    from celery.exceptions import ImproperlyConfigured  # a query reads settings without Celery
+
+    try:
+        yield
+    except ImproperlyConfigured as error:
+        if not str(error).strip().startswith(MIXED):
+            raise
+        raise ImproperlyConfigured(
+            f'{str(error).rstrip()}\n\nWith old names, the scheduler is {OLD_BEAT_SCHEDULER} = "wheel" and not '
+            "beat_scheduler. Settings of the wheel have no old names: they are wheel_store or WHEEL_STORE.\n"
+        ) from error

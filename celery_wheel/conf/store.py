@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from celery_wheel.conf.setting import Rule
 from celery_wheel.errors import SettingError
-from celery_wheel.values.store_urls import EXAMPLES, is_store_url
+from celery_wheel.values.text import EXAMPLES, is_store_url
 
 #: The name of the default store's file, and of the folder with the stores of a user's projects.
 FILE, STATE = "celery-wheel.sqlite3", "celery-wheel"

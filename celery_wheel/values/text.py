@@ -1,20 +1,24 @@
-"""The text that every store and every broker can hold: ids, names and keys. Standard library only.
+r"""The text that every store and every broker can hold: ids, names and keys. Standard library only.
 
 ::
 
     "order:42"      accepted
     ""              refused: at least one character (unless the caller allows none)
-    "a\\0b"          refused: PostgreSQL stores no NUL
-    "\\ud800"        refused: a lone surrogate has no UTF-8
+    "a\0b"          refused: PostgreSQL stores no NUL
+    "\ud800"        refused: a lone surrogate has no UTF-8
     "ü" * 600       refused: more than MAX_TEXT characters, or than MAX_TEXT_BYTES as UTF-8
 
 The producer, the requests, the bulk loads and the scheduler share this rule: a text that one of them accepts must not
 fail in the transaction of another, which would roll back the other messages of that transaction.
+
+The URLs that name a store, told from other texts without SQLAlchemy: a process that only sends does not load it.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 #: The longest name or id, in characters and in bytes as UTF-8. One index row holds two of them, a queue and a task, and
@@ -65,3 +69,28 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
         raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
+
+
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
+
+#: The group of the entry points by which packages add schemes.
+SCHEMES = "celery_wheel.stores"
+
+_FILE = re.compile(r"/(?!:memory:|file:)[^?]+").fullmatch
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch
+
+
+def is_store_url(url: str) -> bool:
+    """Whether a text is the URL of a file, of a PostgreSQL database, or of a scheme that a package adds."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("sqlite", "sqlite+pysqlite"):
+        return _FILE(rest) is not None
+    if scheme in ("postgres", "postgresql", "postgresql+psycopg"):
+        place, _, database = rest.partition("?")[0].partition("/")
+        return bool(database) and all(map(_HOST, place.rpartition("@")[2].split(",")))
+    return bool(separator) and scheme in _added_schemes()
+
+
+@cache
+def _added_schemes() -> frozenset[str]:
+    return frozenset(added.name for added in entry_points(group=SCHEMES))

@@ -20,7 +20,7 @@ from celery import bootsteps, signals
 
 from celery_wheel.conf import Conf
 from celery_wheel.producer.eligibility import is_eligible
-from celery_wheel.values.dispatch_ids import dispatched_ms
+from celery_wheel.values.ids import dispatched_ms
 
 #: The properties that may have a dispatch id.
 PROPERTIES = ("message_id", "delivery_tag")

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from kombu.utils import json
 
-from celery_wheel.broker.amqp.frames import RawMessage, publish_method
-from celery_wheel.broker.amqp.properties import encode_properties
+from celery_wheel.broker.amqp.frames import RawMessage, encode_properties, publish_method
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED, QueuedMessageReader, read_or_reject, stored_properties

@@ -33,15 +33,14 @@ from typing import Any, NamedTuple
 import amqp
 from amqp import spec
 
-from celery_wheel.broker.amqp.frames import BEFORE_PROPERTIES, OVERHEAD, RawMessage, message_frames
+from celery_wheel.broker.amqp.frames import BEFORE_PROPERTIES, OVERHEAD, RawMessage, decode_properties, message_frames
 from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, TIMEOUT_S, AmqpLink
 from celery_wheel.broker.amqp.message import EncodedMessage, encode
-from celery_wheel.broker.amqp.properties import decode_properties
 from celery_wheel.broker.errors import UnencodableMessage, stopped
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
-from celery_wheel.values.dispatch_ids import dispatch_ids
+from celery_wheel.values.ids import dispatch_ids
 
 WINDOW = 500
 #: Bytes of messages that are written to the socket at once; confirms are read after each write.

@@ -1,4 +1,20 @@
-"""The wheel's own Redis client, made of the broker URL and options as kombu reads them.
+"""Redis's errors as BrokerError: state, consequence, remedy.
+
+Only the state after a lost connection or a timeout is unknown. An error reply is an answer: the scripts then have
+changed nothing (``publish.lua`` gives the reason), and the engine repeats the call later.
+
+A command for Redis as one buffer: redis-py's own packer makes a buffer, and so a system call, of every 6 kB.
+
+::
+
+    EVALSHA …, 1,000 messages of 2 kB ──► *1013 CRLF $7 CRLF EVALSHA CRLF … ──► one sendall
+
+The Lua scripts of this folder, run by their digest.
+
+A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. The script has certainly not run
+then, and the call is repeated with the whole text. Every other error goes to the caller.
+
+The wheel's own Redis client, made of the broker URL and options as kombu reads them.
 
 ::
 
@@ -14,20 +30,139 @@ Several servers in one ``redis://`` URL are refused: the offsets of one server m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import redis
 from kombu.connection import Connection
 from kombu.utils.imports import symbol_by_name
 from kombu.utils.url import url_to_parts
+from redis import Redis, exceptions
 from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from celery_wheel.broker.redis.packer import OneBufferPacker
-from celery_wheel.errors import SettingError
+from celery_wheel.broker.errors import CHECK_BROKER
+from celery_wheel.errors import BrokerError, SettingError
+
+_UNKNOWN = "whether it took effect is unknown, and repeating it is safe"
+_NOTHING = "nothing was changed, and nothing is lost"
+_NO_CLUSTER = "kombu's Redis transport needs a server that is no cluster"
+
+#: The code of an error reply → the server's state, the remedy.
+_REPLIES = {
+    "LOADING": ("is still loading its data set", "wait until it has"),
+    "NOAUTH": ("requires a password", "put user and password into the broker URL"),
+    "WRONGPASS": ("does not accept this user and password", "correct them in the broker URL"),
+    "NOPERM": ("does not permit this", "give its user the commands and keys that producers, workers and wheel use"),
+    "READONLY": ("is a replica and accepts no writes", "point the broker URL at the primary"),
+    "OOM": ("is full (maxmemory)", "raise maxmemory, or let the workers empty their queues"),
+    "MISCONF": ("accepts no writes because it cannot save to disk", "free its disk, or read its log"),
+    "NOREPLICAS": ("accepts no writes because it has too few replicas", "start the replicas"),
+    "MASTERDOWN": ("is a replica whose primary is down", "point the broker URL at the primary"),
+    "BUSY": ("is busy with another client's script", "wait, or end the script with SCRIPT KILL"),
+    "UNBLOCKED": ("has just changed between primary and replica", "point the broker URL at the primary"),
+    "WRONGTYPE": ("has another type of value under one of the wheel's own keys", "choose another wheel_namespace"),
+    "CLUSTERDOWN": ("is a cluster that is down", _NO_CLUSTER),
+    "CROSSSLOT": ("is a cluster", _NO_CLUSTER),
+    "MOVED": ("is a cluster", _NO_CLUSTER),
+}
+
+#: redis-py removes the code from the text of the replies that it knows, and raises a class of its own for each: more of
+#: them in newer versions, so they are known by their names.
+_TYPES = {
+    "BusyLoadingError": "LOADING",
+    "AuthenticationError": "WRONGPASS",
+    "NoPermissionError": "NOPERM",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "MovedError": "MOVED",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "MasterDownError": "MASTERDOWN",
+}
+
+_CODE = re.compile(rf"\b({'|'.join(_REPLIES)})\b")
+
+
+@contextmanager
+def redis_errors(server: str, doing: str) -> Iterator[None]:
+    """Raise errors of the client and the server as BrokerError; ``doing`` names the operation in its text."""
+    try:
+        yield
+    except (exceptions.RedisError, OSError) as error:
+        raise BrokerError(describe(server, doing, error)) from error
+
+
+def refuses_command(error: exceptions.ResponseError) -> bool:
+    """Whether the server, or a proxy before it, does not serve a command; no state of the server is the cause."""
+    return _code_of(error) in (None, "NOPERM")
+
+
+def _code_of(error: Exception) -> str | None:
+    code = next((_TYPES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _TYPES), None)
+    if code is None and (found := _CODE.search(str(error))):
+        code = found[1]
+    return code
+
+
+def describe(server: str, doing: str, error: Exception) -> str:
+    """Return the text of a BrokerError: state, consequence, remedy."""
+    code = _code_of(error)
+    if code is not None:
+        state, remedy = _REPLIES[code]
+        return f"{server} {state} ({error}) while {doing}; {_NOTHING}; {remedy}"
+    if isinstance(error, exceptions.TimeoutError):
+        return f"{server} did not answer in time while {doing}; {_UNKNOWN}; check its load and the network to it"
+    if isinstance(error, (exceptions.ConnectionError, OSError)):
+        return f"{server} cannot be reached ({error}) while {doing}; {_UNKNOWN}; {CHECK_BROKER}"
+    return f"{server} answered with an error ({error}) while {doing}; {_NOTHING}; see the server's log"
+
+
+class OneBufferPacker:
+    """Implements ``pack`` of redis-py's serializers, for keys and values that are text, bytes or numbers."""
+
+    def pack(self, *arguments: Any) -> list[bytes]:
+        name, *rest = arguments
+        values = [*(name.encode() if isinstance(name, str) else name).split(), *rest]  # "CONFIG GET" is two words
+        parts = [b"*%d\r\n" % len(values)]
+        for value in values:
+            data = value if isinstance(value, bytes) else str(value).encode()
+            parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+        return [b"".join(parts)]
+
+
+class Script:
+    """A file of this folder and its digest."""
+
+    def __init__(self, name: str) -> None:
+        self.text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(
+        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
+    ) -> tuple[str, Any]:
+        """Run the script; returns the first word of its answer and, where the answer has one, its value."""
+        try:
+            answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            answer = client.eval(self.text, len(keys), *keys, *args)
+        word, *rest = answer
+        return word.decode(), rest[0] if rest else None
+
+
+ADOPT = Script("adopt")
+CLAIM = Script("claim")
+CHANGE = Script("change")
+VERIFY = Script("verify")
+PUBLISH = Script("publish")
+TRIM = Script("trim")
+
 
 # Types where the libraries have none.
 _connection: Any = Connection

@@ -8,7 +8,7 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Row, Unreadable
-from celery_wheel.values.dispatch_ids import dispatched_ms
+from celery_wheel.values.ids import dispatched_ms
 from tests.integration.rabbit_edge.conftest import Yard
 from tests.kit.chunks import chunk_of
 from tests.kit.patience import wait_until

@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.broker.redis.errors import refuses_command
+from celery_wheel.broker.redis.connect import refuses_command
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import ORIGIN

@@ -14,8 +14,7 @@ from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.publisher import MOST_PLACES, TRIES
+from celery_wheel.broker.virtual import MOST_PLACES, TRIES, KombuBroker
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Confirmed, Peeked
@@ -238,7 +237,7 @@ def test_nothing_is_kept_of_messages_that_were_refused(app: Any, monkeypatch: py
 
 def test_the_memory_of_declared_destinations_is_bounded(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic exchange may get a routing key for each of the application's users."""
-    monkeypatch.setattr("celery_wheel.broker.virtual.publisher.MOST_PLACES", 10)
+    monkeypatch.setattr("celery_wheel.broker.virtual.MOST_PLACES", 10)
     edge = edge_of(app)
     for number in range(35):
         assert not publish(edge, [make_row(number + 1, f"queue {number}", **EMPTY)], now_ms=0).refused

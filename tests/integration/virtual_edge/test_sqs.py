@@ -16,8 +16,7 @@ from kombu.transport import SQS
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.publisher import TRIES
+from celery_wheel.broker.virtual import TRIES, KombuBroker
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.runner import Runner

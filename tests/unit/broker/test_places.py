@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_wheel.broker.places import broker_places
+from celery_wheel.broker.owner import broker_places
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from celery.utils.saferepr import saferepr
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_wheel.bulk_load.argsrepr import argsrepr
+from celery_wheel.bulk_load.message_template import argsrepr
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.binary(max_size=5))
 DEEP = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(PLAIN, inner) | st.tuples(inner, inner))

@@ -11,12 +11,12 @@ import pytest
 from celery import signals
 
 from celery_wheel import Celery
-from celery_wheel.broker.queued_message import encode_message
+from celery_wheel.broker.queues import encode_message
 from celery_wheel.broker.reader import QueuedMessageReader as MessageReader
 from celery_wheel.bulk_load import reject_rules as rules
 from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns, Packable
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import RowReader
-from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import Message
 from tests.kit.packs import lines

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from celery_wheel.bulk_load import renderer
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import RowReader
-from celery_wheel.bulk_load.sample import Sampler
 from tests.unit.bulk_load.conftest import Inbox, load
 
 AT = datetime(2099, 1, 1, tzinfo=UTC)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.values.dispatch_ids import dispatch_ids, dispatched_ms
-from celery_wheel.values.ids import uuid7
+from celery_wheel.values.ids import dispatch_ids, dispatched_ms, uuid7
 
 NOW = 1_800_000_000_123
 

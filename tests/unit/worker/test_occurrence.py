@@ -9,7 +9,7 @@ import pytest
 from celery.app.task import Context
 
 from celery_wheel.store.schedule_model import OCCURRENCE
-from celery_wheel.worker.occurrence import CurrentOccurrence
+from celery_wheel.worker import CurrentOccurrence
 from tests.unit.producer.conftest import app, broker, make_app
 from tests.unit.worker.test_run_reports import HEADER
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.engine.intake.inbox import RunEnded, run_ended
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
-from celery_wheel.worker import reporter as reporter_module
-from celery_wheel.worker.reporter import Reporter
+from celery_wheel.worker import run_reports as reporter_module
+from celery_wheel.worker.run_reports import Reporter
 from tests.kit.patience import wait_until
 from tests.unit.producer.conftest import app, broker, make_app
 from tests.unit.producer.memory_broker import Broker

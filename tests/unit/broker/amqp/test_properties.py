@@ -12,7 +12,7 @@ from amqp.serialization import decode_properties_basic
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_wheel.broker.amqp.properties import decode_properties, encode_properties
+from celery_wheel.broker.amqp.frames import decode_properties, encode_properties
 
 names = st.text(max_size=20) | st.just("\ud800") | st.just("x" * 300)
 scalars = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.transport.virtual.exchange import DirectExchange, TopicExchange
 
-from celery_wheel.broker.redis.bindings import KEPT_S, Bindings, BindingTable
+from celery_wheel.broker.redis.routing import KEPT_S, Bindings, BindingTable
 
 SEP = "\x06\x16"
 KEYS = ["a", "a.*", "a.#", "#", "*", "*.b", "a.b", "a.*.c", "#.c", "a+b", "a.b$"]

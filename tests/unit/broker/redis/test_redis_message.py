@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.redis.bindings import Bindings
-from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.broker.redis.publish_call import PublishCall, publish_call
-from celery_wheel.broker.redis.routing import RedisRouter
-from celery_wheel.broker.redis.wire import UnencodableMessage, WireWriter
+from celery_wheel.broker.redis.keys import Layout
+from celery_wheel.broker.redis.publish import PublishCall, UnencodableMessage, WireWriter, publish_call
+from celery_wheel.broker.redis.routing import Bindings, RedisRouter
 from celery_wheel.store.model import Row
 from tests.integration.redis_edge.rows import NOW_MS, make_row
 from tests.kit.rows import values_of
