@@ -1,4 +1,4 @@
-"""The broker edges: one folder for each kind of broker; only edges import client libraries.
+"""The broker edges, each in a module or folder of its own that alone imports its client library; and shared names.
 
 ::
 
@@ -7,17 +7,8 @@
                                                 filesystem  none: its delayed tasks stay Celery's own
                                                 others      celery_wheel.broker.virtual
 
-    envelope   the header that a delayed message carries     reader          bytes of the wheel queue ─► Message
-    names      names shared by producers and schedulers      queued_message  Message ─► bytes of the wheel queue
-    queues     the declaration of the wheel queue            deliveries      wheel queues of brokers that push
-    errors     errors that the edges share
-
-Names that producers and schedulers compute alike, without talking to each other. Standard library only.
-
-::
-
-    key, or else the task id     ──►   shard 3 of 4
-    namespace "wheel", shard 3   ──►   wheel queue "wheel.3"
+    key, or else the task id     ──►   shard 3 of 4                   computed alike by producers and schedulers,
+    namespace "wheel", shard 3   ──►   wheel queue "wheel.3"          which do not talk to each other
 
 A queue name is as kombu knows it: a transport's own prefix (Redis: ``global_keyprefix``) comes before it.
 """
@@ -35,10 +26,8 @@ if TYPE_CHECKING:
     from celery_wheel.engine.port import Broker
     from celery_wheel.store.ports import FullStore
 
-
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
 _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
-
 
 #: Transports whose client library kombu misses only when it connects → the library.
 _LATE = {"sqs": "boto3"}
@@ -69,11 +58,12 @@ def transport_of(app: Any) -> str:
     return transport
 
 
-def check_transport(app: Any) -> None:
-    """Raise SettingError if no edge serves the app's transport."""
+def check_transport(app: Any) -> str:
+    """Return ``transport_of`` the app. Raises SettingError if no edge serves it."""
     transport = transport_of(app)
     if why := unsupported_reason(transport):
         raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
+    return transport
 
 
 def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
@@ -81,8 +71,7 @@ def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
     from celery_wheel.broker.reader import QueuedMessageReader
     from celery_wheel.store.ports import StoreIdentity
 
-    check_transport(app)
-    transport = transport_of(app)
+    transport = check_transport(app)
     identity = StoreIdentity() if store is None else store.identity()
     reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":

@@ -1,4 +1,4 @@
-"""The owner of a shard in a broker: the store whose holder was there last, and the errors for every other store.
+"""Whose broker it is: the store whose holder was last in a shard, and the brokers to which a store dispatches.
 
 ::
 
@@ -11,16 +11,9 @@
 ``claim-store`` raises the store's epochs by ``EPOCH_LEAP``: a broker then knows it from the copy, whose epochs it has
 passed.
 
-The places of the app's broker, by which a store knows the broker to which it dispatches.
-
-::
-
-    redis://:secret@localhost/2            redis://127.0.0.1:6379/2
-    amqps://u:p@a//;amqps://u:p@b//        amqp://a:5671/, amqp://b:5671/
-
-One server may have several names, and several servers may be one broker. So a store keeps a set of places; a broker is
-the store's where one of its places is in the set, or where it has offsets of the store. Nothing is connected to look at
-a known place.
+One server may have several names, and several servers may be one broker. So a store keeps a set of places, like
+``redis://127.0.0.1:6379/2``; a broker is the store's where one of its places is in the set, or where it has offsets of
+the store. Nothing is connected to look at a known place.
 """
 
 from __future__ import annotations
@@ -49,7 +42,7 @@ class Owner(NamedTuple):
     """The store to which a shard belongs in the broker."""
 
     uuid: str
-    place: str  #: where the store is, for people
+    place: str  #: for people
     silent_ms: int  #: time since its holder's last sign of life
     instance: str = ""  #: a copy of the store has another
     address: str = ""  #: a store that was restored keeps it
@@ -77,8 +70,7 @@ def other_store(server: str, shard: int, owner: Owner, store: StoreIdentity) -> 
         f"shard {shard} in {server} belongs to another store, {owner}, and not to {store.uuid} ({store.place}); "
         "nothing was changed, and this scheduler dispatches nothing; schedulers on one broker must share one "
         "wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace of its own; if "
-        "the other store "
-        f"is out of use, stop its schedulers and run: {CLAIM_BROKER}"
+        f"the other store is out of use, stop its schedulers and run: {CLAIM_BROKER}"
     )
 
 

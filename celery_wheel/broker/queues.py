@@ -1,13 +1,12 @@
-"""The wheel queue as kombu declares it: producers and schedulers share it, or RabbitMQ refuses the second.
-
-A message in the form that it has in the wheel queue, for writers into the store's inbox.
+"""The wheel queue for code that uses kombu: its declaration, and messages in the form that they have in it.
 
 ::
 
     producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
                                                                     dict, as the queue has it          bytes
 
-kombu's own code serialises and compresses; no connection is made.
+Producers and schedulers share the declaration, or RabbitMQ refuses the second. kombu's own code serialises and
+compresses the messages; no connection is made.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
 from inspect import signature
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
@@ -56,46 +55,27 @@ class Undeclared(list[Any]):
         return (one for one in super().__iter__() if not one.can_cache_declaration or hash(one) not in declared)
 
 
-class MessagePreparer(Protocol):
-    """The methods of kombu's Producer that need no connection."""
-
-    def _prepare(
-        self,
-        body: Any,
-        serializer: Any,
-        content_type: Any = None,
-        content_encoding: Any = None,
-        *,
-        compression: Any,
-        headers: Any,
-    ) -> tuple[bytes, str, str]: ...
-    def _delivery_details(self, exchange: Any, delivery_mode: Any) -> tuple[str, int]: ...
-
-
 #: kombu's serialising, compressing and defaults, without a channel.
-preparer = cast("MessagePreparer", cast(Any, Producer)(None))
+preparer: Any = cast(Any, Producer)(None)
 
 #: Arguments of kombu's ``publish`` that are no properties of the message.
 _NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
 def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
-    """Return the body as kombu's ``publish`` would make it, with arguments by which kombu leaves it as it is.
-
-    As kombu does, it writes the compression into the headers.
-    """
+    """Return the body as kombu's ``publish`` would make it, with arguments by which kombu leaves it as it is."""
     made = publish.get("content_type"), publish.get("content_encoding")
     encoded, publish["content_type"], publish["content_encoding"] = preparer._prepare(
         body, publish.get("serializer"), *made, compression=publish.get("compression"), headers=publish["headers"]
     )
     publish["compression"] = ""  # None would be that of the producer
-    return encoded.encode() if isinstance(encoded, str) else encoded
+    return encoded.encode() if isinstance(encoded, str) else bytes(encoded)
 
 
 def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
     """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
 
-    As kombu does, it writes the compression into the headers that it is given.
+    As kombu does, this function and ``prepare_body`` write the compression into the headers that are given.
     """
     publish = dict(publish)
     encoded = prepare_body(body, publish)

@@ -1,45 +1,25 @@
-"""The edge for kombu transports that have no edge of their own, through kombu's public API.
-
-Errors of transports, sorted by their remedy. Each transport has its own error classes; none is imported here.
-
-::
-
-    connection_errors  the server or the connection is gone           everything waits and is tried again
-    is_transient       the server answers "later": too many requests  that destination waits and is tried again
-    all other errors   the server's answer about this message         a few more tries, then the message is rejected
-
-The wheel queue through a kombu consumer: deliveries wait here, unacknowledged, until the store has them.
+"""The edge for kombu transports without an edge of their own: ``engine.port.ConfirmingBroker`` by kombu's public API.
 
 ::
 
     poll      while no message is unacknowledged, the server may delay its answer until one arrives, if it can
     gather    then all messages in the queue are read, for ``GATHER_S`` at most, ``PREFETCH`` at most
-    trim      messages are acknowledged one by one
-
-The rest is ``broker.deliveries``. When this process is killed, a transport with a visibility time-out delivers its
-messages again, and a transport that pops messages has lost them; so at most ``PREFETCH`` are unacknowledged at a time.
-docs/transports.md has the list. A time-out that ends before the acknowledgement causes a second delivery, which the
-store recognises by its id.
-
-Publishing through any kombu transport, one message after the other, on a connection of its own.
-
-::
+    trim      messages are acknowledged one by one; the rest is ``broker.deliveries``
 
     publish ──► a row without a route, or that cannot be encoded   failed: rejected
             ├─► the server does not answer                         PublishInterrupted or BrokerError: all is tried again
             └─► the server refuses the row                         refused: rows of this destination wait in order
                     for the fifth time, and not as a transient error   failed: too big, not allowed, …
 
-The broker edge for any kombu transport: implements ``engine.port.ConfirmingBroker``.
-
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as dispatched when the
 transport's ``publish`` has returned. Rows without a route and refused rows are reported, never dropped.
 
 Non-promises: the edge adds no promise that the transport does not make. Most of kombu's virtual transports take a
 message off the server when they deliver it, so a scheduler that is killed between a delivery and its commit loses at
-most ``PREFETCH`` messages. No publication is confirmed. Rows that were in flight when a scheduler died may be in their
-queues twice, the second time with the header ``wheel_redelivered``. Nothing guards against two stores on one namespace.
-``oldest`` returns None, because reading a message removes it from the queue.
+most ``PREFETCH`` messages (docs/transports.md has the list). A time-out of visibility that ends before the
+acknowledgement causes a second delivery, which the store recognises by its id. No publication is confirmed. Rows in
+flight when a scheduler died may be in their queues twice, the second time with the header ``wheel_redelivered``.
+Nothing guards against two stores on one namespace.
 """
 
 from __future__ import annotations
@@ -86,7 +66,6 @@ def is_transient(error: BaseException) -> bool:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the error's name and text."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -223,11 +202,7 @@ _loads: Any = json.loads
 
 
 class KombuPublisher:
-    """Publishes rows on a connection of its own.
-
-    Args:
-        app: its queues have the declarations of exchanges and queues.
-    """
+    """Publishes rows on a connection of its own; the app's queues have the declarations of exchanges and queues."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -376,22 +351,14 @@ _compress: Any = compress
 
 
 class KombuBroker(DeliveryBroker):
-    """Implements ``ConfirmingBroker`` through kombu.
+    """Implements ``ConfirmingBroker`` through kombu; the namespace of ``reader`` begins the queues' names."""
 
-    Args:
-        app: its queues say how exchanges and queues are declared.
-        reader: reads the wheel queue; its namespace begins the queues' names.
-    """
+    can_wait = False  # a thread that waited would hold the connection that ``trim`` and ``leave`` need
 
     def __init__(self, app: Any, reader: QueuedMessageReader) -> None:
         super().__init__(reader)
         self._connect: Callable[[], Any] = app.connection_for_write
         self._outgoing = KombuPublisher(app)
-
-    @property
-    def can_wait(self) -> bool:
-        """Return False: a thread that waited would hold the connection that ``trim`` and ``leave`` need."""
-        return False
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False

@@ -2,34 +2,23 @@
 
 ::
 
-    RowReader ──────────┐                                          ┌──► load     some hundred in an inbox item
+    RowReader ──────────┐                                          ┌──► schedule_many   some hundred in an inbox item
     (schedule_many)     ├──► TaskCall ──► Renderer ──► RenderedMessage
-    columns ────────────┘                  │    template + values   └──► columns  some hundred in a pack of a bulk load
-    (the Spark writer)                     │
-                                           ├─ sample            Celery's own code makes the first two messages of a kind
-                                           ├─ message_template  made of the first; must give the second exactly
-                                           └─ overrides         other code may change messages: all are samples
-
-Bulk scheduling does not use the broker, which may be down.
-
-``schedule_many``: rows into the store's inbox, a group in each transaction.
-
-::
+    columns ────────────┘                                          └──► columns   some hundred in a pack of a bulk load
+    (the Spark writer)
 
     rows, one by one ──► message, or the reason of a rejection ──► rejected(number, reason)
-                            └─ ``group`` rows, or GROUP_BYTES ──► packed, some hundred in an item of the inbox
-                                                                     └─ one commit, fsync ──► progress(result so far)
+                            └─ ``group`` rows, or GROUP_BYTES ──► one commit, fsync ──► progress(result so far)
 
-The scheduler reads the inbox and the wheel queue in each round, so neither waits for the other.
-
-Memory has one group, the first KEPT reasons, and the ids if ``keep_ids`` is set (about 100 bytes each).
+Bulk scheduling does not use the broker, which may be down. Memory has one group, the first KEPT reasons, and the ids if
+``keep_ids`` is set (about 100 bytes each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from celery_wheel.broker import check_transport
 from celery_wheel.bulk_load.renderer import RenderedMessage, Renderer
@@ -40,6 +29,7 @@ from celery_wheel.producer.eligibility import is_eligible
 from celery_wheel.producer.interception import WheelAMQP
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import MESSAGES, NewItem
+from celery_wheel.store.ports import FullStore
 
 __all__ = ["RejectedRow", "ScheduleResult", "schedule_many"]
 
@@ -50,15 +40,6 @@ GROUP_BYTES = 16 * 2**20
 PACK_COUNT, PACK_BYTES, LARGE = 500, 2**20, 2**14
 #: Reasons that ``ScheduleResult`` remembers.
 KEPT = 1_000
-
-
-class LoadInbox(Protocol):
-    """The part of a store that a load uses."""
-
-    @property
-    def shards(self) -> int: ...
-
-    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None: ...
 
 
 class RejectedRow(NamedTuple):
@@ -81,7 +62,7 @@ class ScheduleResult:
 
 def schedule_many(
     app: Any,
-    store: LoadInbox,
+    store: FullStore,
     rows: Iterable[Any],
     *,
     progress: Callable[[ScheduleResult], object] | None = None,
@@ -152,7 +133,7 @@ def _check(app: Any, group: int) -> None:
 class _InboxLoad:
     """One load, with the rows since its last commit."""
 
-    store: LoadInbox
+    store: FullStore
     reader: RowReader
     renderer: Renderer
     progress: Callable[[ScheduleResult], object] | None

@@ -1,12 +1,7 @@
 """Rows as columns: the messages of a bulk load, by shard, ready for packing.
 
-::
-
-    Columns ──► n-th values ──► TaskCall ──► Renderer ──► RenderedMessage ──► list of its shard
-
-Arguments are JSON text, parsed here and encoded by the app's serializer as in any call.
-
-A wrong row ends the load: BadRow has its number and the reason.
+Arguments are JSON text, parsed here and encoded by the app's serializer as in any call. A wrong row ends the load:
+BadRow has its number and the reason.
 """
 
 from __future__ import annotations

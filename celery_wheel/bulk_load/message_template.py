@@ -1,30 +1,17 @@
-"""``argsrepr`` and ``kwargsrepr`` as Celery's ``saferepr`` makes them, with a fast path for plain values.
-
-Most calls have only text, numbers and None in a short tuple, list or dict: the fast path takes a twentieth of the time.
-All other values go to ``saferepr`` itself. A property test compares both.
-
-A sample: a message of Celery's own code, captured where it would be published to the wheel queue.
+"""The template of a kind of messages: a sample that Celery's own code made, with places for the values of a row.
 
 ::
 
     task.apply_async ─► send_task ─► as_task_v2 ─► interception ─► Sampler.publish ─► Sample
           router, signals, retry policy, everything                    └─ other messages (task-sent): a real producer
 
-The call's eta is a ``WheelEta``, so that a task with a past eta passes through the wheel as well.
-
-The template of a kind of messages: a sample that Celery's own code made, with places for the values of a row.
-
-::
-
     {"body": "[[%s …, {…}]", …, "headers": {…, "id": %s, …, <own headers> "wheel": {…}}, "properties": {…}}
 
     values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key, envelope
     parts of the kind     all others: destination, serializer, compression, priority, limits, origin, parents …
 
-With the JSON serializer and no compression the body is text in the message, which takes few bytes in a pack.
-
-``MessageTemplate.values`` returns the values of a row, and ``MessageTemplate.fill`` makes the message of them, which
-``MessageTemplate.agrees`` compares with a second sample of the same kind.
+The call's eta is a ``WheelEta``, so that a task with a past eta passes through the wheel as well. With the JSON
+serializer and no compression the body is text in the message, which takes few bytes in a pack.
 """
 
 from __future__ import annotations
@@ -72,39 +59,27 @@ _NUMBERS = frozenset((int, float, bool))
 
 def argsrepr(value: Any, max_length: int, max_levels: int) -> str:
     """Return the text of a call's args or kwargs for the header ``argsrepr`` or ``kwargsrepr``."""
-    text: str | None = None
-    if max_levels > 0:
-        if type(value) is tuple or type(value) is list:
-            text = _sequence(value)
-        elif type(value) is dict:
-            text = _mapping(value)
-    if text is not None and len(text) < max_length:
-        return text
-    text = saferepr(value, max_length, maxlevels=max_levels)
+    text = _short(value) if max_levels > 0 else None
+    if text is None or len(text) >= max_length:
+        text = saferepr(value, max_length, maxlevels=max_levels)
     return text
 
 
-def _sequence(value: Any) -> str | None:
-    parts = []
-    for item in value:
-        part = _plain(item)
-        if part is None:
-            return None
-        parts.append(part)
+def _short(value: Any) -> str | None:
+    """Return the text of a tuple, list or dict of plain values; None for other values."""
+    kind = type(value)
+    if kind not in (tuple, list, dict):
+        return None
+    parts: list[Any] = list(map(_plain, value))
+    items: list[Any] = list(map(_plain, value.values())) if kind is dict else []
+    if None in parts or None in items:
+        return None
+    if kind is dict:
+        return "{" + ", ".join(map(": ".join, zip(parts, items, strict=True))) + "}"
     inside = ", ".join(parts)
-    if type(value) is list:
+    if kind is list:
         return f"[{inside}]"
     return f"({inside},)" if len(parts) == 1 else f"({inside})"
-
-
-def _mapping(value: dict[Any, Any]) -> str | None:
-    parts = []
-    for name, item in value.items():
-        key, part = _plain(name), _plain(item)
-        if key is None or part is None:
-            return None
-        parts.append(f"{key}: {part}")
-    return "{" + ", ".join(parts) + "}"
 
 
 def _plain(value: Any) -> str | None:

@@ -1,17 +1,4 @@
-"""Overrides: the check whether only Celery's own code makes the messages of an app and of a task.
-
-::
-
-    class by class, each definition of     an app     send_task                            }  a plain function that was
-                                           its amqp   as_task_v2, send_task_message, …     }  defined in one of MODULES
-                                           a router   route, lookup_route, …               }
-                                           a task     apply_async, shadow_name, …          }
-
-The globals of its function, which ``functools.wraps`` does not copy, identify a wrapper; its type identifies a proxy
-around a function. An app is not plain if a part may depend on the row in a way that two samples can miss: a router that
-is a function may read the arguments, and a route's jitter is random for each row.
-
-The renderer, which makes the messages of calls: by the template of a kind once it is proven equal to Celery's code.
+"""The renderer, which makes the messages of calls: by the template of a kind once it is proven equal to Celery's code.
 
 ::
 
@@ -22,11 +9,15 @@ The renderer, which makes the messages of calls: by the template of a kind once 
 Celery's own code, which is as slow as ``apply_async``, makes
 
     all messages   while a receiver of before_task_publish, after_task_publish or task_sent is connected, and where
-                   the app is not plain (``overrides``): a router that is a function, ``task_send_sent_event``,
-                   ``task_protocol = 1``, a subclass or an instrumentation that changes messages
+                   the app is not plain: a router that is a function (it may read the arguments), a route with jitter,
+                   ``task_send_sent_event``, ``task_protocol = 1``, a subclass or an instrumentation
     a task's       if the task is not plain, or its second sample differs from the template's message
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
                    options of the wheel other than a key
+
+An app or a task is plain if each definition of the methods that make messages, class by class, is a function that was
+defined in one of MODULES. The globals of its function, which ``functools.wraps`` does not copy, identify a wrapper; its
+type identifies a proxy around a function.
 """
 
 from __future__ import annotations

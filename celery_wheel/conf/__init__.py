@@ -1,21 +1,11 @@
 """All settings of celery-wheel, in one table.
 
 ``Conf(app)`` reads ``app.conf`` at each use: ``wheel_lease`` is ``CELERY_WHEEL_LEASE`` under ``namespace="CELERY"``,
-and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only.
-The app's own defaults stay unchanged, since added defaults override a user's values.
+and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only. The app's own defaults
+stay unchanged, since added defaults override a user's values.
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
 A setting's docstring is its line in the table of docs/settings.md, whose rows ``settings()`` yields.
-
-Celery's old names of settings, like ``CELERY_RESULT_BACKEND``, which it does not let mix with the new ones.
-
-::
-
-    CELERY_RESULT_BACKEND, CELERY_TASK_SERIALIZER, beat_scheduler   ImproperlyConfigured, at the first use of the app
-    CELERY_RESULT_BACKEND, CELERY_TASK_SERIALIZER, CELERYBEAT_SCHEDULER, wheel_store                  works
-
-Celery counts the names of each kind, and proposes to rename those of the smaller: so a project that adds the two lines
-of the wheel to old names may be told to rename everything that it has.
 """
 
 from __future__ import annotations
@@ -115,16 +105,8 @@ class Conf:
         whole(1, 256),
         "The store's number of shards, each with its own queue, holder and order; `wheel reshard` changes it.",
     )
-    processes = Setting(
-        1,
-        whole(1, 256),
-        "The number of processes among which one `celery beat` divides the shards.",
-    )
-    tick_ms = Setting(
-        0.001,
-        seconds(1, whole_ms=True),
-        "The wheel's tick in seconds; due times are rounded up to it.",
-    )
+    processes = Setting(1, whole(1, 256), "The number of processes among which one `celery beat` divides the shards.")
+    tick_ms = Setting(0.001, seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it.")
     size = Setting(512, whole(2), "The number of buckets on each level of the wheel.")
     enabled = Setting(True, flag(), "False sends every delayed task as Celery itself would.")
     min_delay_ms = Setting(0, seconds(0), "Celery itself delays tasks by fewer seconds than this.")
@@ -221,7 +203,6 @@ class Conf:
         seconds(0),
         "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
     )
-
     mask = Setting(
         (),
         names(),
@@ -232,11 +213,8 @@ class Conf:
         seconds(3_600_000),
         "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
     )
-
     results = Setting(
-        None,
-        folder(),
-        "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows.",
+        None, folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
     )
 
     def __init__(self, app: Any) -> None:
@@ -277,10 +255,11 @@ class Conf:
     def spelled(self, text: str) -> str:
         """Return a text for people with the names of settings as this app's configuration has them."""
         names = _names() | {"broker_url", "broker_transport_options"}
-        return re.sub(r"\b(?:wheel|broker)_[a-z_]+", lambda found: self._in_text(found[0], names), text)
-
-    def _in_text(self, word: str, names: set[str]) -> str:
-        return self.spelling(word) if word in names else word
+        return re.sub(
+            r"\b(?:wheel|broker)_[a-z_]+",
+            lambda found: self.spelling(found[0]) if found[0] in names else found[0],
+            text,
+        )
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         """Yield a sentence and its remedy for each name of a setting that this app does not read, with its namespace.

@@ -1,4 +1,4 @@
-"""``wheel_store``: which URLs are one, without SQLAlchemy, and where the store is in a project that names none.
+"""``wheel_store``: the rule for its URL, and where the store is in a project that names none.
 
 ::
 
@@ -7,8 +7,8 @@
     neither can be       $XDG_STATE_HOME/celery-wheel/<app>-<digest of the folder>/celery-wheel.sqlite3
     written to, or known     a file that exists already goes before one that can be made
 
-No place depends on the working folder, so senders, workers, beat, the command line and the admin of a project find the
-same file. A process that may not write to the project's folder finds the file that beat has made there.
+No place depends on the working folder, so all processes of a project find the same file. A process that may not write
+to the project's folder finds the file that beat has made there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery_wheel.conf.setting import Rule
+from celery_wheel.conf.setting import Rule, accepted
 from celery_wheel.errors import SettingError
 from celery_wheel.values.text import EXAMPLES, is_store_url
 
@@ -31,20 +31,13 @@ FILE, STATE = "celery-wheel.sqlite3", "celery-wheel"
 #: Packages whose frames and modules are not the project's.
 _OTHERS = ("celery", "celery_wheel", "django_wheel", "kombu", "billiard")
 
-
 #: App → file of its module, for apps of Celery's own class.
 _modules = WeakKeyDictionary[Any, str]()
 
 
 def store_url() -> Rule[str]:
     """Return the rule for a URL that a store can have; whether the database exists is seen when it is opened."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not is_store_url(value):
-            raise ValueError(value)
-        return value
-
-    return Rule(f"a database URL like {EXAMPLES}", parse)
+    return accepted(f"a database URL like {EXAMPLES}", lambda value: isinstance(value, str) and is_store_url(value))
 
 
 def default_file(app: Any, django: Any) -> Path:

@@ -1,11 +1,4 @@
-"""Plain values that every room may use: ids, the rule for texts, values formatted for people, and the version.
-
-The version of celery-wheel.
-
-JSON of the store that a program of another version, or a person, may have written. Standard library only.
-
-A page of items, as every method that lists something returns one.
-"""
+"""Plain values that every room may use; all modules of this folder use the standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of messages: UUIDv7, and the id of a message whose own one another task has. Standard library only.
+"""Ids of messages: UUIDv7, the id of a message whose own one another task has, and dispatch ids.
 
 A UUIDv7 sorts by the time of its making, so that indexes on them grow at their end.
 
@@ -9,18 +9,10 @@ A UUIDv7 sorts by the time of its making, so that indexes on them grow at their 
 
 Within a process ids increase strictly, also within a millisecond and when the wall clock steps back: each millisecond
 the counter starts at a random number in the lower half of its range and grows by one an id. A forked child starts a
-counter of its own.
+counter of its own. Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
 
-Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
-
-Dispatch ids: the UUIDv7s of the messages of a chunk, from which a worker reads when they were dispatched.
-
-::
-
-    Redis                  the delivery tag, which kombu itself makes at random
-    RabbitMQ and others    the property ``message_id``, which Celery does not set
-
-So the time of dispatch needs no header, and a worker without the wheel ignores it.
+A dispatch id tells a worker when its message was dispatched, without a header. On Redis it is the delivery tag, which
+kombu itself makes at random; elsewhere the property ``message_id``, which Celery does not set.
 """
 
 from __future__ import annotations

@@ -3,28 +3,14 @@ when a delayed task was dispatched (``dispatch_time``).
 
 ::
 
-    message with the header wheel_occurrence ─► worker ─► self.request.wheel         ``occurrence``
-                                                  │
-                                                  └ the run is over: success, failure, revoked, rejected, time limit
-                                                      └ run_reports ─► reporter ─► wheel queue of the schedule's shard
+    message with the header wheel_occurrence ─► worker ─► self.request.wheel     the occurrence, None without a schedule
+                                                  │           .schedule          "nightly report"
+                                                  │           .scheduled_for     its instant; a retry has the same
+                                                  │           .previous          the one before it, or None
+                                                  │           .attempt           1, and one more for each retry
+                                                  └ run_reports   the run is over ─► wheel queue of the schedule's shard
 
-Only an occurrence whose schedule needs the end of its runs (any overlap but "allow") is reported. A retry is a part of
-the run. Producers import no module of this package: ``celery_wheel.app`` names its steps, and a worker imports them.
-
-Promises: a run that goes on is never reported; a report that the broker has confirmed is not lost, and may come twice.
-Non-promises: a report is lost with its worker. Then the run counts as over ``max_runtime_ms`` after it was due.
-
-``self.request.wheel``: the occurrence for which a task runs.
-
-::
-
-    @app.task(bind=True)
-    def report(self):
-        wheel = self.request.wheel           None, where the task was not sent by a schedule
-        wheel.schedule                       "nightly report"
-        wheel.scheduled_for                  its instant, which is not when it runs: a retry has the same
-        wheel.previous                       the instant before it; None for the first
-        wheel.attempt                        1, and one more for each retry
+Producers import no module of this package: ``celery_wheel.app`` names its steps, and a worker imports them.
 """
 
 from __future__ import annotations

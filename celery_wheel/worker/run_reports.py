@@ -1,23 +1,19 @@
-"""The reporter: sends the ends of runs to the wheel queues, in a thread of its own.
-
-::
-
-    put(header) ─► kept in memory ─► thread ─► Forwarder ─► wheel queue of the schedule's shard, confirmed
-                                       └ no answer: once more after a pause, up to RETRY_MOST_S
-
-The worker's loop waits for nothing here. The thread begins with the first report.
-
-The bootstep that reports the ends of runs, from a worker's main process.
+"""The bootstep that reports the ends of runs, from a thread of a worker's main process.
 
 ::
 
     task_received ─ an occurrence to report ──► FollowedRun   wraps on_success, on_failure and on_timeout of the request
     task_revoked, task_unknown, task_rejected ─► reported at once: these messages have no run, or it was ended
 
-    the run goes on   after a retry, a message that returned to its queue (reject with requeue, a lost worker with
-                      reject_on_worker_lost, a cancel by a lost connection): another request is its next part
+    put(header) ─► kept in memory ─► thread ─► Forwarder ─► wheel queue of the schedule's shard, confirmed
+                                       └ no answer: once more after a pause, up to RETRY_MOST_S
 
-A message without the header costs one lookup.
+Only an occurrence whose schedule needs the end of its runs (any overlap but "allow") is reported. The run goes on after
+a retry, and after a message returned to its queue (reject with requeue, a lost worker with reject_on_worker_lost, a
+cancel by a lost connection): another request is its next part. A message without the header costs one lookup.
+
+Promises: a run that goes on is never reported; a report that the broker has confirmed is not lost, and may come twice.
+Non-promises: a report is lost with its worker. Then the run counts as over ``max_runtime_ms`` after it was due.
 """
 
 from __future__ import annotations

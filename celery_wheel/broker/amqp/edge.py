@@ -1,29 +1,22 @@
-"""The wheel queue of RabbitMQ: read only as far as ``peek`` needs, acknowledged up to a tag.
+"""The broker edge for RabbitMQ: implements ``engine.port.ConfirmingBroker``.
 
 ::
 
     queue ──deliveries, at most PREFETCH──► socket ──drain──► unacknowledged (``broker.deliveries``)
                                               └─ await_delivery: polls the socket, without the lock
 
-Each shard has a connection of its own, so that adopting or leaving a shard disturbs no other. The socket is read only
-as far as ``peek`` needs, so the bounds of ``peek`` bound the memory, beside the bytes of one read and the delivery that
-``await_delivery`` has read.
-
-µs of CPU a message: 8 to read three frames and deliver, 27 to decode (properties 13, JSON of headers and properties 6,
-envelope 3); the engine and the store take as much again.
-
-The broker edge for RabbitMQ: implements ``engine.port.ConfirmingBroker``.
-
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as dispatched when RabbitMQ
 has confirmed it, so it is in a queue, on disk if the queue is durable. Rows that cannot be routed and rows that a queue
-refuses are reported, never dropped.
+refuses are reported, never dropped. The bounds of ``peek`` bound the memory, beside the bytes of one read and the
+delivery that ``await_delivery`` has read.
 
 Non-promises: RabbitMQ has no compare-and-set, so rows that were in flight when a scheduler or a connection died may be
 in their queues twice, the second time with the header ``wheel_redelivered``. A former holder that was suspended between
 its last check of its lease and the write is not fenced. ``holder`` refuses another store and a copy while the holder's
 connection lives. ``depth`` does not count messages that were delivered to a holder.
 
-Files: see the folder's header. All methods are thread-safe.
+µs of CPU a message: 8 to read three frames and deliver, 27 to decode (properties 13, JSON of headers and properties 6,
+envelope 3); the engine and the store take as much again.
 """
 
 from __future__ import annotations
@@ -148,27 +141,17 @@ _UNKNOWN = StoreIdentity()
 
 
 class AmqpBroker(DeliveryBroker):
-    """Implements ``ConfirmingBroker`` for RabbitMQ.
+    """Implements ``ConfirmingBroker`` for RabbitMQ; ``connect`` returns a new kombu connection, as for a producer."""
 
-    Args:
-        connect: returns a new kombu connection, as the app's producers use it.
-        reader: reads the wheel queue; its namespace begins the queues' names.
-        store: the store of the scheduler.
-    """
+    can_wait = True
 
     def __init__(
         self, connect: Callable[[], Any], reader: QueuedMessageReader, store: StoreIdentity = _UNKNOWN
     ) -> None:
         super().__init__(reader)
-        self._store = store
-        self._connect = connect
-        self._publishing = AmqpLink(connect)
-        self._inspecting = AmqpLink(connect)
+        self._store, self._connect = store, connect
+        self._publishing, self._inspecting = AmqpLink(connect), AmqpLink(connect)
         self._publisher = AmqpPublisher(self._publishing)
-
-    @property
-    def can_wait(self) -> bool:
-        return True
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return shard in self._shards and cast(AmqpIngress, self._shards[shard]).await_delivery(timeout_ms)

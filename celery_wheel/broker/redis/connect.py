@@ -1,20 +1,4 @@
-"""Redis's errors as BrokerError: state, consequence, remedy.
-
-Only the state after a lost connection or a timeout is unknown. An error reply is an answer: the scripts then have
-changed nothing (``publish.lua`` gives the reason), and the engine repeats the call later.
-
-A command for Redis as one buffer: redis-py's own packer makes a buffer, and so a system call, of every 6 kB.
-
-::
-
-    EVALSHA …, 1,000 messages of 2 kB ──► *1013 CRLF $7 CRLF EVALSHA CRLF … ──► one sendall
-
-The Lua scripts of this folder, run by their digest.
-
-A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. The script has certainly not run
-then, and the call is repeated with the whole text. Every other error goes to the caller.
-
-The wheel's own Redis client, made of the broker URL and options as kombu reads them.
+"""The wheel's own Redis client: made of the broker URL as kombu reads it, its errors as BrokerError, its Lua scripts.
 
 ::
 
@@ -22,10 +6,13 @@ The wheel's own Redis client, made of the broker URL and options as kombu reads 
     sentinel://a:26379;sentinel://b:26379/0      with transport option master_name
 
 Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
-always has a timeout. It speaks RESP2, in which servers send only answers.
+always has a timeout. It speaks RESP2, in which servers send only answers. Several servers in one ``redis://`` URL are
+refused: the offsets of one server mean nothing on another.
 
-Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; kombu itself parses URLs.
-Several servers in one ``redis://`` URL are refused: the offsets of one server mean nothing on another.
+Only the state after a lost connection or a timeout is unknown. An error reply is an answer: the scripts then have
+changed nothing (``publish.lua`` gives the reason), and the engine repeats the call later.
+
+Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``.
 """
 
 from __future__ import annotations
@@ -125,7 +112,7 @@ def describe(server: str, doing: str, error: Exception) -> str:
 
 
 class OneBufferPacker:
-    """Implements ``pack`` of redis-py's serializers, for keys and values that are text, bytes or numbers."""
+    """Packs a command as one buffer; redis-py makes a buffer, and so a system call, of every 6 kB."""
 
     def pack(self, *arguments: Any) -> list[bytes]:
         name, *rest = arguments
@@ -138,7 +125,11 @@ class OneBufferPacker:
 
 
 class Script:
-    """A file of this folder and its digest."""
+    """A file of this folder, run by its digest.
+
+    A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. The script has certainly not
+    run then, and the call is repeated with the whole text.
+    """
 
     def __init__(self, name: str) -> None:
         self.text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
@@ -193,11 +184,7 @@ class RedisLink:
 
 
 def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None) -> RedisLink:
-    """Return a client; its first call opens the connection.
-
-    Args:
-        ssl: Celery's ``broker_use_ssl``.
-    """
+    """Return a client; its first call opens the connection. ``ssl`` is Celery's ``broker_use_ssl``."""
     info = _connection(url, ssl=ssl or False, transport_options=dict(transport_options))
     parameters = _parameters(info, transport_options)
     db = parameters["db"]
@@ -234,7 +221,8 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         _use_unix_socket(parameters)
     parameters["db"] = _database(parameters.pop("virtual_host"))
     if provider := getattr(info, "credential_provider", None):  # kombu 5.4 has none
-        _use_provider(parameters, provider)
+        del parameters["username"], parameters["password"]
+        parameters["credential_provider"] = _provider_class(provider)() if isinstance(provider, str) else provider
     return parameters
 
 
@@ -257,12 +245,6 @@ def _database(virtual_host: str | int | None) -> int:
         return int(text)
     except ValueError:
         raise SettingError(f"broker_url's path must be the number of a Redis database, got {text!r}") from None
-
-
-def _use_provider(parameters: dict[str, Any], provider: Any) -> None:
-    parameters["credential_provider"] = _provider_class(provider)() if isinstance(provider, str) else provider
-    parameters.pop("username", None)
-    parameters.pop("password", None)
 
 
 def _sentinel_pool(info: Any, options: Mapping[str, Any], parameters: dict[str, Any]) -> Any:

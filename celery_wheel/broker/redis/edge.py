@@ -1,26 +1,20 @@
-r"""The old end of a wheel queue in Redis: a read of its messages, and the proof that lets ``trim.lua`` remove them.
-
-The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip for a call.
+"""The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip for a call.
 
 ::
 
     producers ──LPUSH──► wheel.3 ──peek──► engine ──commit──► store
                             └───────trim──────┘
-                                                ┌─ push into mail, mail\x06\x166, news, …
+                                                ┌─ push into mail, mail\\x06\\x166, news, …
     engine ──publish(chunk)──► publish.lua ─────┤                                            one script
                                                 └─ wheel.offset.3: lane:0 = upto, failed:0 = …, last = number
 
 Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; a loss is noticed
 (ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing, and another store adopts nothing. A row that its
 queue does not take is reported, never dropped. A row with several queues, one of which is no list, goes to none of
-them. A key that is not a list is neither pushed to nor made to expire.
+them. A key that is not a list is neither pushed to nor made to expire. All methods are thread-safe.
 
 Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
 ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
-
-All methods are thread-safe. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` the scripts, ``routing`` and
-``bindings`` the lists of a row, ``wire`` its bytes, ``publish_call`` a chunk as arguments, ``trim`` the old end of a
-wheel queue, ``errors`` Redis's errors, ``layout`` kombu's key names.
 """
 
 from __future__ import annotations
@@ -127,24 +121,24 @@ _RESULTS = {
 
 
 class Copy(NamedTuple):
-    """Another copy of the store, at ``place``; ``at_work``: this one waits until a person decides."""
+    """Another copy of the store."""
 
     place: str
     seen: str  #: its last sign of life
-    at_work: bool
+    at_work: bool  #: this copy waits until a person decides
 
 
 class RedisBroker:
     """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
     Args:
-        url: the broker URL, as kombu reads it.
         store: the store to which the offsets' positions belong.
         reader: reads the wheel queue; its namespace begins the keys.
-        transport_options: Celery's ``broker_transport_options``.
-        ssl: Celery's ``broker_use_ssl``.
+        transport_options, ssl: Celery's ``broker_transport_options`` and ``broker_use_ssl``.
         monotonic: seconds, for the age of binding sets.
     """
+
+    fences: Literal[True] = True
 
     def __init__(
         self,
@@ -158,10 +152,8 @@ class RedisBroker:
     ) -> None:
         options = transport_options or {}
         link = connect(url, options, ssl)
-        self._client = link.client
-        self._server = link.server
-        self._store = store
-        self._reader = reader
+        self._client, self._server = link.client, link.server
+        self._store, self._reader = store, reader
         self._layout = Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.namespace)
@@ -171,12 +163,6 @@ class RedisBroker:
         self._serial = 0
         self._serial_lock = threading.Lock()
         self._closed = False
-
-    @property
-    def fences(self) -> Literal[True]:
-        return True
-
-    # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         store, copy = self._store, self._copies.get(shard)
@@ -197,15 +183,13 @@ class RedisBroker:
     def claim(self, shard: int, lanes: Mapping[int, Position]) -> None:
         """Make this store the owner of the shard's offsets. Raises StoreConflict while another store's holder lives.
 
-        Afterwards any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
-
-        Args:
-            lanes: the store's own offsets.
+        Afterwards any epoch may adopt. The offsets of the other store are deleted, and replaced by ``lanes``, those of
+        this store; the pending tasks of the other stay in it.
         """
         fields = ["uuid", self._store.uuid, "epoch", self._holder(0)[1], "address", self._store.address]
         fields += ["place", self._store.place, "last", keys.encode_number("last", 0)]
         for lane, offset in lanes.items():
-            fields += self._lane_values(lane, offset)
+            fields += keys.lane_values(lane, offset)
         with redis_errors(self._server, f"claiming shard {shard}"):
             arguments = [self._store.uuid, str(OCCUPIED_MS), *fields]
             word, rest = CLAIM(self._client, [self._offset_key(shard)], arguments)
@@ -213,7 +197,7 @@ class RedisBroker:
             raise other_store(self._server, shard, _owner(rest), self._store)
 
     def owner(self, shard: int) -> Owner | None:
-        """Return the store to which the shard's offsets belong; None where nothing was ever adopted."""
+        """Return the store that last adopted or claimed the shard; None where none did."""
         names = ["uuid", "place", "seen", "epoch", "address", "refused", "refused_at"]
         with redis_errors(self._server, f"reading the owner of shard {shard}"):
             found = cast(list[bytes | None], self._client.hmget(self._offset_key(shard), names))
@@ -227,14 +211,9 @@ class RedisBroker:
         instance = keys.decode_fence(fence)[1]
         return Owner(uuid, place, now_ms - int(seen or 0), instance, address, refused if just_now else "")
 
-    @staticmethod
-    def _lane_values(lane: int, offset: Position) -> list[str]:
-        values = keys.encode_position(offset), "{}", ""
-        return [text for pair in zip(keys.lane_fields(lane), values, strict=True) for text in pair]
-
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        fields = self._lane_values(lane, offset)
-        self._change(shard, epoch, f"setting the offset of lane {lane} of shard {shard}", [], fields)
+        doing = f"setting the offset of lane {lane} of shard {shard}"
+        self._change(shard, epoch, doing, [], keys.lane_values(lane, offset))
 
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
         dropped = [field for lane in lanes for field in keys.lane_fields(lane)]
@@ -296,8 +275,6 @@ class RedisBroker:
         failed = keys.decode_failed(rest) if word in ("published", "already") else {}
         return Published(_RESULTS[word], failed)
 
-    # -- the wheel queue -----------------------------------------------------------------------------
-
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if shard not in self._adopted:
             raise not_adopted(shard)
@@ -356,8 +333,6 @@ class RedisBroker:
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)
 
-    # -- the server ----------------------------------------------------------------------------------
-
     def now_ms(self) -> int:
         with redis_errors(self._server, "reading its clock"):
             seconds, microseconds = self._client.time()
@@ -383,8 +358,6 @@ class RedisBroker:
         self._closed = True
         # The connection of a call under way, mostly ``await_message`` of a thread that stops, ends with that call.
         self._client.connection_pool.disconnect(inuse_connections=False)
-
-    # -- inside ------------------------------------------------------------------------------------
 
     def _read_bindings(self, exchanges: Sequence[str]) -> list[Iterable[bytes] | Exception]:
         pipeline = self._client.pipeline(transaction=False)

@@ -1,21 +1,13 @@
-r"""The key names of kombu's Redis transport: queue and priority to list, exchange to binding set and topic.
+"""The keys of the Redis edge: kombu's lists, sets and topics, and the wheel's one hash a namespace and shard.
 
 ::
 
-    queue "mail", priority 7, steps 0 3 6 9, prefix "app:"    ──►  list   app:mail\x06\x166
-    queue "mail", priority 0                                  ──►  list   app:mail
-    exchange "news" (direct, topic)                           ──►  set    app:_kombu.binding.news
-    exchange "all" (fanout), routing key "", database 0       ──►  topic  app:/0.all
+    queue "mail", priority 7, steps 0 3 6 9, prefix "app:"   list   app:mail\\x06\\x166         priority 0: app:mail
+    exchange "news" (direct, topic)                          set    app:_kombu.binding.news
+    exchange "all" (fanout), routing key "", database 0      topic  app:/0.all
+    wheel queue of shard 3                                   list   app:wheel.3
 
-Source: kombu 5.7 ``transport/redis.py`` (``_q_for_pri``, ``_get_publish_topic``, ``keyprefix_queue``) and
-``transport/virtual/base.py`` (``_get_message_priority``). The options come from ``broker_transport_options``, which
-must be the same in producers, workers and schedulers.
-
-The offset hash: the offset of each lane of a shard in Redis, and the epoch that may move it.
-
-::
-
-    wheel.offset.3                          one hash a namespace and shard, behind the global key prefix
+    app:wheel.offset.3                    hash
       uuid      0192f…                    the store to which these positions belong
       epoch     0000000000000000012:2049.7  the holder's epoch and the store's instance: no other publishes, trims, sets
       address   /srv/wheel.sqlite3        the address of that store: where a restored one would be
@@ -29,10 +21,11 @@ The offset hash: the offset of each lane of a shard in Redis, and the epoch that
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers: Lua would convert them
-to doubles, and a seq has 63 bits.
+to doubles, and a seq has 63 bits. ``failed`` moves with the offset: after a crash between the script and the settlement
+the next holder still learns from ``adopt`` which rows reached no queue.
 
-``failed`` moves with the offset: after a crash between the script and the settlement the next holder still learns from
-``adopt`` which rows reached no queue.
+Source: kombu 5.7 ``transport/redis.py`` and ``transport/virtual/base.py``. The transport options must be the same in
+producers, workers and schedulers.
 """
 
 from __future__ import annotations
@@ -119,6 +112,12 @@ def offset_key(prefix: str, namespace: str, shard: int) -> str:
 def lane_fields(lane: int) -> tuple[str, str, str]:
     """Return the fields of a lane: its offset, the failed rows of its last chunk, its ``RangeChecksum``."""
     return f"{_LANE}{lane}", f"failed:{lane}", f"since:{lane}"
+
+
+def lane_values(lane: int, offset: Position) -> list[str]:
+    """Return the fields of a lane with their values, for an offset whose chunk had no failed rows."""
+    values = encode_position(offset), "{}", ""
+    return [text for pair in zip(lane_fields(lane), values, strict=True) for text in pair]
 
 
 def encode_number(name: str, value: int) -> str:

@@ -1,24 +1,4 @@
-"""A stored row as the bytes that kombu's Redis transport would push for it.
-
-::
-
-    {"body": "<base64>", "content-encoding": …, "content-type": …, "headers": <as stored>,
-     "properties": {<correlation_id, reply_to, … as stored>, "delivery_mode": 2, "expiration": "30000",
-                    "delivery_info": {"exchange": …, "routing_key": …}, "priority": 0,
-                    "body_encoding": "base64", "delivery_tag": "<a dispatch id>"}}
-
-Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7, if kombu's JSON encoder made
-the stored headers and property values. The body is not parsed, and the headers are copied, not parsed. ``expiration``
-is the time until the row's ``expires_ms``: an expired message is published too, with "0", so that the worker records it
-as REVOKED.
-
-The body is always base64, kombu's default, whatever the transport option ``body_encoding`` is: consumers read the
-message's own property.
-
-Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7 ``transport/virtual/base.py``,
-``Producer.publish`` in ``messaging.py``.
-
-The keys and arguments of ``publish.lua`` for the rows of a chunk.
+"""A chunk as ``publish.lua`` takes it: the bytes that kombu's Redis transport would push for each row, list by list.
 
 ::
 
@@ -27,7 +7,17 @@ The keys and arguments of ``publish.lua`` for the rows of a chunk.
                        2 → topic                   message message message   message
                        5 → no destination          and, among the first: {"5": "no queue is bound to …"}
 
-Within a list the order is that of the rows. A row's copies for several queues have delivery tags of their own.
+    message   {"body": "<base64>", "content-encoding": …, "content-type": …, "headers": <as stored>,
+               "properties": {<as stored>, "delivery_mode": 2, "expiration": "30000", "delivery_info": …,
+                              "priority": 0, "body_encoding": "base64", "delivery_tag": "<a dispatch id>"}}
+
+Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7, if kombu's JSON encoder made
+the stored headers and property values; both are copied, not parsed. Within a list the order is that of the rows. An
+expired message is published too, with expiration "0", so that the worker records it as REVOKED. The body is always
+base64, kombu's default: consumers read the message's own property.
+
+Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7 ``transport/virtual/base.py``,
+``Producer.publish`` in ``messaging.py``.
 """
 
 from __future__ import annotations

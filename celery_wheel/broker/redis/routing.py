@@ -1,27 +1,19 @@
-r"""The queues that are bound to an exchange: kombu's binding sets, read at most once a second.
-
-::
-
-    exchange "news"  ──SMEMBERS──►  { "a.*" SEP "^a\.[^\.]+$" SEP "mail",  … }       kept for 1 s
-                                        │            │                │
-      direct: equal to the routing key ─┘            │                └─ queue
-      topic:  kombu's own pattern, matched from the start
-
-Promise: the answer "no queue is bound" never comes from memory, only from reading the set anew; a removed binding is
-noticed within the second. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``. Unlike kombu, which
-raises, this module skips a member that has not three parts; it also skips an empty queue name.
-
-Routing: the Redis lists and topics for a row's exchange and routing key, by kombu's rules.
+"""Routing: the Redis lists and topics for a row's exchange and routing key, by kombu's rules.
 
 ::
 
     exchange ""                  the queue named by the routing key                        ──► 1 list
-    direct, topic                the queues bound, from the binding set (``bindings``)     ──► n lists
+    direct                       queues bound with an equal routing key                    ──► n lists
+    topic                        queues bound with a pattern that matches from the start   ──► n lists
     fanout                       PUBLISH to every subscriber                               ──► 1 topic
     any other type, no queue bound, a name of the wheel's or kombu's own keys              ──► refused, with the reason
 
-A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one, as in kombu;
-a topic exchange never does.
+    exchange "news"  ──SMEMBERS──►  { routing key SEP pattern SEP queue, … }   kept for ``KEPT_S``
+
+A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one; a topic exchange
+never does. The answer "no queue is bound" never comes from memory, only from reading the set anew; a removed binding is
+noticed within the second. Unlike kombu, which raises, this module skips a member that has not three parts, and an empty
+queue name. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
 """
 
 from __future__ import annotations
@@ -52,9 +44,8 @@ class BindingTable:
         """Return the queues that get a message, each once, in a stable order."""
         found = self.found.get((kind, routing_key))
         if found is None:
-            matches = _MATCHES[kind]
-            bound = {queue for key, pattern, queue in self.bindings if queue and matches(key, pattern, routing_key)}
-            found = self.found[kind, routing_key] = tuple(sorted(bound))
+            bound = {queue for key, pattern, queue in self.bindings if _matches(kind, key, pattern, routing_key)}
+            found = self.found[kind, routing_key] = tuple(sorted(bound - {""}))
         return found
 
 
@@ -64,7 +55,6 @@ class Bindings:
     Args:
         read: returns, for each of some exchange names, the members of its set or an error.
         sep: separates the parts of a member.
-        monotonic: seconds, for the age of tables.
     """
 
     def __init__(
@@ -103,11 +93,9 @@ class Bindings:
         return table
 
 
-def _direct(key: str, pattern: str, routing_key: str) -> bool:
-    return key == routing_key
-
-
-def _topic(key: str, pattern: str, routing_key: str) -> bool:
+def _matches(kind: str, key: str, pattern: str, routing_key: str) -> bool:
+    if kind == "direct":
+        return key == routing_key
     compiled = _compiled(pattern)
     return compiled is not None and compiled.match(routing_key) is not None
 
@@ -118,9 +106,6 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error:
         return None
-
-
-_MATCHES = {"direct": _direct, "topic": _topic}
 
 
 @dataclass(slots=True)
