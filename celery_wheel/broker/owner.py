@@ -1,4 +1,4 @@
-"""Whose broker it is: the store whose holder was last in a shard, and the brokers to which a store dispatches.
+"""The store whose holder was last in a shard of a broker, and the brokers to which a store dispatches.
 
 ::
 
