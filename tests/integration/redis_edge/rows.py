@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any
+
+import redis
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published
@@ -22,10 +23,10 @@ __all__ = [
     "STORE",
     "adopted",
     "at",
-    "body_of",
     "make_row",
     "number_of",
     "publish_rows",
+    "pushed",
     "row_of",
 ]
 
@@ -50,8 +51,9 @@ def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
     return broker
 
 
-def body_of(raw: bytes) -> bytes:
-    return b64decode(json.loads(raw)["body"])
+def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
+    """Return the numbers of a queue's rows in the order in which a worker gets them."""
+    return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
 def without_tag(raw: bytes) -> bytes:

@@ -9,7 +9,7 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
+from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows, pushed
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
@@ -19,10 +19,6 @@ SEP = "\x06\x16"
 def publish(broker: RedisBroker, *rows: Row, from_: int = 0) -> Published:
     start = at(from_) if from_ else ORIGIN
     return publish_rows(broker, start, at(max(row.id for row in rows)), rows)
-
-
-def pushed(client: redis.Redis, key: str = "mail") -> list[int]:
-    return [number_of(raw) for raw in reversed(client.lrange(key, 0, -1))]
 
 
 def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> None:
@@ -53,15 +49,6 @@ def test_priorities_go_to_kombus_lists(broker: RedisBroker, client: redis.Redis)
     assert pushed(client, f"mail{SEP}3") == [4, 5, 6]
     assert pushed(client, f"mail{SEP}6") == [7, 8, 9]
     assert pushed(client, f"mail{SEP}9") == [10, 11]
-
-
-def test_priority_steps_and_separator_of_the_transport_options(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
-    broker = adopted(connect(server, transport_options={"priority_steps": [0, 5], "sep": ":"}))
-    publish(broker, make_row(1, priority=4), make_row(2, priority=5), make_row(3, priority=9))
-    assert pushed(client, "mail") == [1]
-    assert pushed(client, "mail:5") == [2, 3]
 
 
 def test_all_keys_have_the_global_prefix(
@@ -184,23 +171,6 @@ def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: r
     bind(client, "news", ("k", "^k$", "new"))
     assert not publish(broker, make_row(2, **row), from_=1).failed
     assert pushed(client, "new") == [2]
-
-
-def test_bindings_are_read_once_a_second(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
-    seconds = [100.0]
-    broker = adopted(connect(server, monotonic=lambda: seconds[0]))
-    bind(client, "news", ("k", "", "old"))
-    row = {"exchange": "news", "routing_key": "k"}
-    publish(broker, make_row(1, **row))
-    bind(client, "news", ("k", "", "new"))
-    seconds[0] = 100.9
-    publish(broker, make_row(2, **row), from_=1)
-    seconds[0] = 101.0
-    publish(broker, make_row(3, **row), from_=2)
-    assert pushed(client, "old") == [1, 2, 3]
-    assert pushed(client, "new") == [3]
 
 
 def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(

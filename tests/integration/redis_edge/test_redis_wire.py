@@ -154,14 +154,6 @@ def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
         assert without_tag(listener.get_message(timeout=patience(5))["data"]) == without_tag(native)
 
 
-def test_every_copy_has_another_delivery_tag(broker: RedisBroker, client: redis.Redis) -> None:
-    for turn in range(2):
-        rows = [make_row(n) for n in range(1 + 600 * turn, 601 + 600 * turn)]
-        publish_rows(broker, at(600 * turn) if turn else ORIGIN, at(600 + 600 * turn), rows)
-    tags = {json.loads(raw)["properties"]["delivery_tag"] for raw in client.lrange("mail", 0, -1)}
-    assert len(tags) == 1_200
-
-
 def test_the_body_is_never_parsed(
     server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
 ) -> None:
