@@ -23,6 +23,7 @@ type identifies a proxy around a function.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
 from types import FunctionType, MethodType
@@ -71,7 +72,7 @@ def is_plain_app(app: Any) -> bool:
         and type(router) is Router
         and _is_celerys(router, _ROUTER)
         and all(type(routes) is MapRoute and _is_celerys(routes, ("__call__",)) for routes in router.routes)
-        and not any(_has_jitter(route) for routes in router.routes for route in _routes(routes))
+        and not any(map(_has_jitter, router.routes))
     )
 
 
@@ -103,17 +104,13 @@ def _is_defined_by_celery(part: Any) -> bool:
     return type(part) is FunctionType and part.__globals__.get("__name__") in MODULES
 
 
-def _routes(router: MapRoute) -> Iterator[Any]:
-    yield from router.map.values()
-    yield from router.patterns.values()
-
-
-def _has_jitter(route: Any) -> bool:
-    try:
-        wheel = dict(route).get("wheel")
-    except (TypeError, ValueError):  # the name of a queue
-        return False
-    return isinstance(wheel, Mapping) and bool(wheel.get("jitter"))
+def _has_jitter(routes: MapRoute) -> bool:
+    for route in (*routes.map.values(), *routes.patterns.values()):
+        with suppress(TypeError, ValueError):  # the name of a queue
+            wheel = dict(route).get("wheel")
+            if isinstance(wheel, Mapping) and wheel.get("jitter"):
+                return True
+    return False
 
 
 #: Cached kinds, of about 3 kB each; beyond this number the least recently used kind is dropped.
@@ -194,16 +191,12 @@ class Renderer:
 
         An OSError about a file is none: a router, a serializer or a task class of the project has raised it.
         """
-        if isinstance(error, (OperationalError, *getattr(self._app.backend, "connection_errors", ()))):
-            return not _is_about_a_file(error)
-        return isinstance(error, OSError) and not _is_about_a_file(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            return False
+        return isinstance(error, (OSError, OperationalError, *getattr(self._app.backend, "connection_errors", ())))
 
     def close(self) -> None:
         self.sampler.close()
-
-
-def _is_about_a_file(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.filename is not None
 
 
 def _is_text(text: str | None) -> bool:

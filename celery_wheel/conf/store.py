@@ -45,7 +45,8 @@ def default_file(app: Any, django: Any) -> Path:
 
     Raises SettingError where no folder is known.
     """
-    folder = django_folder(django) or project_folder(app)
+    base = Path(getattr(django, "BASE_DIR", None) or "")
+    folder = base if base.is_absolute() else project_folder(app)
     paths = [path for path in (folder and folder / FILE, _state_file(app, folder)) if path]
     if not paths:
         raise SettingError(
@@ -70,11 +71,6 @@ def make_state_folder(url: str) -> None:
             "wheel_store must be set where this user may write neither to the project's folder nor to the one for "
             f"states, got no value ({error}); set it to a database URL like {EXAMPLES}"
         ) from error
-
-
-def django_folder(settings: Any) -> Path | None:
-    folder = Path(getattr(settings, "BASE_DIR", None) or "")
-    return folder if folder.is_absolute() else None
 
 
 def project_folder(app: Any) -> Path | None:

@@ -25,6 +25,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
@@ -340,19 +341,18 @@ class RedisBroker:
 
     def info(self) -> dict[str, str | None]:
         """Return the settings that decide whether the server keeps its data; None for a setting that it hides."""
-        return {
-            "maxmemory_policy": self._server_setting(self._client.info, "memory", "maxmemory_policy"),
-            "aof_enabled": self._server_setting(self._client.info, "persistence", "aof_enabled"),
-            "appendfsync": self._server_setting(self._client.config_get, "appendfsync", "appendfsync"),
+        sources: dict[str, tuple[Callable[[str], Any], str]] = {
+            "maxmemory_policy": (self._client.info, "memory"),
+            "aof_enabled": (self._client.info, "persistence"),
+            "appendfsync": (self._client.config_get, "appendfsync"),
         }
-
-    def _server_setting(self, read: Callable[[str], Any], section: str, field: str) -> str | None:
-        with redis_errors(self._server, f"reading its {section}"):
-            try:
-                found = read(section).get(field)
-            except ResponseError:  # hosted servers mostly allow neither INFO nor CONFIG
-                return None
-        return None if found is None else str(found)
+        found: dict[str, str | None] = dict.fromkeys(sources)
+        for name, (read, section) in sources.items():
+            # Hosted servers mostly allow neither INFO nor CONFIG.
+            with redis_errors(self._server, f"reading its {section}"), suppress(ResponseError):
+                value = read(section).get(name)
+                found[name] = None if value is None else str(value)
+        return found
 
     def close(self) -> None:
         self._closed = True
