@@ -38,6 +38,12 @@ CLAIM_BROKER = "celery -A proj wheel claim-broker"
 CLAIM_STORE = "celery -A proj wheel claim-store"
 
 
+#: kombu carries no types.
+_connection: Any = Connection
+
+_LOCAL = ("localhost", "::1", "[::1]")
+
+
 class Owner(NamedTuple):
     """The store to which a shard belongs in the broker."""
 
@@ -80,12 +86,6 @@ def other_copy(server: str, shard: int, place: str, store: StoreIdentity) -> Sto
         "nothing, and nothing was changed; remove the copy that is not to be used; if the store was moved here on "
         f"purpose, stop the schedulers of the other and run: {CLAIM_STORE}"
     )
-
-
-#: kombu carries no types.
-_connection: Any = Connection
-
-_LOCAL = ("localhost", "::1", "[::1]")
 
 
 def broker_places(app: Any) -> set[str]:

@@ -27,6 +27,13 @@ from celery_wheel.broker import wheel_queue_name
 DEFAULT_EXCHANGE = Exchange("")  # type: ignore[no-untyped-call]
 
 
+#: kombu's serialising, compressing and defaults, without a channel.
+preparer: Any = cast(Any, Producer)(None)
+
+#: Arguments of kombu's ``publish`` that are no properties of the message.
+_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
+
+
 @cache
 def wheel_queue(namespace: str, shard: int) -> Queue:
     """Return the queue for the delayed messages of a shard; only schedulers consume it.
@@ -53,13 +60,6 @@ class Undeclared(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         declared = getattr(self._connection, "declared_entities", ())
         return (one for one in super().__iter__() if not one.can_cache_declaration or hash(one) not in declared)
-
-
-#: kombu's serialising, compressing and defaults, without a channel.
-preparer: Any = cast(Any, Producer)(None)
-
-#: Arguments of kombu's ``publish`` that are no properties of the message.
-_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
 def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:

@@ -49,6 +49,33 @@ from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.values.ids import dispatch_ids
 
+logger = logging.getLogger(__name__)
+
+PREFETCH = 200
+CONNECT_S = 5
+#: A channel with one of these attributes is of a transport whose server delivers unacknowledged messages again.
+TIME_OUTS = ("visibility_timeout", "peek_lock_seconds", "ack_deadline_seconds")
+#: A poll of an empty queue takes at least this long.
+POLL_S = 0.01
+#: Longest time for which a server may delay its answer, where the option ``wait_time_seconds`` allows it (SQS: 10 by
+#: default, in whole seconds, and each poll costs money). Meanwhile the inbox is not read and no thread can leave the
+#: shard.
+SERVER_WAIT_S = 1
+#: Where messages arrive one by one, gathering ends after this time: the first of them may be due at once.
+GATHER_S = 0.25
+
+#: A message that was refused this often is rejected: after about a second, and each time on a new connection, because
+#: some transports cache the properties of a queue.
+TRIES = 5
+
+#: Destinations that a publisher remembers. Beyond them, the oldest count of tries begins anew, and destinations are
+#: declared again.
+MOST_PLACES = 1_000
+
+_loads: Any = json.loads
+_dumps: Any = json.dumps
+_compress: Any = compress
+
 
 def connection_errors(connection: Any) -> tuple[type[BaseException], ...]:
     """Return the errors that this transport raises when it cannot reach its server."""
@@ -67,22 +94,6 @@ def is_transient(error: BaseException) -> bool:
 
 def format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-logger = logging.getLogger(__name__)
-
-PREFETCH = 200
-CONNECT_S = 5
-#: A channel with one of these attributes is of a transport whose server delivers unacknowledged messages again.
-TIME_OUTS = ("visibility_timeout", "peek_lock_seconds", "ack_deadline_seconds")
-#: A poll of an empty queue takes at least this long.
-POLL_S = 0.01
-#: Longest time for which a server may delay its answer, where the option ``wait_time_seconds`` allows it (SQS: 10 by
-#: default, in whole seconds, and each poll costs money). Meanwhile the inbox is not read and no thread can leave the
-#: shard.
-SERVER_WAIT_S = 1
-#: Where messages arrive one by one, gathering ends after this time: the first of them may be due at once.
-GATHER_S = 0.25
 
 
 def ensure_connection(connection: Any) -> None:
@@ -188,17 +199,6 @@ class KombuIngress(Deliveries):
                     f"{connection.as_uri()} does not answer while {doing} the wheel queue {self._queue.name} "
                     f"({format_error(error)}); the wheel loses nothing and tries again"
                 ) from error
-
-
-#: A message that was refused this often is rejected: after about a second, and each time on a new connection, because
-#: some transports cache the properties of a queue.
-TRIES = 5
-
-#: Destinations that a publisher remembers. Beyond them, the oldest count of tries begins anew, and destinations are
-#: declared again.
-MOST_PLACES = 1_000
-
-_loads: Any = json.loads
 
 
 class KombuPublisher:
@@ -344,10 +344,6 @@ class KombuPublisher:
         text = f"{self._connection.as_uri()} does not accept messages ({format_error(error)}); it is tried again"
         self.forget()
         return text
-
-
-_dumps: Any = json.dumps
-_compress: Any = compress
 
 
 class KombuBroker(DeliveryBroker):

@@ -57,6 +57,14 @@ from celery_wheel.values.ids import uuid7
 _NUMBERS = frozenset((int, float, bool))
 
 
+#: The encoder that ``kombu.utils.json.dumps`` makes anew for each call.
+_encoder = kombu_json.JSONEncoder()
+_json = _encoder.encode
+#: The C encoder that ``encode`` makes anew for each call; without the check for cycles, which raise RecursionError.
+_make: Any = getattr(json.encoder, "c_make_encoder", None)  # None in a Python without C
+_chunks = _make and _make(None, _encoder.default, quoted, None, ": ", ", ", False, False, True)
+
+
 def argsrepr(value: Any, max_length: int, max_levels: int) -> str:
     """Return the text of a call's args or kwargs for the header ``argsrepr`` or ``kwargsrepr``."""
     text = _short(value) if max_levels > 0 else None
@@ -191,14 +199,6 @@ class Sampler:
         if self._real is not None:
             self._real.release()
             self._real = None
-
-
-#: The encoder that ``kombu.utils.json.dumps`` makes anew for each call.
-_encoder = kombu_json.JSONEncoder()
-_json = _encoder.encode
-#: The C encoder that ``encode`` makes anew for each call; without the check for cycles, which raise RecursionError.
-_make: Any = getattr(json.encoder, "c_make_encoder", None)  # None in a Python without C
-_chunks = _make and _make(None, _encoder.default, quoted, None, ": ", ", ", False, False, True)
 
 
 class MessageTemplate(PackTemplate):

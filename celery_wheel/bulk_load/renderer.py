@@ -59,6 +59,14 @@ _ROUTER = ("route", "expand_destination", "lookup_route", "query_router")
 _TASK = ("apply_async", "shadow_name", "_get_exec_options")
 
 
+#: Cached kinds, of about 3 kB each; beyond this number the least recently used kind is dropped.
+MAX_KINDS = 10_000
+
+_EXPIRES = (int, float, datetime)
+
+_before, _after, _sent = signals.before_task_publish, signals.after_task_publish, signals.task_sent
+
+
 def is_plain_app(app: Any) -> bool:
     """Whether messages of the app's tasks depend on their rows only as in Celery's protocol 2."""
     amqp, conf = app.amqp, app.conf
@@ -111,14 +119,6 @@ def _has_jitter(routes: MapRoute) -> bool:
             if isinstance(wheel, Mapping) and wheel.get("jitter"):
                 return True
     return False
-
-
-#: Cached kinds, of about 3 kB each; beyond this number the least recently used kind is dropped.
-MAX_KINDS = 10_000
-
-_EXPIRES = (int, float, datetime)
-
-_before, _after, _sent = signals.before_task_publish, signals.after_task_publish, signals.task_sent
 
 
 class RenderedMessage(NamedTuple):

@@ -50,6 +50,13 @@ OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
 PLAIN_STORE = f"sqlite:///…/{stores.FILE}"
 
 
+#: Apps whose settings were read as a whole, and are valid.
+_checked = WeakSet[Any]()
+
+#: How Celery's two texts begin.
+MIXED = "Cannot mix new "
+
+
 def _django_settings() -> Any:
     """Return the settings of this process's Django project; None without one.
 
@@ -80,10 +87,6 @@ def default_base_scheduler(app: Any = None) -> str:
 def default_store(app: Any) -> str:
     """Return the SQLite file of the project, whatever the working folder; see ``celery_wheel.conf.store``."""
     return f"sqlite:///{stores.default_file(app, _django_settings())}"
-
-
-#: Apps whose settings were read as a whole, and are valid.
-_checked = WeakSet[Any]()
 
 
 class Conf:
@@ -308,10 +311,6 @@ def settings() -> Iterator[tuple[str, Any, str]]:
     for setting in _all():
         default = plain[setting.default] if callable(setting.default) else setting.default
         yield setting.name, default, setting.__doc__ or ""
-
-
-#: How Celery's two texts begin.
-MIXED = "Cannot mix new "
 
 
 @contextmanager

@@ -9,6 +9,12 @@ from typing import Any, Generic, TypeVar
 __version__ = "0.1.0"
 
 
+T = TypeVar("T")
+
+#: Items that the repr of a page shows.
+SHOWN = 3
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Return the object of a JSON text; empty where the text has none."""
     try:
@@ -16,12 +22,6 @@ def json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-T = TypeVar("T")
-
-#: Items that the repr of a page shows.
-SHOWN = 3
 
 
 class ItemPage(Generic[T]):

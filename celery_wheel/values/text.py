@@ -31,6 +31,15 @@ END_OF_TIME_MS = 253_370_764_800_000
 _WHOLE = re.compile(r"0*([0-9]{1,18})").fullmatch
 
 
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
+
+#: The group of the entry points by which packages add schemes.
+SCHEMES = "celery_wheel.stores"
+
+_FILE = re.compile(r"/(?!:memory:|file:)[^?]+").fullmatch
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that a person wrote in the digits 0 to 9, below 10**18; None for any other text."""
     found = _WHOLE(text)
@@ -67,15 +76,6 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
         raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
-
-
-EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
-
-#: The group of the entry points by which packages add schemes.
-SCHEMES = "celery_wheel.stores"
-
-_FILE = re.compile(r"/(?!:memory:|file:)[^?]+").fullmatch
-_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch
 
 
 def is_store_url(url: str) -> bool:

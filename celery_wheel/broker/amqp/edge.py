@@ -55,6 +55,10 @@ _FOREIGN_ARGUMENTS = (
 )
 
 
+#: The store of an edge that only publishes and reads.
+_UNKNOWN = StoreIdentity()
+
+
 class AmqpIngress(Deliveries):
     """One shard's deliveries on a connection of their own."""
 
@@ -134,10 +138,6 @@ class AmqpIngress(Deliveries):
         channel.auto_decode = False  # bodies are bytes, whatever their content encoding says
         channel.basic_qos(0, PREFETCH, False)
         channel.basic_consume(self._queue.name, callback=self._unacknowledged.append, no_ack=False)
-
-
-#: The store of an edge that only publishes and reads.
-_UNKNOWN = StoreIdentity()
 
 
 class AmqpBroker(DeliveryBroker):

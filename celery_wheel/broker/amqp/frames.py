@@ -36,6 +36,23 @@ _read_int32, _read_int64 = (Struct(f">{code}").unpack_from for code in "iq")
 _LONG_MAX = 2**31 - 1
 
 
+Frame = tuple[int, int, bytes]
+
+#: Bytes that one read asks the socket for.
+READ_BYTES = 2**16
+#: Bytes of a frame beside its payload.
+OVERHEAD = 8
+#: Bytes of a header frame before the properties: class, weight and the body's size.
+BEFORE_PROPERTIES = 12
+
+_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
+_END_BYTE = bytes([_END])
+
+_start = struct.Struct(">BHI")
+_header = struct.Struct(">BHIHHQ")
+_CONTENT = {struct.pack(">HH", *method): method for method in (spec.Basic.Deliver, spec.Basic.Return, spec.Basic.GetOk)}
+
+
 @lru_cache(1_024)
 def _name(name: str) -> bytes:
     """Return a header's name as bytes. Raises struct.error for more than 255."""
@@ -159,23 +176,6 @@ def _decode(data: bytes) -> Properties:
     if at != len(data):
         raise _UnusualError
     return found
-
-
-Frame = tuple[int, int, bytes]
-
-#: Bytes that one read asks the socket for.
-READ_BYTES = 2**16
-#: Bytes of a frame beside its payload.
-OVERHEAD = 8
-#: Bytes of a header frame before the properties: class, weight and the body's size.
-BEFORE_PROPERTIES = 12
-
-_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
-_END_BYTE = bytes([_END])
-
-_start = struct.Struct(">BHI")
-_header = struct.Struct(">BHIHHQ")
-_CONTENT = {struct.pack(">HH", *method): method for method in (spec.Basic.Deliver, spec.Basic.Return, spec.Basic.GetOk)}
 
 
 def publish_method(exchange: str, routing_key: str) -> bytes:

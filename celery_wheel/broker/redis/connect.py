@@ -77,6 +77,25 @@ _TYPES = {
 _CODE = re.compile(rf"\b({'|'.join(_REPLIES)})\b")
 
 
+# Types where the libraries have none.
+_connection: Any = Connection
+_provider_class: Any = symbol_by_name
+_sentinel: Any = Sentinel
+
+DEFAULT_PORT = 6379
+SENTINEL_PORT = 26379
+
+#: Seconds; a longer wait gains nothing over another try.
+SOCKET_TIMEOUT_S = 5.0
+
+#: kombu's default: a connection that was idle for this many seconds is checked before it is used.
+HEALTH_CHECK_INTERVAL_S = 25
+
+# Without max_connections: each of the few calling threads has a connection, and a limit would fail one of them.
+_PASSED_ON = ("socket_keepalive", "socket_keepalive_options", "client_name")
+_TCP_ONLY = ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options")
+
+
 @contextmanager
 def redis_errors(server: str, doing: str) -> Iterator[None]:
     """Raise errors of the client and the server as BrokerError; ``doing`` names the operation in its text."""
@@ -153,25 +172,6 @@ CHANGE = Script("change")
 VERIFY = Script("verify")
 PUBLISH = Script("publish")
 TRIM = Script("trim")
-
-
-# Types where the libraries have none.
-_connection: Any = Connection
-_provider_class: Any = symbol_by_name
-_sentinel: Any = Sentinel
-
-DEFAULT_PORT = 6379
-SENTINEL_PORT = 26379
-
-#: Seconds; a longer wait gains nothing over another try.
-SOCKET_TIMEOUT_S = 5.0
-
-#: kombu's default: a connection that was idle for this many seconds is checked before it is used.
-HEALTH_CHECK_INTERVAL_S = 25
-
-# Without max_connections: each of the few calling threads has a connection, and a limit would fail one of them.
-_PASSED_ON = ("socket_keepalive", "socket_keepalive_options", "client_name")
-_TCP_ONLY = ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,22 @@ TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 SLICE = 512
 
 
+logger = logging.getLogger(__name__)
+
+#: A copy of the store that is refused tries again every two seconds.
+REFUSED_MS = 60_000
+
+_RESULTS = {
+    "published": PublishResult.PUBLISHED,
+    "already": PublishResult.ALREADY,
+    "rolled back": PublishResult.ROLLED_BACK,
+    # No holder leaves an offset inside a chunk. The remedy is that of a rollback, whatever the cause: adopt, compare.
+    "inside": PublishResult.ROLLED_BACK,
+    "fenced": PublishResult.FENCED,
+    "missing": PublishResult.MISSING,
+}
+
+
 class Proof(NamedTuple):
     """The token of a peek, which ``trim.lua`` compares. Two copies of one message count as equal."""
 
@@ -103,22 +119,6 @@ def proof_of(found: Sequence[bytes]) -> Proof:
         tail = max(map(len, found))
         marks = [b"%d:%b" % (len(raw), raw) for raw in found]
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
-
-
-logger = logging.getLogger(__name__)
-
-#: A copy of the store that is refused tries again every two seconds.
-REFUSED_MS = 60_000
-
-_RESULTS = {
-    "published": PublishResult.PUBLISHED,
-    "already": PublishResult.ALREADY,
-    "rolled back": PublishResult.ROLLED_BACK,
-    # No holder leaves an offset inside a chunk. The remedy is that of a rollback, whatever the cause: adopt, compare.
-    "inside": PublishResult.ROLLED_BACK,
-    "fenced": PublishResult.FENCED,
-    "missing": PublishResult.MISSING,
-}
 
 
 class Copy(NamedTuple):

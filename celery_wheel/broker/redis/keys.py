@@ -48,6 +48,12 @@ UNACKED = ("unacked", "unacked_index", "unacked_mutex")
 BINDINGS = "_kombu.binding."
 
 
+#: Digits of 2**63 - 1.
+WIDTH = 19
+
+_LANE = "lane:"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     prefix: str = ""
@@ -97,12 +103,6 @@ class Layout:
 
     def _step_key(self, queue: str, step: int) -> str:
         return f"{self.prefix}{queue}{self.sep}{step}" if step else f"{self.prefix}{queue}"
-
-
-#: Digits of 2**63 - 1.
-WIDTH = 19
-
-_LANE = "lane:"
 
 
 def offset_key(prefix: str, namespace: str, shard: int) -> str:
