@@ -101,14 +101,7 @@ class RedisPeer(Peer):
         client.flushall()
 
     def make(self, **options: Any) -> RedisBroker:
-        return RedisBroker(
-            self.url,
-            **{
-                "store": AT_A,
-                "reader": QueuedMessageReader(),
-                **options,
-            },
-        )
+        return RedisBroker(self.url, **{"store": AT_A, "reader": QueuedMessageReader(), **options})
 
     def produce(self, number: int) -> None:
         self.produce_bytes(raw(number))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -16,11 +16,15 @@ from tests.contract.edges.peers import STORE
 from tests.kit.chunks import EPOCH, NOW_MS, SHARD, at, chunk_of, make_row
 from tests.kit.chunks import number_in as number_of
 
+#: Makes a broker of a server or its URL; see the fixture ``connect``.
+Connect = Callable[..., RedisBroker]
+
 __all__ = [
     "EPOCH",
     "NOW_MS",
     "SHARD",
     "STORE",
+    "Connect",
     "adopted",
     "at",
     "make_row",

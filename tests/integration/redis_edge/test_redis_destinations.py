@@ -1,7 +1,6 @@
 """The destinations of messages: priorities, prefixes, exchanges, expiring queues; and rows that no queue accepts."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -9,7 +8,17 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows, pushed
+from tests.integration.redis_edge.rows import (
+    EPOCH,
+    SHARD,
+    Connect,
+    adopted,
+    at,
+    make_row,
+    number_of,
+    publish_rows,
+    pushed,
+)
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
@@ -51,9 +60,7 @@ def test_priorities_go_to_kombus_lists(broker: RedisBroker, client: redis.Redis)
     assert pushed(client, f"mail{SEP}9") == [10, 11]
 
 
-def test_all_keys_have_the_global_prefix(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
+def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
     broker = adopted(connect(server, transport_options={"global_keyprefix": "app:"}))
     client.sadd("app:_kombu.binding.news", SEP.join(("k", "", "bound")))
     client.lpush("app:wheel.3", b"arrived")
@@ -73,7 +80,7 @@ def test_all_keys_have_the_global_prefix(
     }
 
 
-def test_a_database_other_than_0(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_database_other_than_0(server: RedisServer, connect: Connect) -> None:
     publish(adopted(connect(server.url.replace("/0", "/5"))), make_row(1))
     assert pushed(server.client(5)) == [1]
 
@@ -174,7 +181,7 @@ def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: r
 
 
 def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+    server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     broker = adopted(connect(server, transport_options={"deadletter_queue": "dead"}))
     bind(client, "topics", ("k", "^k$", "dead"))
@@ -201,7 +208,7 @@ def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
 def test_a_fanout_exchange_is_published_on_kombus_topic(
     server: RedisServer,
     client: redis.Redis,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     options: dict[str, object],
     routing_key: str,
     topic: str,

@@ -18,7 +18,7 @@ from celery_wheel.broker.redis.connect import refuses_command
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, publish_rows, pushed
+from tests.integration.redis_edge.rows import EPOCH, SHARD, Connect, adopted, at, make_row, publish_rows, pushed
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers import free_port
 from tests.kit.servers.redis import RedisServer
@@ -38,7 +38,7 @@ def answers(broker: RedisBroker) -> bool:
     return True
 
 
-def test_a_port_without_a_server_is_an_error(connect: Callable[..., RedisBroker]) -> None:
+def test_a_port_without_a_server_is_an_error(connect: Connect) -> None:
     broker = connect(f"redis://:secret@127.0.0.1:{free_port()}/0")
     calls: list[Callable[[], object]] = [
         lambda: broker.adopt(SHARD, EPOCH),
@@ -56,7 +56,7 @@ def test_a_port_without_a_server_is_an_error(connect: Callable[..., RedisBroker]
 
 
 def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_twice(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
@@ -76,7 +76,7 @@ def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_
 
 
 def test_a_server_that_hangs_during_the_connect_is_an_error_within_the_timeout(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     own_server.pause()
     broker = connect(own_server, transport_options={"socket_timeout": 0.3})
@@ -84,7 +84,7 @@ def test_a_server_that_hangs_during_the_connect_is_an_error_within_the_timeout(
         broker.adopt(SHARD, EPOCH)
 
 
-def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Callable[..., RedisBroker]) -> None:
+def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Connect) -> None:
     with socket.socket() as silent:  # accepts connections, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -93,7 +93,7 @@ def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Ca
             broker.now_ms()
 
 
-def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     own_server.client().save()
@@ -105,9 +105,7 @@ def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, conne
     assert pushed(own_server.client()) == [1, 2, 3, 4]
 
 
-def test_verify_notices_a_restart_that_lost_a_chunk(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_verify_notices_a_restart_that_lost_a_chunk(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish_rows(broker, ORIGIN, at(1), [make_row(1)], number=1)
     own_server.client().save()
@@ -118,9 +116,7 @@ def test_verify_notices_a_restart_that_lost_a_chunk(
     broker.verify(SHARD, EPOCH, 1)
 
 
-def test_a_restart_that_lost_everything_is_no_rollback(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_restart_that_lost_everything_is_no_rollback(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     own_server.restart()
@@ -128,9 +124,7 @@ def test_a_restart_that_lost_everything_is_no_rollback(
     assert broker.adopt(SHARD, EPOCH + 1) == {}
 
 
-def test_a_restart_that_lost_nothing_goes_unnoticed(
-    binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_restart_that_lost_nothing_goes_unnoticed(binary: Path, tmp_path: Path, connect: Connect) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
         broker = adopted(connect(server))
         publish(broker, 1, 2)
@@ -161,9 +155,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced(broker: Redi
     assert publish(broker, 2, 2).result is PublishResult.PUBLISHED
 
 
-def test_a_full_server_accepts_nothing_and_the_offset_stays(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_full_server_accepts_nothing_and_the_offset_stays(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     publish(broker, 1, 2)
@@ -181,7 +173,7 @@ def test_a_full_server_accepts_nothing_and_the_offset_stays(
     assert publish(broker, 3, 1_000) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     with client.pubsub() as listener:
@@ -194,9 +186,7 @@ def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connec
         assert listener.get_message(timeout=0.1) is None
 
 
-def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     # There is enough memory to read the request, and too little for the pushed messages.
@@ -208,9 +198,7 @@ def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
     assert client.info("memory")["used_memory_peak"] > limit
 
 
-def test_a_replica_accepts_nothing_and_no_row_is_refused(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_replica_accepts_nothing_and_no_row_is_refused(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     client.replicaof("127.0.0.1", free_port())
@@ -220,9 +208,7 @@ def test_a_replica_accepts_nothing_and_no_row_is_refused(
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_server_with_too_few_replicas_accepts_nothing(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_server_with_too_few_replicas_accepts_nothing(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     client.config_set("min-replicas-to-write", 1)
@@ -232,9 +218,7 @@ def test_a_server_with_too_few_replicas_accepts_nothing(
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_user_without_rights_gets_an_error_that_says_so(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_user_without_rights_gets_an_error_that_says_so(own_server: RedisServer, connect: Connect) -> None:
     adopted(connect(own_server))
     own_server.client().acl_setuser("shop", enabled=True, passwords=["+secret"], keys=["wheel*"], categories=["+@all"])
     broker = connect(own_server.url.replace("//", "//shop:secret@"))
@@ -248,9 +232,7 @@ def test_a_user_without_rights_gets_an_error_that_says_so(
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
-def test_a_user_who_may_not_wait_for_a_message_polls(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_user_who_may_not_wait_for_a_message_polls(own_server: RedisServer, connect: Connect) -> None:
     own_server.client().acl_setuser("shop", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-blmove"])
     broker = adopted(connect(own_server.url.replace("//", "//shop:any@")))
     assert broker.can_wait, "it was not refused yet"
@@ -262,7 +244,7 @@ def test_a_user_who_may_not_wait_for_a_message_polls(
 
 
 def test_a_primary_that_becomes_a_replica_ends_the_wait_for_a_message_as_a_failure(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     broker, client = adopted(connect(own_server)), own_server.client()
     with ThreadPoolExecutor(1) as pool:
@@ -292,9 +274,7 @@ def test_a_command_is_refused_for_good_by_an_answer_that_names_no_state_of_the_s
     assert refuses_command(reply) is refused
 
 
-def test_a_wrong_password_is_an_error_that_says_so(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_wrong_password_is_an_error_that_says_so(own_server: RedisServer, connect: Connect) -> None:
     own_server.client().config_set("requirepass", "right")
     with pytest.raises(BrokerError, match="password") as caught:
         connect(own_server.url.replace("//", "//:wr0ng@")).now_ms()
@@ -335,7 +315,7 @@ def publish_all(
 
 
 def test_each_message_is_published_once_while_the_server_is_killed_again_and_again(
-    binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
+    binary: Path, tmp_path: Path, connect: Connect
 ) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
         broker = adopted(connect(server, transport_options={"socket_timeout": patience(1)}))

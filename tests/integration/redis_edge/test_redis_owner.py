@@ -26,7 +26,7 @@ from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.ports.maintenance import EPOCH_LEAP
 from tests.contract.edges.peers import OTHER_STORE
-from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, adopted, at, make_row, publish_rows
+from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, Connect, adopted, at, make_row, publish_rows
 from tests.kit.chunks import raw
 from tests.kit.servers.redis import RedisServer
 
@@ -94,7 +94,7 @@ def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
     assert client.pttl(OFFSETS) == -1
 
 
-def test_configured_names_of_those_keys_are_respected(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_configured_names_of_those_keys_are_respected(server: RedisServer, connect: Connect) -> None:
     broker = connect(server, transport_options={"unacked_key": "held"})
     broker.adopt(SHARD, EPOCH)
     broker.set_offset(SHARD, EPOCH, 0, ORIGIN)
@@ -104,7 +104,7 @@ def test_configured_names_of_those_keys_are_respected(server: RedisServer, conne
 
 @pytest.mark.parametrize("kind", ["string", "hash"])
 def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker], kind: str
+    server: RedisServer, client: redis.Redis, connect: Connect, kind: str
 ) -> None:
     client.set(OFFSETS, "somebody's") if kind == "string" else client.hset(OFFSETS, "a", "somebody's")
     before = client.dump(OFFSETS)
@@ -119,7 +119,7 @@ def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
 
 
 @pytest.fixture
-def other(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
+def other(server: RedisServer, connect: Connect) -> RedisBroker:
     return connect(server, store=StoreIdentity(OTHER_STORE, "2", "/srv/b", "/srv/b on there"))
 
 
@@ -175,7 +175,7 @@ def test_a_claim_of_a_shard_without_an_owner_allows_the_first_adoption(other: Re
 class Copies:
     """Schedulers on copies of a store; a place is ``a`` or ``b``, and an instance any text."""
 
-    def __init__(self, server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+    def __init__(self, server: RedisServer, connect: Connect) -> None:
         self.connect = lambda store: connect(server, store=store)
         self.client = server.client()
 
@@ -187,7 +187,7 @@ class Copies:
 
 
 @pytest.fixture
-def copies(server: RedisServer, connect: Callable[..., RedisBroker]) -> Copies:
+def copies(server: RedisServer, connect: Connect) -> Copies:
     return Copies(server, connect)
 
 

@@ -15,7 +15,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, publish_rows, pushed
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, Connect, adopted, at, make_row, publish_rows, pushed
 from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
@@ -93,7 +93,7 @@ def _ordered(client: redis.Redis) -> list[str]:
 
 
 def test_lanes_shards_and_namespaces_have_offsets_of_their_own(
-    broker: RedisBroker, server: RedisServer, connect: Callable[..., RedisBroker]
+    broker: RedisBroker, server: RedisServer, connect: Connect
 ) -> None:
     broker.set_offset(SHARD, EPOCH, 12, at(4))
     publish(broker, ORIGIN, at(1), 1)
@@ -113,7 +113,7 @@ CHANGES: dict[str, Callable[[RedisBroker, int], None]] = {
 def test_a_change_of_offsets_that_comes_late_is_refused(
     broker: RedisBroker,
     server: RedisServer,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
     change: str,
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_change_of_offsets_that_comes_late_is_refused(
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_holder_may_come_from_a_host_with_a_younger_clock(
     server: RedisServer,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     broker: RedisBroker,
     monkeypatch: pytest.MonkeyPatch,
     change: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import kombu
@@ -20,6 +19,7 @@ from tests.integration.redis_edge.rows import (
     EPOCH,
     NOW_MS,
     SHARD,
+    Connect,
     adopted,
     at,
     make_row,
@@ -154,9 +154,7 @@ def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
         assert without_tag(listener.get_message(timeout=patience(5))["data"]) == without_tag(native)
 
 
-def test_the_body_is_never_parsed(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
+def test_the_body_is_never_parsed(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
     broker = adopted(connect(server))
     body = bytes(range(256))
     row = make_row(1, body=body, properties=b'{"content_type": null}')
