@@ -67,27 +67,39 @@ _chunks = _make and _make(None, _encoder.default, quoted, None, ": ", ", ", Fals
 
 def argsrepr(value: Any, max_length: int, max_levels: int) -> str:
     """Return the text of a call's args or kwargs for the header ``argsrepr`` or ``kwargsrepr``."""
-    text = _short(value) if max_levels > 0 else None
+    text: str | None = None
+    if max_levels > 0:
+        if type(value) is tuple or type(value) is list:
+            text = _sequence(value)
+        elif type(value) is dict:
+            text = _mapping(value)
     if text is None or len(text) >= max_length:
         text = saferepr(value, max_length, maxlevels=max_levels)
     return text
 
 
-def _short(value: Any) -> str | None:
-    """Return the text of a tuple, list or dict of plain values; None for other values."""
-    kind = type(value)
-    if kind not in (tuple, list, dict):
-        return None
-    parts: list[Any] = list(map(_plain, value))
-    items: list[Any] = list(map(_plain, value.values())) if kind is dict else []
-    if None in parts or None in items:
-        return None
-    if kind is dict:
-        return "{" + ", ".join(map(": ".join, zip(parts, items, strict=True))) + "}"
+# Loops: for the short arguments of most calls they take half the time of ``map``.
+def _sequence(value: Any) -> str | None:
+    parts = []
+    for item in value:
+        part = _plain(item)
+        if part is None:
+            return None
+        parts.append(part)
     inside = ", ".join(parts)
-    if kind is list:
+    if type(value) is list:
         return f"[{inside}]"
     return f"({inside},)" if len(parts) == 1 else f"({inside})"
+
+
+def _mapping(value: dict[Any, Any]) -> str | None:
+    parts = []
+    for name, item in value.items():
+        key, part = _plain(name), _plain(item)
+        if key is None or part is None:
+            return None
+        parts.append(f"{key}: {part}")
+    return "{" + ", ".join(parts) + "}"
 
 
 def _plain(value: Any) -> str | None:
