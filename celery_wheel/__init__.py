@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_wheel.errors import NotCommitted, ScheduleExists, WheelUnavailable
     from celery_wheel.requests.request import TransactionalRequest
     from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
-    from celery_wheel.values.version import __version__
+    from celery_wheel.values import __version__
 
 __all__ = [
     "Celery",
@@ -39,7 +39,7 @@ _MODULES = {
     "ScheduleExists": "celery_wheel.errors",
     "TransactionalRequest": "celery_wheel.requests.request",
     "WheelUnavailable": "celery_wheel.errors",
-    "__version__": "celery_wheel.values.version",
+    "__version__": "celery_wheel.values",
     "install": "celery_wheel.app",
     "wheel_of": "celery_wheel.control",
 }

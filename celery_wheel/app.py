@@ -20,7 +20,7 @@
    (``celery_wheel.producer.rescue``). There messages with ``wheel=False`` are marked, or a worker would rescue them.
    The others are in ``celery_wheel.worker``: they report the ends of schedules' runs, and tell monitoring when a task
    was dispatched.
-6. ``self.request.wheel`` is the occurrence for which a task runs (``celery_wheel.worker.occurrence``), or None.
+6. ``self.request.wheel`` is the occurrence for which a task runs (``celery_wheel.worker``), or None.
 
 The app does not change ``task_always_eager``, which never sends, messages that are published without ``send_task``, and
 messages of an ``amqp`` or a sender that the project has replaced.
@@ -42,8 +42,7 @@ from celery.signals import beat_init
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker.envelope import NATIVE
-from celery_wheel.conf import Conf
-from celery_wheel.conf.old_names import explained_names
+from celery_wheel.conf import Conf, explained_names
 from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.eligibility import is_eligible
@@ -242,7 +241,7 @@ def _request_attribute(request: Any, name: str) -> Any:
     header = vars(request).get(OCCURRENCE)
     if header is None:
         return None
-    from celery_wheel.worker.occurrence import read_occurrence  # a producer does not need it
+    from celery_wheel.worker import read_occurrence  # a producer does not need it
 
     return read_occurrence(header, request.retries)
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.overview import Overview
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional

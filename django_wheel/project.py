@@ -19,8 +19,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from celery_wheel import install
-from celery_wheel.conf import Conf
-from celery_wheel.conf.old_names import explained_names
+from celery_wheel.conf import Conf, explained_names
 from celery_wheel.control import Wheel, wheel_of
 from celery_wheel.errors import SettingError
 from celery_wheel.values.mask import Mask

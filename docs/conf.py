@@ -9,7 +9,7 @@ from typing import Any
 
 from pygments.lexers.special import TextLexer
 
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 
 project = "celery-wheel"
 author = "the celery-wheel authors"

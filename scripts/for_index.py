@@ -16,7 +16,7 @@ LINK = re.compile(r"(!?\[[^\]]*\])\((?!https?://|#|mailto:)([^)]+)\)")
 
 
 def main(repository: str, tag: str) -> None:
-    [version] = VERSION.findall(Path("celery_wheel/values/version.py").read_text("utf-8"))
+    [version] = VERSION.findall(Path("celery_wheel/values/__init__.py").read_text("utf-8"))
     if tag != f"v{version}":
         sys.exit(f"the tag is {tag}, and the version is {version}; tag v{version}, or change the version")
 

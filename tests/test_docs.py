@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.broker.envelope import check
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 from tests.kit.generated import PARTS, generated_page, part
 from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
 from tests.simulation import planted, planted_rabbit, planted_recurring

@@ -6,12 +6,11 @@
       ▲                         └──trim: acknowledges the deliveries of the token, and no others
       └── unacknowledged deliveries return: leave, another adoption, a lost connection, the end of the process
 
-``Deliveries`` belongs to one shard and has one lock: adopt, peek, trim and leave exclude each other, so that a thread
-that leaves the shard meets no half-read queue. ``DeliveryBroker`` is an edge with one ``Deliveries`` for each shard.
+``Deliveries`` belongs to one shard and has one lock, so that a thread that leaves the shard meets no half-read queue.
+``DeliveryBroker`` is an edge with one ``Deliveries`` for each shard.
 
-The abstract methods of ``Deliveries`` are the differences between transports. Messages stay in order and are peeked
-again until they are trimmed. A token is valid for one connection, and until the next trim; afterwards ``trim`` returns
-False, and the messages are peeked again.
+Messages stay in order and are peeked again until they are trimmed. A token is valid for one connection, and until the
+next trim; afterwards ``trim`` returns False, and the messages are peeked again.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class Deliveries(ABC):
         self._trimmed = 0
         self._epoch: int | None = None
 
-    # -- the transport -------------------------------------------------------------------------------
-
     @abstractmethod
     def _using(self, doing: str) -> AbstractContextManager[None]:
         """Hold the lock; an error in the block ends the connection and is raised as a BrokerError."""
@@ -73,8 +70,6 @@ class Deliveries(ABC):
     @abstractmethod
     def _disconnect(self) -> None:
         """End the connection, so that unacknowledged deliveries return to the queue; raises nothing."""
-
-    # -- the shard -----------------------------------------------------------------------------------
 
     def adopt(self, epoch: int) -> None:
         with self._using("opening"):
@@ -111,11 +106,8 @@ class Deliveries(ABC):
                 if found and (len(found) >= max_count or weight > max_bytes):
                     break
                 found.append(message)
-            return (
-                found,
-                Token(self._generation, self._trimmed, len(found)),
-                more or len(found) < len(self._unacknowledged),
-            )
+            token = Token(self._generation, self._trimmed, len(found))
+            return found, token, more or len(found) < len(self._unacknowledged)
 
     def trim(self, token: Token) -> bool:
         if not token.size:
@@ -142,13 +134,11 @@ class Deliveries(ABC):
 class DeliveryBroker(ABC):
     """The part of a ConfirmingBroker that reads wheel queues."""
 
+    fences: Literal[False] = False
+
     def __init__(self, reader: QueuedMessageReader) -> None:
         self._reader = reader
         self._shards: dict[int, Deliveries] = {}
-
-    @property
-    def fences(self) -> Literal[False]:
-        return False
 
     @abstractmethod
     def _deliveries(self, shard: int) -> Deliveries: ...

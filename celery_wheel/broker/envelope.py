@@ -1,14 +1,9 @@
-"""The envelope: the header that a delayed message carries to the wheel.
+"""The envelope: the header that a delayed message carries to the wheel. docs/wire-format.md has its fields.
 
 ::
 
     producer   headers + {"wheel": encode(Envelope)}  ──►  the shard's wheel queue (one raw message of kombu's)
     scheduler  ``reader`` removes the envelope from the headers and checks it by ``check``
-
-    {"v": 1, "id", "task", "task_id", "eta_ms", "created_ms", "exchange", "exchange_type", "routing_key"}
-     "queue", "priority", "expires_ms", "queue_expires_ms", "key"     where the message has them
-     "misfire_ms", "watch", "unique", "on_conflict"                   options of the call, where it has them
-     "own"                                                            the task's own header named wheel
 
 Promises: the reader reads every envelope that ``encode`` makes, since both call ``check``. Text that a store or a
 broker cannot hold is refused here, in the caller's process, and not later in a group commit.

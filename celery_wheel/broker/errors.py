@@ -1,4 +1,7 @@
-"""Errors that the broker edges share, and kombu's errors as BrokerError for code that calls kombu without an edge."""
+"""Errors that the broker edges share, and kombu's errors as BrokerError for code that calls kombu without an edge.
+
+Short, and apart from the edges: the command line and the in-process broker import it too.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,37 @@
-"""The wheel queue as kombu declares it: producers and schedulers share it, or RabbitMQ refuses the second."""
+"""The wheel queue for code that uses kombu: its declaration, and messages in the form that they have in it.
+
+::
+
+    producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
+                                                                    dict, as the queue has it          bytes
+
+Producers and schedulers share the declaration, or RabbitMQ refuses the second. kombu's own code serialises and
+compresses the messages; no connection is made.
+"""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from inspect import signature
+from typing import Any, cast
 
 from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+from kombu.utils.json import JSONEncoder
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 
 #: AMQP's default exchange; an object, because kombu reads the name "" as "the producer's own exchange".
 DEFAULT_EXCHANGE = Exchange("")  # type: ignore[no-untyped-call]
+
+
+#: kombu's serialising, compressing and defaults, without a channel.
+preparer: Any = cast(Any, Producer)(None)
+
+#: Arguments of kombu's ``publish`` that are no properties of the message.
+_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
 @cache
@@ -40,3 +60,40 @@ class Undeclared(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         declared = getattr(self._connection, "declared_entities", ())
         return (one for one in super().__iter__() if not one.can_cache_declaration or hash(one) not in declared)
+
+
+def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
+    """Return the body as kombu's ``publish`` would make it, with arguments by which kombu leaves it as it is."""
+    made = publish.get("content_type"), publish.get("content_encoding")
+    encoded, publish["content_type"], publish["content_encoding"] = preparer._prepare(
+        body, publish.get("serializer"), *made, compression=publish.get("compression"), headers=publish["headers"]
+    )
+    publish["compression"] = ""  # None would be that of the producer
+    return encoded.encode() if isinstance(encoded, str) else bytes(encoded)
+
+
+def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
+
+    As kombu does, this function and ``prepare_body`` write the compression into the headers that are given.
+    """
+    publish = dict(publish)
+    encoded = prepare_body(body, publish)
+    _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
+    properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
+    return {
+        "body": encode_body(encoded),
+        "content-encoding": publish["content_encoding"],
+        "content-type": publish["content_type"],
+        "headers": publish["headers"],
+        "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
+    }
+
+
+def encode_body(body: Any) -> str:
+    """Return a body as base64 text; serialisers return text or bytes."""
+    return b64encode(body.encode() if isinstance(body, str) else body).decode()
+
+
+def encode_message(message: dict[str, Any]) -> bytes:
+    return JSONEncoder().encode(message).encode()

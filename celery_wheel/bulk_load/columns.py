@@ -1,12 +1,7 @@
 """Rows as columns: the messages of a bulk load, by shard, ready for packing.
 
-::
-
-    Columns ──► n-th values ──► TaskCall ──► Renderer ──► RenderedMessage ──► list of its shard
-
-Arguments are JSON text, parsed here and encoded by the app's serializer as in any call.
-
-A wrong row ends the load: BadRow has its number and the reason.
+Arguments are JSON text, parsed here and encoded by the app's serializer as in any call. A wrong row ends the load:
+BadRow has its number and the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_wheel.bulk_load.reject_rules import own_reason, reason
 from celery_wheel.bulk_load.renderer import Renderer
@@ -70,21 +65,14 @@ class Columns:
         return row if self.eta_us[n] is not None else {**row, "eta": None}
 
 
-class _CallKind(NamedTuple):
-    """The options that rows of one task, queue and priority share."""
-
-    name: str
-    task: Any
-    options: dict[str, Any]
-
-
 class ColumnRenderer:
     """Renders the columns of one load in one process; use it in one thread, and close it."""
 
     def __init__(self, app: Any, shards: int, max_bytes: int) -> None:
         self._renderer = Renderer(app, shards, max_bytes)
         self._task = RowReader(app).task
-        self._kinds: dict[Any, _CallKind] = {}
+        #: (task, queue, priority) of rows → name, task, and the options that these rows share.
+        self._kinds: dict[Any, tuple[str, Any, dict[str, Any]]] = {}
         self._kwargs: dict[str, Any] = {}
 
     def messages(self, columns: Columns, first: int = 0) -> dict[int, list[Packable]]:
@@ -108,7 +96,8 @@ class ColumnRenderer:
                 if not 0 <= eta_us < _END_US:
                     raise ValueError("eta must be from 1970 to the end of 9998")
                 due = DueTime(eta, eta_us)
-                call = TaskCall(name, task, _args(args), self._parsed_kwargs(kwargs), options, due, task_id, key)
+                values = () if args is None else tuple(_parsed("args", args, list))
+                call = TaskCall(name, task, values, self._parsed_kwargs(kwargs), options, due, task_id, key)
                 call.envelope_id = envelope
                 message = self._renderer.render(call)
                 found[message.shard].append((message.template, message.values))
@@ -118,13 +107,13 @@ class ColumnRenderer:
             raise BadRow(f"row {first + n:,}: {why}; it is {_shortened(row)}") from error
         return found
 
-    def _kind(self, kind: tuple[Any, Any, Any], row: dict[str, Any]) -> _CallKind:
+    def _kind(self, kind: tuple[Any, Any, Any], row: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
         """Cache the kind of a row. Raises ValueError for a row that breaks any rule."""
         if why := reason(row):
             raise ValueError(why)
         name, queue, priority = kind
         options = {"queue": queue, "priority": priority}
-        found = _CallKind(*self._task(name), {option: value for option, value in options.items() if value is not None})
+        found = *self._task(name), {option: value for option, value in options.items() if value is not None}
         if len(self._kinds) >= _CACHE_SIZE:
             self._kinds.clear()
         self._kinds[kind] = found
@@ -143,10 +132,6 @@ class ColumnRenderer:
 
     def close(self) -> None:
         self._renderer.close()
-
-
-def _args(text: str | None) -> tuple[Any, ...]:
-    return () if text is None else tuple(_parsed("args", text, list))
 
 
 def _parsed(name: str, text: str, kind: type[Any]) -> Any:

@@ -9,32 +9,55 @@
 Celery's own code, which is as slow as ``apply_async``, makes
 
     all messages   while a receiver of before_task_publish, after_task_publish or task_sent is connected, and where
-                   the app is not plain (``overrides``): a router that is a function, ``task_send_sent_event``,
-                   ``task_protocol = 1``, a subclass or an instrumentation that changes messages
+                   the app is not plain: a router that is a function (it may read the arguments), a route with jitter,
+                   ``task_send_sent_event``, ``task_protocol = 1``, a subclass or an instrumentation
     a task's       if the task is not plain, or its second sample differs from the template's message
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
                    options of the wheel other than a key
+
+An app or a task is plain if each definition of the methods that make messages, class by class, is a function that was
+defined in one of MODULES. The globals of its function, which ``functools.wraps`` does not copy, identify a wrapper; its
+type identifies a proxy around a function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from datetime import datetime
+from functools import cached_property, partial
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from celery import signals
+from celery.app.routes import MapRoute, Router
 from kombu.exceptions import OperationalError
 
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.envelope import HEADER
-from celery_wheel.broker.names import shard_of
-from celery_wheel.bulk_load.message_template import MessageTemplate
-from celery_wheel.bulk_load.overrides import is_plain_app, is_plain_task
+from celery_wheel.bulk_load.message_template import MessageTemplate, Sampler
 from celery_wheel.bulk_load.row import TaskCall
-from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.producer.options import PLAIN
 from celery_wheel.store.message_pack import WHOLE, PackTemplate
 from celery_wheel.values.ids import uuid7
 from celery_wheel.values.text import text_rule
+
+MODULES = frozenset(
+    [
+        "celery.app.amqp",
+        "celery.app.base",
+        "celery.app.routes",
+        "celery.app.task",
+        "celery_wheel.app",
+        "celery_wheel.producer.interception",
+    ]
+)
+
+_APP = ("send_task",)
+_AMQP = ("as_task_v2", "create_task_message", "send_task_message", "_create_task_sender")
+_ROUTER = ("route", "expand_destination", "lookup_route", "query_router")
+_TASK = ("apply_async", "shadow_name", "_get_exec_options")
+
 
 #: Cached kinds, of about 3 kB each; beyond this number the least recently used kind is dropped.
 MAX_KINDS = 10_000
@@ -42,6 +65,60 @@ MAX_KINDS = 10_000
 _EXPIRES = (int, float, datetime)
 
 _before, _after, _sent = signals.before_task_publish, signals.after_task_publish, signals.task_sent
+
+
+def is_plain_app(app: Any) -> bool:
+    """Whether messages of the app's tasks depend on their rows only as in Celery's protocol 2."""
+    amqp, conf = app.amqp, app.conf
+    router = amqp.router
+    return (
+        conf.task_protocol == 2
+        and not conf.task_send_sent_event
+        and amqp.create_task_message == amqp.as_task_v2
+        and _is_celerys(app, _APP)
+        and _is_celerys(amqp, _AMQP)
+        and type(router) is Router
+        and _is_celerys(router, _ROUTER)
+        and all(type(routes) is MapRoute and _is_celerys(routes, ("__call__",)) for routes in router.routes)
+        and not any(map(_has_jitter, router.routes))
+    )
+
+
+def is_plain_task(task: Any) -> bool:
+    """Whether only Celery's own code makes the task's messages; None is a task of which only the name is known."""
+    return task is None or (_is_celerys(task, _TASK) and getattr(task, "_dump_pydantic_arguments", None) is None)
+
+
+def _is_celerys(thing: Any, names: tuple[str, ...]) -> bool:
+    return all(_is_defined_by_celery(part) for name in names for part in _definitions(thing, name))
+
+
+def _definitions(thing: Any, name: str) -> Iterator[Any]:
+    """Generate an object's own attribute of that name, and those of its classes."""
+    for owner in (vars(thing), *map(vars, type(thing).__mro__)):
+        if name in owner:
+            yield owner[name]
+
+
+def _is_defined_by_celery(part: Any) -> bool:
+    if isinstance(part, partial):  # ``divert_sender`` around the sender of an app that was used before
+        return not part.keywords and all(_is_defined_by_celery(one) for one in (part.func, *part.args[-1:]))
+    if isinstance(part, property):
+        return _is_defined_by_celery(part.fget)
+    if isinstance(part, cached_property):
+        return _is_defined_by_celery(part.func)
+    if isinstance(part, classmethod | staticmethod | MethodType):
+        return _is_defined_by_celery(part.__func__)
+    return type(part) is FunctionType and part.__globals__.get("__name__") in MODULES
+
+
+def _has_jitter(routes: MapRoute) -> bool:
+    for route in (*routes.map.values(), *routes.patterns.values()):
+        with suppress(TypeError, ValueError):  # the name of a queue
+            wheel = dict(route).get("wheel")
+            if isinstance(wheel, Mapping) and wheel.get("jitter"):
+                return True
+    return False
 
 
 class RenderedMessage(NamedTuple):
@@ -114,16 +191,12 @@ class Renderer:
 
         An OSError about a file is none: a router, a serializer or a task class of the project has raised it.
         """
-        if isinstance(error, (OperationalError, *getattr(self._app.backend, "connection_errors", ()))):
-            return not _is_about_a_file(error)
-        return isinstance(error, OSError) and not _is_about_a_file(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            return False
+        return isinstance(error, (OSError, OperationalError, *getattr(self._app.backend, "connection_errors", ())))
 
     def close(self) -> None:
         self.sampler.close()
-
-
-def _is_about_a_file(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.filename is not None
 
 
 def _is_text(text: str | None) -> bool:

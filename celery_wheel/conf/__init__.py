@@ -1,8 +1,8 @@
 """All settings of celery-wheel, in one table.
 
 ``Conf(app)`` reads ``app.conf`` at each use: ``wheel_lease`` is ``CELERY_WHEEL_LEASE`` under ``namespace="CELERY"``,
-and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only.
-The app's own defaults stay unchanged, since added defaults override a user's values.
+and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only. The app's own defaults
+stay unchanged, since added defaults override a user's values.
 
 Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
 A setting's docstring is its line in the table of docs/settings.md, whose rows ``settings()`` yields.
@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -49,6 +50,13 @@ OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
 PLAIN_STORE = f"sqlite:///…/{stores.FILE}"
 
 
+#: Apps whose settings were read as a whole, and are valid.
+_checked = WeakSet[Any]()
+
+#: How Celery's two texts begin.
+MIXED = "Cannot mix new "
+
+
 def _django_settings() -> Any:
     """Return the settings of this process's Django project; None without one.
 
@@ -81,10 +89,6 @@ def default_store(app: Any) -> str:
     return f"sqlite:///{stores.default_file(app, _django_settings())}"
 
 
-#: Apps whose settings were read as a whole, and are valid.
-_checked = WeakSet[Any]()
-
-
 class Conf:
     """The settings of one app, read and validated at each access."""
 
@@ -104,16 +108,8 @@ class Conf:
         whole(1, 256),
         "The store's number of shards, each with its own queue, holder and order; `wheel reshard` changes it.",
     )
-    processes = Setting(
-        1,
-        whole(1, 256),
-        "The number of processes among which one `celery beat` divides the shards.",
-    )
-    tick_ms = Setting(
-        0.001,
-        seconds(1, whole_ms=True),
-        "The wheel's tick in seconds; due times are rounded up to it.",
-    )
+    processes = Setting(1, whole(1, 256), "The number of processes among which one `celery beat` divides the shards.")
+    tick_ms = Setting(0.001, seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it.")
     size = Setting(512, whole(2), "The number of buckets on each level of the wheel.")
     enabled = Setting(True, flag(), "False sends every delayed task as Celery itself would.")
     min_delay_ms = Setting(0, seconds(0), "Celery itself delays tasks by fewer seconds than this.")
@@ -210,7 +206,6 @@ class Conf:
         seconds(0),
         "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
     )
-
     mask = Setting(
         (),
         names(),
@@ -221,11 +216,8 @@ class Conf:
         seconds(3_600_000),
         "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
     )
-
     results = Setting(
-        None,
-        folder(),
-        "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows.",
+        None, folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
     )
 
     def __init__(self, app: Any) -> None:
@@ -266,10 +258,11 @@ class Conf:
     def spelled(self, text: str) -> str:
         """Return a text for people with the names of settings as this app's configuration has them."""
         names = _names() | {"broker_url", "broker_transport_options"}
-        return re.sub(r"\b(?:wheel|broker)_[a-z_]+", lambda found: self._in_text(found[0], names), text)
-
-    def _in_text(self, word: str, names: set[str]) -> str:
-        return self.spelling(word) if word in names else word
+        return re.sub(
+            r"\b(?:wheel|broker)_[a-z_]+",
+            lambda found: self.spelling(found[0]) if found[0] in names else found[0],
+            text,
+        )
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         """Yield a sentence and its remedy for each name of a setting that this app does not read, with its namespace.
@@ -318,3 +311,19 @@ def settings() -> Iterator[tuple[str, Any, str]]:
     for setting in _all():
         default = plain[setting.default] if callable(setting.default) else setting.default
         yield setting.name, default, setting.__doc__ or ""
+
+
+@contextmanager
+def explained_names() -> Iterator[None]:
+    """Add the name of the wheel's line to Celery's error about a mixture."""
+    from celery.exceptions import ImproperlyConfigured  # a query reads settings without Celery
+
+    try:
+        yield
+    except ImproperlyConfigured as error:
+        if not str(error).strip().startswith(MIXED):
+            raise
+        raise ImproperlyConfigured(
+            f'{str(error).rstrip()}\n\nWith old names, the scheduler is {OLD_BEAT_SCHEDULER} = "wheel" and not '
+            "beat_scheduler. Settings of the wheel have no old names: they are wheel_store or WHEEL_STORE.\n"
+        ) from error

@@ -111,29 +111,28 @@ def _without_secret(value: Any) -> str:
     return f"{scheme[0]}…" if scheme else "another value (not shown)"
 
 
-def _reject(value: object) -> ValueError:
-    return ValueError(value)
+def accepted(phrase: str, is_valid: Callable[[Any], bool]) -> Rule[Any]:
+    """Return the rule that takes the values for which ``is_valid`` is true, as they are."""
+
+    def parse(value: Any) -> Any:
+        if is_valid(value):
+            return value
+        raise ValueError(value)
+
+    return Rule(phrase, parse)
 
 
 def flag() -> Rule[bool]:
-    def parse(value: Any) -> bool:
-        if value is True or value is False:
-            return bool(value)
-        raise _reject(value)
-
-    return Rule("True or False", parse)
+    return accepted("True or False", lambda value: value is True or value is False)
 
 
 def whole(at_least: int, at_most: int | None = None) -> Rule[int]:
     """Return the rule for a whole number in a range, both ends included."""
-
-    def parse(value: Any) -> int:
-        if type(value) is int and value >= at_least and (at_most is None or value <= at_most):
-            return int(value)
-        raise _reject(value)
-
     upper = "" if at_most is None else f" and at most {at_most:,}"
-    return Rule(f"a whole number of at least {at_least:,}{upper}", parse)
+    return accepted(
+        f"a whole number of at least {at_least:,}{upper}",
+        lambda value: type(value) is int and value >= at_least and (at_most is None or value <= at_most),
+    )
 
 
 def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
@@ -146,10 +145,10 @@ def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
         if isinstance(value, timedelta):
             value = value.total_seconds()
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise _reject(value)
+            raise ValueError(value)
         exact: float = round(value * 1000, 6)  # 0.001 * 1000 is not a whole number in binary
         if exact < at_least_ms or (whole_ms and exact != int(exact)):
-            raise _reject(value)
+            raise ValueError(value)
         return math.ceil(exact)
 
     unit = f"a time of at least {at_least_ms / 1000:g} s" if at_least_ms else "a time of 0 s or more"
@@ -161,7 +160,7 @@ def rates() -> Rule[dict[str, tuple[int, int]]]:
 
     def parse(value: Any) -> dict[str, tuple[int, int]]:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
-            raise _reject(value)
+            raise ValueError(value)
         return {str(name): _rate(rate) for name, rate in value.items()}
 
     return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
@@ -171,29 +170,19 @@ def _rate(value: Any) -> tuple[int, int]:
     text = f"{value}/s" if type(value) is int else value
     found = re.fullmatch(r"([1-9][0-9]{0,8})/([smh])", text) if isinstance(text, str) else None
     if found is None:
-        raise _reject(value)
+        raise ValueError(value)
     return int(found[1]), {"s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
 
 
 def one_of(*choices: str) -> Rule[str]:
-    def parse(value: Any) -> str:
-        if isinstance(value, str) and value in choices:
-            return value
-        raise _reject(value)
-
-    return Rule(" or ".join(repr(choice) for choice in choices), parse)
+    phrase = " or ".join(repr(choice) for choice in choices)
+    return accepted(phrase, lambda value: isinstance(value, str) and value in choices)
 
 
 def matching(pattern: str, phrase: str) -> Rule[str]:
     """Return the rule for a text that ``pattern`` matches as a whole."""
     compiled = re.compile(pattern)
-
-    def parse(value: Any) -> str:
-        if isinstance(value, str) and compiled.fullmatch(value):
-            return value
-        raise _reject(value)
-
-    return Rule(phrase, parse)
+    return accepted(phrase, lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None)
 
 
 def address() -> Rule[tuple[str, int] | None]:
@@ -205,9 +194,9 @@ def address() -> Rule[tuple[str, int] | None]:
         host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
         bracketed = host.startswith("[") and host.endswith("]")
         if not colon or not host or (":" in host) != bracketed or not re.fullmatch(r"[1-9][0-9]{0,4}", port):
-            raise _reject(value)
+            raise ValueError(value)
         if int(port) > 65_535:
-            raise _reject(value)
+            raise ValueError(value)
         return host.strip("[]"), int(port)
 
     return Rule("an address like '127.0.0.1:9808', or None", parse)
@@ -219,7 +208,7 @@ def names() -> Rule[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         if isinstance(value, list | tuple | set | frozenset) and all(isinstance(one, str) and one for one in value):
             return tuple(sorted(value))
-        raise _reject(value)
+        raise ValueError(value)
 
     return Rule("a list of names, like ['password', 'token']", parse)
 
@@ -230,17 +219,14 @@ def folder() -> Rule[Path | None]:
     def parse(value: Any) -> Path | None:
         if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
             return value if value is None else Path(value)
-        raise _reject(value)
+        raise ValueError(value)
 
     return Rule("the absolute path of a folder, like /var/lib/wheel, or None", parse)
 
 
 def scheduler() -> Rule[Any]:
     """Return the rule for a class, or its import path as Celery writes it: ``package.module:Class``."""
-
-    def parse(value: Any) -> Any:
-        if isinstance(value, type) or (isinstance(value, str) and value.strip()):
-            return value
-        raise _reject(value)
-
-    return Rule("a scheduler class or its import path", parse)
+    return accepted(
+        "a scheduler class or its import path",
+        lambda value: isinstance(value, type) or (isinstance(value, str) and bool(value.strip())),
+    )

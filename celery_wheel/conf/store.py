@@ -1,4 +1,4 @@
-"""``wheel_store``: which URLs are one, without SQLAlchemy, and where the store is in a project that names none.
+"""``wheel_store``: the rule for its URL, and where the store is in a project that names none.
 
 ::
 
@@ -7,8 +7,8 @@
     neither can be       $XDG_STATE_HOME/celery-wheel/<app>-<digest of the folder>/celery-wheel.sqlite3
     written to, or known     a file that exists already goes before one that can be made
 
-No place depends on the working folder, so senders, workers, beat, the command line and the admin of a project find the
-same file. A process that may not write to the project's folder finds the file that beat has made there.
+No place depends on the working folder, so all processes of a project find the same file. A process that may not write
+to the project's folder finds the file that beat has made there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery_wheel.conf.setting import Rule
+from celery_wheel.conf.setting import Rule, accepted
 from celery_wheel.errors import SettingError
-from celery_wheel.values.store_urls import EXAMPLES, is_store_url
+from celery_wheel.values.text import EXAMPLES, is_store_url
 
 #: The name of the default store's file, and of the folder with the stores of a user's projects.
 FILE, STATE = "celery-wheel.sqlite3", "celery-wheel"
@@ -31,20 +31,13 @@ FILE, STATE = "celery-wheel.sqlite3", "celery-wheel"
 #: Packages whose frames and modules are not the project's.
 _OTHERS = ("celery", "celery_wheel", "django_wheel", "kombu", "billiard")
 
-
 #: App → file of its module, for apps of Celery's own class.
 _modules = WeakKeyDictionary[Any, str]()
 
 
 def store_url() -> Rule[str]:
     """Return the rule for a URL that a store can have; whether the database exists is seen when it is opened."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or not is_store_url(value):
-            raise ValueError(value)
-        return value
-
-    return Rule(f"a database URL like {EXAMPLES}", parse)
+    return accepted(f"a database URL like {EXAMPLES}", lambda value: isinstance(value, str) and is_store_url(value))
 
 
 def default_file(app: Any, django: Any) -> Path:
@@ -52,7 +45,8 @@ def default_file(app: Any, django: Any) -> Path:
 
     Raises SettingError where no folder is known.
     """
-    folder = django_folder(django) or project_folder(app)
+    base = Path(getattr(django, "BASE_DIR", None) or "")
+    folder = base if base.is_absolute() else project_folder(app)
     paths = [path for path in (folder and folder / FILE, _state_file(app, folder)) if path]
     if not paths:
         raise SettingError(
@@ -77,11 +71,6 @@ def make_state_folder(url: str) -> None:
             "wheel_store must be set where this user may write neither to the project's folder nor to the one for "
             f"states, got no value ({error}); set it to a database URL like {EXAMPLES}"
         ) from error
-
-
-def django_folder(settings: Any) -> Path | None:
-    folder = Path(getattr(settings, "BASE_DIR", None) or "")
-    return folder if folder.is_absolute() else None
 
 
 def project_folder(app: Any) -> Path | None:

@@ -18,7 +18,7 @@ from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Change, Row
 from celery_wheel.timing import Level
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 
 #: Tasks whose lateness a snapshot sums up: those dispatched last.
 RECENT = 200

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from celery_wheel.broker import broker_for
-from celery_wheel.broker.places import meet_broker
+from celery_wheel.broker.owner import meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.store import open_store

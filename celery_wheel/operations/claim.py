@@ -13,8 +13,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_wheel.broker.owner import Owner, other_copy, owner_of
-from celery_wheel.broker.places import broker_places, is_brokers_store, shown
+from celery_wheel.broker.owner import Owner, broker_places, is_brokers_store, other_copy, owner_of, shown
 from celery_wheel.engine.port import Broker
 from celery_wheel.operations.access import open_both, open_existing_store
 from celery_wheel.store.ports import FullStore

@@ -12,7 +12,7 @@ from celery_wheel.store import move_store
 from celery_wheel.store.place import place_of, read_url
 from celery_wheel.store.ports.maintenance import MovedStore, Progress
 from celery_wheel.timing import SystemClock
-from celery_wheel.values.store_urls import EXAMPLES, is_store_url
+from celery_wheel.values.text import EXAMPLES, is_store_url
 
 
 def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStore:

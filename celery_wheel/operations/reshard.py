@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import StoreUnusable

@@ -34,10 +34,16 @@ from typing import Any
 from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
+from celery_wheel.broker import is_own_name, shard_of
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.broker.names import is_own_name, shard_of
-from celery_wheel.broker.queued_message import build_message, encode_message, prepare_body
-from celery_wheel.broker.queues import DEFAULT_EXCHANGE, Undeclared, wheel_queue
+from celery_wheel.broker.queues import (
+    DEFAULT_EXCHANGE,
+    Undeclared,
+    build_message,
+    encode_message,
+    prepare_body,
+    wheel_queue,
+)
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import resolve_destination

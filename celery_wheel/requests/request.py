@@ -50,7 +50,7 @@ TASKS_AT_ONCE = 500
 #: Seconds between two tries while the store does not answer.
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
-#: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker.names``.
+#: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker``.
 ShardOf = Callable[[str | None, str, int], int]
 
 

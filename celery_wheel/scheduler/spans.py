@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_wheel.store.model import Row
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 
 #: Links of a span, as OpenTelemetry's SDK bounds them; a publish of more messages has several spans.
 MAX_LINKS = 128

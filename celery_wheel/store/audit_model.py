@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.values.page import ItemPage
+from celery_wheel.values import ItemPage
 
 
 @dataclass(frozen=True, slots=True)

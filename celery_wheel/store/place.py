@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
 from celery_wheel.store.postgresql.place import sqlalchemy_form
-from celery_wheel.values.store_urls import EXAMPLES, SCHEMES
+from celery_wheel.values.text import EXAMPLES, SCHEMES
 
 #: The command whose scheduler makes the tables of a new store.
 BEAT = "celery -A proj beat -S wheel"

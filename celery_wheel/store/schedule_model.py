@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery_wheel.store.audit_model import AuditChange
-from celery_wheel.values.document import json_object
+from celery_wheel.values import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 
 #: Kinds of items of the inbox, see ``celery_wheel.engine.intake.inbox``.

@@ -29,7 +29,7 @@ from celery_wheel.store.sql.move import move
 from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
-from celery_wheel.values.store_urls import EXAMPLES
+from celery_wheel.values.text import EXAMPLES
 
 MAX_SHARDS = 2**SHARD_BITS
 

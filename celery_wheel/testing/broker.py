@@ -13,7 +13,7 @@ from kombu.utils import json
 
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.virtual.publisher import KombuPublisher
+from celery_wheel.broker.virtual import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
 from celery_wheel.store.model import Message, Position, Row, Unreadable

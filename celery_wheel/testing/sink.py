@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.testing.engine import SteppedEngine
 from celery_wheel.testing.worker import Worker

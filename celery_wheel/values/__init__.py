@@ -1,1 +1,40 @@
-"""Plain values that every room may use: ids, the rule for texts, values formatted for people, and the version."""
+"""Plain values that every room may use; all modules of this folder use the standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+__version__ = "0.1.0"
+
+
+T = TypeVar("T")
+
+#: Items that the repr of a page shows.
+SHOWN = 3
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text; empty where the text has none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class ItemPage(Generic[T]):
+    """The base of a dataclass with these fields; ``next`` is the cursor of the next page, None on the last page."""
+
+    __slots__ = ()
+
+    items: list[T]
+    next: object
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        shown = "".join(f" {one!r}" for one in self.items[:SHOWN]) + (" …" if len(self.items) > SHOWN else "")
+        return f"<page of {len(self.items)}{':' if self.items else ''}{shown}; next={self.next!r}>"

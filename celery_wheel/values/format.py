@@ -1,4 +1,4 @@
-"""Values as people read them: instants, durations, counts, and the text of a message. Standard library only.
+"""Values as people read them: instants, durations, counts, and the text of a message.
 
 The text of a message may hold anything. These functions shorten it and show each invisible character (a control
 character, a mark that turns the direction of writing) as its code, so that it can neither hide nor rearrange its

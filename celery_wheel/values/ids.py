@@ -1,4 +1,4 @@
-"""Ids of messages: UUIDv7, and the id of a message whose own one another task has. Standard library only.
+"""Ids of messages: UUIDv7, the id of a message whose own one another task has, and dispatch ids.
 
 A UUIDv7 sorts by the time of its making, so that indexes on them grow at their end.
 
@@ -9,9 +9,10 @@ A UUIDv7 sorts by the time of its making, so that indexes on them grow at their 
 
 Within a process ids increase strictly, also within a millisecond and when the wall clock steps back: each millisecond
 the counter starts at a random number in the lower half of its range and grows by one an id. A forked child starts a
-counter of its own.
+counter of its own. Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
 
-Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
+A dispatch id tells a worker when its message was dispatched, without a header. On Redis it is the delivery tag, which
+kombu itself makes at random; elsewhere the property ``message_id``, which Celery does not set.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
 from uuid import UUID, uuid5
 
 _COUNTER_BITS = 42
@@ -57,3 +61,25 @@ def _reset_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork
     os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def dispatch_ids(now_ms: int) -> Iterator[bytes]:
+    """Generate ids for the messages of one chunk: its time, a random part, then a count from a random number.
+
+    Ids must be unique among all messages that workers hold: kombu keeps these messages in one hash by delivery tag. A
+    generator serves one chunk, so that two processes share none after a fork.
+    """
+    time, digits = f"{now_ms:012x}", os.urandom(3).hex()
+    beginning = f"{time[:8]}-{time[8:]}-7{digits[:3]}-a{digits[3:]}-".encode()
+    for number in count(int.from_bytes(os.urandom(5))):
+        yield b"%b%012x" % (beginning, number)
+
+
+def dispatched_ms(dispatch_id: Any) -> int | None:
+    """Return the time of dispatch; None for a value that is no dispatch id, like a delivery tag of kombu's own."""
+    if type(dispatch_id) is not str or len(dispatch_id) != 36 or dispatch_id[14] != "7":
+        return None
+    try:
+        return int(dispatch_id[:8] + dispatch_id[9:13], 16)
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""The text that every store and every broker can hold: ids, names and keys. Standard library only.
+"""The text that every store and every broker can hold (ids, names, keys), whole numbers, and the URLs of stores.
 
 ::
 
@@ -15,6 +15,8 @@ fail in the transaction of another, which would roll back the other messages of 
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 #: The longest name or id, in characters and in bytes as UTF-8. One index row holds two of them, a queue and a task, and
@@ -27,6 +29,15 @@ END_OF_TIME_MS = 253_370_764_800_000
 
 #: ``str.isdigit`` takes "²", which ``int`` refuses, and ``int`` refuses more than 4,300 digits.
 _WHOLE = re.compile(r"0*([0-9]{1,18})").fullmatch
+
+
+EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/database or django://default"
+
+#: The group of the entry points by which packages add schemes.
+SCHEMES = "celery_wheel.stores"
+
+_FILE = re.compile(r"/(?!:memory:|file:)[^?]+").fullmatch
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch
 
 
 def whole_number(text: str) -> int | None:
@@ -65,3 +76,19 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
         raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
+
+
+def is_store_url(url: str) -> bool:
+    """Whether a text is the URL of a file, of a PostgreSQL database, or of a scheme that a package adds."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("sqlite", "sqlite+pysqlite"):
+        return _FILE(rest) is not None
+    if scheme in ("postgres", "postgresql", "postgresql+psycopg"):
+        place, _, database = rest.partition("?")[0].partition("/")
+        return bool(database) and all(map(_HOST, place.rpartition("@")[2].split(",")))
+    return bool(separator) and scheme in _added_schemes()
+
+
+@cache
+def _added_schemes() -> frozenset[str]:
+    return frozenset(added.name for added in entry_points(group=SCHEMES))

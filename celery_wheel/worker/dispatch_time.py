@@ -5,10 +5,9 @@
     task_received ─ the message has a dispatch id ─┬─► event task-received   eta: the time of dispatch
                                                    └─► Sentry's header       the time of dispatch
 
-celery-exporter and others count the wait in the queue from the later of the event ``task-sent`` and the eta. A
-dispatched message has no eta, so they would count the whole delay. Sentry counts from a header of the producer's.
-
-No worker acts upon the eta of the event: it is a text that is false, so Celery passes it on and delays nothing.
+celery-exporter and others count the wait from the later of the event ``task-sent`` and the eta. A dispatched message
+has no eta, so they would count the whole delay. No worker acts upon the eta of the event: it is a text that is false,
+so Celery passes it on and delays nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from celery import bootsteps, signals
 
 from celery_wheel.conf import Conf
 from celery_wheel.producer.eligibility import is_eligible
-from celery_wheel.values.dispatch_ids import dispatched_ms
+from celery_wheel.values.ids import dispatched_ms
 
 #: The properties that may have a dispatch id.
 PROPERTIES = ("message_id", "delivery_tag")

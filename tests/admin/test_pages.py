@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.overview import cache
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState

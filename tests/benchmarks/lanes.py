@@ -22,7 +22,7 @@ from typing import Any
 
 import redis
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.console.output import ProgressBar, progress
 from celery_wheel.operations.bench.figure import Figure

@@ -24,7 +24,7 @@ from typing import Any
 
 import redis
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.values.ids import uuid7
 from tests.benchmarks.arguments import arguments, repr_of

@@ -19,8 +19,8 @@ from typing import Any
 from kombu import Consumer, Queue
 from kombu.utils import json
 
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.console.output import progress
 from celery_wheel.engine.port import Chunk, Confirmed

@@ -29,7 +29,7 @@ from statistics import linear_regression, median
 
 import redis
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.console.output import progress
 from celery_wheel.operations.bench.figure import Figure
 from celery_wheel.store import open_store

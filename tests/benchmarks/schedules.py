@@ -17,8 +17,8 @@ from typing import Any
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import TaskCall
-from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.console.output import progress
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.operations.bench.figure import Figure

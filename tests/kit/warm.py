@@ -51,7 +51,7 @@ _OF_CELERY = (
     "celery_wheel.beat",
     "celery_wheel.broker.redis",
     "celery_wheel.broker.amqp.edge",
-    "celery_wheel.broker.virtual.edge",
+    "celery_wheel.broker.virtual",
     "celery_wheel.console.output",
     "celery_wheel.control",
     "celery_wheel.producer.rescue.bootstep",

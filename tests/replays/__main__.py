@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 from tests.replays.making import main
 from tests.replays.places import ROOT
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, LongType, StructType
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.errors import SettingError, StoreError

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from celery_wheel.app import WheelApp
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("celery_wheel", "django_wheel")
@@ -116,7 +116,7 @@ def test_spark_can_import_the_wheel_as_it_is(wheel: Path) -> None:
 
 
 def test_the_readme_of_the_index_has_no_relative_link_and_the_metadata_name_the_repository(tmp_path: Path) -> None:
-    for name in ("README.md", "pyproject.toml", "celery_wheel/values/version.py"):
+    for name in ("README.md", "pyproject.toml", "celery_wheel/values/__init__.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     address, tag = "https://forge.example/wheel/wheel", f"v{__version__}"

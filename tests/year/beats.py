@@ -27,7 +27,7 @@ from celery_wheel.engine import runner
 from celery_wheel.producer.rescue.received_message import ReceivedMessage
 from celery_wheel.requests import process_store
 from celery_wheel.scheduler import service
-from celery_wheel.worker.reporter import Reporter
+from celery_wheel.worker.run_reports import Reporter
 from tests.kit.holder import message
 from tests.simulation.rendering import Renderer
 from tests.year.servers import Reached, StoreLine, YearRedis

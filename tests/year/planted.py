@@ -29,8 +29,8 @@ from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.timing import retry
 from celery_wheel.timing.retry import Backoff
-from celery_wheel.worker import reporter as reporter_module
-from celery_wheel.worker.reporter import Reporter
+from celery_wheel.worker import run_reports as reporter_module
+from celery_wheel.worker.run_reports import Reporter
 
 #: The parts of a year in which bugs show: arguments of ``Year``.
 #: A moment after noon in Berlin, in winter: the entry's run has begun, and has not ended.

@@ -36,25 +36,19 @@ _CLASSIC = {"x-queue-type": "classic"}
 
 
 class HolderNote:
-    """The note of one shard.
+    """The note of one shard; ``queue`` is the name of its wheel queue, ``store`` the one of this process.
 
-    Args:
-        queue: name of the wheel queue.
-        link: a connection for notes alone: under an alarm the server reads nothing more from one that has published.
-        store: the store of this process.
+    No other code uses ``link``: under an alarm the server reads nothing more from a connection that has published.
     """
 
     def __init__(self, shard: int, queue: str, link: AmqpLink, store: StoreIdentity) -> None:
-        self._shard = shard
-        self._name = f"{queue}.holder"
-        self._link = link
-        self._store = store
+        self._shard, self._name = shard, f"{queue}.holder"
+        self._link, self._store = link, store
 
     def take(self, reading: Any, epoch: int) -> None:
-        """Sign the note for this store, as long as a connection lives. Raises StoreConflict where another has it.
+        """Sign the note for this store while ``reading`` lives, the connection that reads the wheel queue.
 
-        Args:
-            reading: the connection that reads the wheel queue.
+        Raises StoreConflict where another store has it.
         """
         with self._reading() as (channel, notes):
             found = _decode(notes)

@@ -1,11 +1,10 @@
 """A connection to RabbitMQ for one purpose: opened when it is needed, kept alive, dropped after an error.
 
 py-amqp serves one thread at a time, so every use is under ``lock``. No call waits longer than ``TIMEOUT_S`` for a
-server that does not answer: sockets time out, loops have a deadline, and each of several servers in the broker URL gets
-its share of the time.
+server that does not answer: sockets time out, loops have a deadline, and the servers in the broker URL share the time.
 
-The next use after a drop opens a new connection. Deliveries and confirms of the former connection are void then;
-``generation`` counts connections and identifies them.
+The next use after a drop opens a new connection, which ``generation`` counts: deliveries and confirms of the former one
+are void.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ _REMEDY = f"nothing is lost, and the call is tried again; {CHECK_BROKER}"
 
 
 class AmqpLink:
-    """A connection and its lock.
-
-    Args:
-        connect: returns a new kombu connection, as the app's producers use it.
-    """
+    """A connection and its lock; ``connect`` returns a new kombu connection, as the app's producers use it."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -69,7 +64,8 @@ class AmqpLink:
             self._transport = connection.transport
             self._frames = FrameReader(self._transport)
             self._transport.read_frame = self._frames.read_frame
-            connection.on_blocked, connection.on_unblocked = self._set_blocked, self._set_unblocked
+            connection.on_blocked = lambda _reason: setattr(self, "blocked", True)
+            connection.on_unblocked = lambda: setattr(self, "blocked", False)
             self.generation += 1
             self.blocked = False
         return self._connection
@@ -77,12 +73,6 @@ class AmqpLink:
     @property
     def is_up(self) -> bool:
         return self._connection is not None
-
-    def _set_blocked(self, _reason: object) -> None:
-        self.blocked = True
-
-    def _set_unblocked(self) -> None:
-        self.blocked = False
 
     @contextmanager
     def using(self, doing: str) -> Iterator[None]:
@@ -114,7 +104,9 @@ class AmqpLink:
             while (frame := self._frames.take()) is not None:
                 if connection.on_inbound_frame(frame):
                     return True
-            if not _is_readable(connection.sock, seconds):
+            sock = connection.sock
+            decrypted = hasattr(sock, "pending") and sock.pending()  # TLS: these bytes are no longer in the socket
+            if not decrypted and not _poll_of(sock).poll(seconds * 1_000):
                 return False
             try:
                 with connection.transport.having_timeout(FRAME_S):
@@ -133,8 +125,7 @@ class AmqpLink:
     def keep_alive(self, reads: bool) -> None:
         """Send a heartbeat if the connection is up and not in use; a use keeps it alive by itself.
 
-        Args:
-            reads: also handle events that have arrived; False where that would fill the memory with deliveries.
+        With ``reads`` it handles the events that have arrived, which may fill the memory with deliveries.
         """
         if not self.lock.acquire(blocking=False):
             return
@@ -158,12 +149,6 @@ class AmqpLink:
         if connection is not None:
             with suppress(*CONNECTION_ERRORS):
                 connection.collect()
-
-
-def _is_readable(sock: Any, seconds: float) -> bool:
-    if hasattr(sock, "pending") and sock.pending():  # TLS: decrypted bytes are no longer in the socket
-        return True
-    return bool(_poll_of(sock).poll(seconds * 1_000))
 
 
 def _poll_of(sock: Any) -> select.poll:

@@ -1,12 +1,8 @@
 """Conversion between AMQP messages and rows: a worker gets the message that Celery would have sent without a delay.
 
-::
-
-    headers, properties ──kombu's JSON──► bytes ──► the same values: datetimes, Decimals, UUIDs and bytes as well
-    priority, expiration                            fields of the row: messages in the wheel queue have neither
-    redelivered                                     an additional header: wheel_redelivered = true
-
-A message with a value that kombu's JSON cannot represent (AMQP tables have no such type either) is rejected.
+Headers and properties are kept as kombu's JSON, with datetimes, Decimals, UUIDs and bytes. Priority and expiration are
+fields of the row: messages in the wheel queue have neither. A message with a value that kombu's JSON cannot represent
+(AMQP tables have no such type either) is rejected.
 """
 
 from __future__ import annotations
@@ -19,8 +15,7 @@ from typing import Any, NamedTuple
 
 from kombu.utils import json
 
-from celery_wheel.broker.amqp.frames import RawMessage, publish_method
-from celery_wheel.broker.amqp.properties import encode_properties
+from celery_wheel.broker.amqp.frames import RawMessage, encode_properties, publish_method
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED, QueuedMessageReader, read_or_reject, stored_properties

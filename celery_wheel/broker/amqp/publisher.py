@@ -33,15 +33,14 @@ from typing import Any, NamedTuple
 import amqp
 from amqp import spec
 
-from celery_wheel.broker.amqp.frames import BEFORE_PROPERTIES, OVERHEAD, RawMessage, message_frames
+from celery_wheel.broker.amqp.frames import BEFORE_PROPERTIES, OVERHEAD, RawMessage, decode_properties, message_frames
 from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, TIMEOUT_S, AmqpLink
 from celery_wheel.broker.amqp.message import EncodedMessage, encode
-from celery_wheel.broker.amqp.properties import decode_properties
 from celery_wheel.broker.errors import UnencodableMessage, stopped
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
-from celery_wheel.values.dispatch_ids import dispatch_ids
+from celery_wheel.values.ids import dispatch_ids
 
 WINDOW = 500
 #: Bytes of messages that are written to the socket at once; confirms are read after each write.
@@ -198,8 +197,6 @@ class AmqpPublisher:
         self._channel = None
         self._open()
 
-    # -- confirms ------------------------------------------------------------------------------------
-
     def _read_confirms(self) -> None:
         while self._link.drain(0):
             pass
@@ -249,8 +246,6 @@ class AmqpPublisher:
             raise self._interruption(f"it returned an unknown message, to {exchange!r} with key {routing_key!r}")
         self._result.failed[same[0].row.id] = f"no queue is bound: {error}"
 
-    # -- channels ------------------------------------------------------------------------------------
-
     def _open(self) -> None:
         if self._link.is_up:
             self._read_confirms()  # the connection may be blocked or have ended: no message is in doubt yet
@@ -262,7 +257,9 @@ class AmqpPublisher:
         if self._probe_first:
             self._probe(connection.channel())
             self._probe_first = False
-        self._channel = channel = self._confirming(connection)
+        self._channel = channel = connection.channel()
+        channel.auto_decode = False  # a returned body is compared with the body that was sent
+        channel.confirm_select()
         if self._generation != self._link.generation:
             self._exchanges.clear()
         self._generation = self._link.generation
@@ -271,12 +268,6 @@ class AmqpPublisher:
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
-
-    def _confirming(self, connection: Any) -> Any:
-        channel = connection.channel()
-        channel.auto_decode = False  # a returned body is compared with the body that was sent
-        channel.confirm_select()
-        return channel
 
     def _probe(self, channel: Any) -> None:
         """Check that the server reads and answers, by a message to no queue, without a confirm.

@@ -1,4 +1,4 @@
-"""The wheel's own Redis client, made of the broker URL and options as kombu reads them.
+"""The wheel's own Redis client: made of the broker URL as kombu reads it, its errors as BrokerError, its Lua scripts.
 
 ::
 
@@ -6,28 +6,76 @@
     sentinel://a:26379;sentinel://b:26379/0      with transport option master_name
 
 Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
-always has a timeout. It speaks RESP2, in which servers send only answers.
+always has a timeout. It speaks RESP2, in which servers send only answers. Several servers in one ``redis://`` URL are
+refused: the offsets of one server mean nothing on another.
 
-Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``; kombu itself parses URLs.
-Several servers in one ``redis://`` URL are refused: the offsets of one server mean nothing on another.
+Only the state after a lost connection or a timeout is unknown. An error reply is an answer: the scripts then have
+changed nothing (``publish.lua`` gives the reason), and the engine repeats the call later.
+
+Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import redis
 from kombu.connection import Connection
 from kombu.utils.imports import symbol_by_name
 from kombu.utils.url import url_to_parts
+from redis import Redis, exceptions
 from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from celery_wheel.broker.redis.packer import OneBufferPacker
-from celery_wheel.errors import SettingError
+from celery_wheel.broker.errors import CHECK_BROKER
+from celery_wheel.errors import BrokerError, SettingError
+
+_UNKNOWN = "whether it took effect is unknown, and repeating it is safe"
+_NOTHING = "nothing was changed, and nothing is lost"
+_NO_CLUSTER = "kombu's Redis transport needs a server that is no cluster"
+
+#: The code of an error reply → the server's state, the remedy.
+_REPLIES = {
+    "LOADING": ("is still loading its data set", "wait until it has"),
+    "NOAUTH": ("requires a password", "put user and password into the broker URL"),
+    "WRONGPASS": ("does not accept this user and password", "correct them in the broker URL"),
+    "NOPERM": ("does not permit this", "give its user the commands and keys that producers, workers and wheel use"),
+    "READONLY": ("is a replica and accepts no writes", "point the broker URL at the primary"),
+    "OOM": ("is full (maxmemory)", "raise maxmemory, or let the workers empty their queues"),
+    "MISCONF": ("accepts no writes because it cannot save to disk", "free its disk, or read its log"),
+    "NOREPLICAS": ("accepts no writes because it has too few replicas", "start the replicas"),
+    "MASTERDOWN": ("is a replica whose primary is down", "point the broker URL at the primary"),
+    "BUSY": ("is busy with another client's script", "wait, or end the script with SCRIPT KILL"),
+    "UNBLOCKED": ("has just changed between primary and replica", "point the broker URL at the primary"),
+    "WRONGTYPE": ("has another type of value under one of the wheel's own keys", "choose another wheel_namespace"),
+    "CLUSTERDOWN": ("is a cluster that is down", _NO_CLUSTER),
+    "CROSSSLOT": ("is a cluster", _NO_CLUSTER),
+    "MOVED": ("is a cluster", _NO_CLUSTER),
+}
+
+#: redis-py removes the code from the text of the replies that it knows, and raises a class of its own for each: more of
+#: them in newer versions, so they are known by their names.
+_TYPES = {
+    "BusyLoadingError": "LOADING",
+    "AuthenticationError": "WRONGPASS",
+    "NoPermissionError": "NOPERM",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "MovedError": "MOVED",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "MasterDownError": "MASTERDOWN",
+}
+
+_CODE = re.compile(rf"\b({'|'.join(_REPLIES)})\b")
+
 
 # Types where the libraries have none.
 _connection: Any = Connection
@@ -48,6 +96,84 @@ _PASSED_ON = ("socket_keepalive", "socket_keepalive_options", "client_name")
 _TCP_ONLY = ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options")
 
 
+@contextmanager
+def redis_errors(server: str, doing: str) -> Iterator[None]:
+    """Raise errors of the client and the server as BrokerError; ``doing`` names the operation in its text."""
+    try:
+        yield
+    except (exceptions.RedisError, OSError) as error:
+        raise BrokerError(describe(server, doing, error)) from error
+
+
+def refuses_command(error: exceptions.ResponseError) -> bool:
+    """Whether the server, or a proxy before it, does not serve a command; no state of the server is the cause."""
+    return _code_of(error) in (None, "NOPERM")
+
+
+def _code_of(error: Exception) -> str | None:
+    code = next((_TYPES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _TYPES), None)
+    if code is None and (found := _CODE.search(str(error))):
+        code = found[1]
+    return code
+
+
+def describe(server: str, doing: str, error: Exception) -> str:
+    """Return the text of a BrokerError: state, consequence, remedy."""
+    code = _code_of(error)
+    if code is not None:
+        state, remedy = _REPLIES[code]
+        return f"{server} {state} ({error}) while {doing}; {_NOTHING}; {remedy}"
+    if isinstance(error, exceptions.TimeoutError):
+        return f"{server} did not answer in time while {doing}; {_UNKNOWN}; check its load and the network to it"
+    if isinstance(error, (exceptions.ConnectionError, OSError)):
+        return f"{server} cannot be reached ({error}) while {doing}; {_UNKNOWN}; {CHECK_BROKER}"
+    return f"{server} answered with an error ({error}) while {doing}; {_NOTHING}; see the server's log"
+
+
+class OneBufferPacker:
+    """Packs a command as one buffer; redis-py makes a buffer, and so a system call, of every 6 kB."""
+
+    def pack(self, *arguments: Any) -> list[bytes]:
+        name, *rest = arguments
+        values = [*(name.encode() if isinstance(name, str) else name).split(), *rest]  # "CONFIG GET" is two words
+        parts = [b"*%d\r\n" % len(values)]
+        for value in values:
+            data = value if isinstance(value, bytes) else str(value).encode()
+            parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+        return [b"".join(parts)]
+
+
+class Script:
+    """A file of this folder, run by its digest.
+
+    A server that lost its script cache (restart, SCRIPT FLUSH, failover) answers NOSCRIPT. The script has certainly not
+    run then, and the call is repeated with the whole text.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(
+        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
+    ) -> tuple[str, Any]:
+        """Run the script; returns the first word of its answer and, where the answer has one, its value."""
+        try:
+            answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            answer = client.eval(self.text, len(keys), *keys, *args)
+        word, *rest = answer
+        return word.decode(), rest[0] if rest else None
+
+
+ADOPT = Script("adopt")
+CLAIM = Script("claim")
+CHANGE = Script("change")
+VERIFY = Script("verify")
+PUBLISH = Script("publish")
+TRIM = Script("trim")
+
+
 @dataclass(frozen=True, slots=True)
 class RedisLink:
     """A client with the name of its server."""
@@ -58,11 +184,7 @@ class RedisLink:
 
 
 def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None) -> RedisLink:
-    """Return a client; its first call opens the connection.
-
-    Args:
-        ssl: Celery's ``broker_use_ssl``.
-    """
+    """Return a client; its first call opens the connection. ``ssl`` is Celery's ``broker_use_ssl``."""
     info = _connection(url, ssl=ssl or False, transport_options=dict(transport_options))
     parameters = _parameters(info, transport_options)
     db = parameters["db"]
@@ -99,7 +221,8 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         _use_unix_socket(parameters)
     parameters["db"] = _database(parameters.pop("virtual_host"))
     if provider := getattr(info, "credential_provider", None):  # kombu 5.4 has none
-        _use_provider(parameters, provider)
+        del parameters["username"], parameters["password"]
+        parameters["credential_provider"] = _provider_class(provider)() if isinstance(provider, str) else provider
     return parameters
 
 
@@ -122,12 +245,6 @@ def _database(virtual_host: str | int | None) -> int:
         return int(text)
     except ValueError:
         raise SettingError(f"broker_url's path must be the number of a Redis database, got {text!r}") from None
-
-
-def _use_provider(parameters: dict[str, Any], provider: Any) -> None:
-    parameters["credential_provider"] = _provider_class(provider)() if isinstance(provider, str) else provider
-    parameters.pop("username", None)
-    parameters.pop("password", None)
 
 
 def _sentinel_pool(info: Any, options: Mapping[str, Any], parameters: dict[str, Any]) -> Any:

@@ -11,45 +11,58 @@
 Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; a loss is noticed
 (ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing, and another store adopts nothing. A row that its
 queue does not take is reported, never dropped. A row with several queues, one of which is no list, goes to none of
-them. A key that is not a list is neither pushed to nor made to expire.
+them. A key that is not a list is neither pushed to nor made to expire. All methods are thread-safe.
 
 Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
 ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
-
-All methods are thread-safe. Files: ``connect`` the client, ``offsets`` the hash, ``*.lua`` the scripts, ``routing`` and
-``bindings`` the lists of a row, ``wire`` its bytes, ``publish_call`` a chunk as arguments, ``trim`` the old end of a
-wheel queue, ``errors`` Redis's errors, ``layout`` kombu's key names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, cast
 
+from redis import Redis
 from redis.exceptions import ResponseError
 
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.errors import not_adopted
-from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.redis import offsets, scripts
-from celery_wheel.broker.redis.bindings import Bindings
-from celery_wheel.broker.redis.connect import connect
-from celery_wheel.broker.redis.errors import redis_errors, refuses_command
-from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.broker.redis.publish_call import publish_call
-from celery_wheel.broker.redis.routing import RedisRouter
-from celery_wheel.broker.redis.trim import Proof, proof_of, read_oldest
+from celery_wheel.broker.redis import keys
+from celery_wheel.broker.redis.connect import (
+    ADOPT,
+    CHANGE,
+    CLAIM,
+    PUBLISH,
+    TRIM,
+    VERIFY,
+    connect,
+    redis_errors,
+    refuses_command,
+)
+from celery_wheel.broker.redis.keys import Layout
+from celery_wheel.broker.redis.publish import publish_call
+from celery_wheel.broker.redis.routing import Bindings, RedisRouter
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.ports.maintenance import EPOCH_LEAP
 from celery_wheel.values.format import format_duration
+
+#: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
+TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
+
+#: Messages of one LRANGE at most.
+SLICE = 512
+
 
 logger = logging.getLogger(__name__)
 
@@ -67,25 +80,66 @@ _RESULTS = {
 }
 
 
+class Proof(NamedTuple):
+    """The token of a peek, which ``trim.lua`` compares. Two copies of one message count as equal."""
+
+    length: int
+    digest: str
+    tail: int
+
+
+def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tuple[list[bytes], bool]:
+    """Return the oldest messages, and whether the queue has more than the bounds allow.
+
+    The list is read in slices from the old end, each up to twice the one before, so that large messages are not read
+    far beyond the bounds. The read need not be atomic: only a holder removes messages from this end, and ``trim``
+    compares the proof. A script would be slower: it copies every message twice more.
+    """
+    found: list[bytes] = []
+    weight, size = 0, 1
+    while len(found) < max_count:
+        slice_ = cast(list[bytes], client.lrange(key, -(len(found) + size), -(len(found) + 1)))
+        for raw in reversed(slice_):
+            if found and weight + len(raw) > max_bytes:
+                return found, True
+            found.append(raw)
+            weight += len(raw)
+        if len(slice_) < size:
+            return found, False
+        fitting = (max_bytes - weight) * len(found) // max(1, weight)
+        size = max(1, min(2 * size, SLICE, max_count - len(found), fitting))
+    return found, client.llen(key) > len(found)
+
+
+def proof_of(found: Sequence[bytes]) -> Proof:
+    """Return the proof of these messages, oldest first."""
+    tail = TAIL_BYTES
+    marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
+    if not all(TAG in mark for mark in marks):
+        tail = max(map(len, found))
+        marks = [b"%d:%b" % (len(raw), raw) for raw in found]
+    return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
+
+
 class Copy(NamedTuple):
-    """Another copy of the store, at ``place``; ``at_work``: this one waits until a person decides."""
+    """Another copy of the store."""
 
     place: str
     seen: str  #: its last sign of life
-    at_work: bool
+    at_work: bool  #: this copy waits until a person decides
 
 
 class RedisBroker:
     """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
     Args:
-        url: the broker URL, as kombu reads it.
         store: the store to which the offsets' positions belong.
         reader: reads the wheel queue; its namespace begins the keys.
-        transport_options: Celery's ``broker_transport_options``.
-        ssl: Celery's ``broker_use_ssl``.
+        transport_options, ssl: Celery's ``broker_transport_options`` and ``broker_use_ssl``.
         monotonic: seconds, for the age of binding sets.
     """
+
+    fences: Literal[True] = True
 
     def __init__(
         self,
@@ -99,10 +153,8 @@ class RedisBroker:
     ) -> None:
         options = transport_options or {}
         link = connect(url, options, ssl)
-        self._client = link.client
-        self._server = link.server
-        self._store = store
-        self._reader = reader
+        self._client, self._server = link.client, link.server
+        self._store, self._reader = store, reader
         self._layout = Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.namespace)
@@ -113,18 +165,12 @@ class RedisBroker:
         self._serial_lock = threading.Lock()
         self._closed = False
 
-    @property
-    def fences(self) -> Literal[True]:
-        return True
-
-    # -- the offsets ---------------------------------------------------------------------------------
-
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         store, copy = self._store, self._copies.get(shard)
         arguments = [*self._holder(epoch), store.address, store.place, str(OCCUPIED_MS), str(EPOCH_LEAP // 2)]
         with redis_errors(self._server, f"adopting shard {shard}"):
             seen_at_work = "1" if copy is not None and copy.at_work else ""
-            word, rest = scripts.ADOPT(self._client, [self._offset_key(shard)], [*arguments, seen_at_work])
+            word, rest = ADOPT(self._client, [self._offset_key(shard)], [*arguments, seen_at_work])
         if word == "conflict":
             raise other_store(self._server, shard, _owner(rest), self._store)
         if word == "copy":
@@ -133,28 +179,26 @@ class RedisBroker:
             raise self._fenced(shard, epoch, rest)
         self._copies.pop(shard, None)
         self._adopted[shard], self.can_wait = epoch, True
-        return offsets.read_lanes(cast(Sequence[bytes], rest))
+        return keys.read_lanes(cast(Sequence[bytes], rest))
 
     def claim(self, shard: int, lanes: Mapping[int, Position]) -> None:
         """Make this store the owner of the shard's offsets. Raises StoreConflict while another store's holder lives.
 
-        Afterwards any epoch may adopt. The offsets of the other store are deleted; its pending tasks stay in it.
-
-        Args:
-            lanes: the store's own offsets.
+        Afterwards any epoch may adopt. The offsets of the other store are deleted, and replaced by ``lanes``, those of
+        this store; the pending tasks of the other stay in it.
         """
         fields = ["uuid", self._store.uuid, "epoch", self._holder(0)[1], "address", self._store.address]
-        fields += ["place", self._store.place, "last", offsets.encode_number("last", 0)]
+        fields += ["place", self._store.place, "last", keys.encode_number("last", 0)]
         for lane, offset in lanes.items():
-            fields += self._lane_values(lane, offset)
+            fields += keys.lane_values(lane, offset)
         with redis_errors(self._server, f"claiming shard {shard}"):
             arguments = [self._store.uuid, str(OCCUPIED_MS), *fields]
-            word, rest = scripts.CLAIM(self._client, [self._offset_key(shard)], arguments)
+            word, rest = CLAIM(self._client, [self._offset_key(shard)], arguments)
         if word == "conflict":
             raise other_store(self._server, shard, _owner(rest), self._store)
 
     def owner(self, shard: int) -> Owner | None:
-        """Return the store to which the shard's offsets belong; None where nothing was ever adopted."""
+        """Return the store that last adopted or claimed the shard; None where none did."""
         names = ["uuid", "place", "seen", "epoch", "address", "refused", "refused_at"]
         with redis_errors(self._server, f"reading the owner of shard {shard}"):
             found = cast(list[bytes | None], self._client.hmget(self._offset_key(shard), names))
@@ -165,44 +209,39 @@ class RedisBroker:
             (one or b"").decode("utf-8", "replace") for one in found
         )
         just_now = now_ms - int(refused_at or 0) < REFUSED_MS
-        instance = offsets.decode_fence(fence)[1]
+        instance = keys.decode_fence(fence)[1]
         return Owner(uuid, place, now_ms - int(seen or 0), instance, address, refused if just_now else "")
 
-    @staticmethod
-    def _lane_values(lane: int, offset: Position) -> list[str]:
-        values = offsets.encode_position(offset), "{}", ""
-        return [text for pair in zip(offsets.lane_fields(lane), values, strict=True) for text in pair]
-
     def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
-        fields = self._lane_values(lane, offset)
-        self._change(shard, epoch, f"setting the offset of lane {lane} of shard {shard}", [], fields)
+        doing = f"setting the offset of lane {lane} of shard {shard}"
+        self._change(shard, epoch, doing, [], keys.lane_values(lane, offset))
 
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
-        dropped = [field for lane in lanes for field in offsets.lane_fields(lane)]
+        dropped = [field for lane in lanes for field in keys.lane_fields(lane)]
         self._change(shard, epoch, f"forgetting {len(lanes)} lanes of shard {shard}", dropped, [])
 
     def _change(self, shard: int, epoch: int, doing: str, dropped: Sequence[str], fields: Sequence[str]) -> None:
         # The lock is held until the answer: Redis must see the serials of two threads in their order.
         with self._serial_lock, redis_errors(self._server, doing):
             self._serial = max(self._serial + 1, time.monotonic_ns())  # also above an earlier RedisBroker's serials
-            serial = offsets.encode_number("serial", self._serial)
+            serial = keys.encode_number("serial", self._serial)
             arguments = [*self._holder(epoch), serial, str(len(dropped)), *dropped, *fields]
-            word, rest = scripts.CHANGE(self._client, [self._offset_key(shard)], arguments)
+            word, rest = CHANGE(self._client, [self._offset_key(shard)], arguments)
         if word != "changed":
             raise self._refused(shard, epoch, word, rest)
 
     def verify(self, shard: int, epoch: int, confirmed: int) -> None:
-        number = offsets.encode_number("confirmed", confirmed)
+        number = keys.encode_number("confirmed", confirmed)
         with redis_errors(self._server, f"verifying the last chunk of shard {shard}"):
-            word, rest = scripts.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
+            word, rest = VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
         if word != "verified":
             raise self._refused(shard, epoch, word, rest)
 
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         pipeline = self._client.pipeline(transaction=False)
         for shard, epoch, confirmed in chunks:
-            arguments = [*self._holder(epoch), offsets.encode_number("confirmed", confirmed)]
-            pipeline.evalsha(scripts.VERIFY.sha, 1, self._offset_key(shard), *arguments)
+            arguments = [*self._holder(epoch), keys.encode_number("confirmed", confirmed)]
+            pipeline.evalsha(VERIFY.sha, 1, self._offset_key(shard), *arguments)
         with redis_errors(self._server, f"verifying the last chunks of {len(chunks)} shards"):
             answers = pipeline.execute(raise_on_error=False)
         return {chunk.shard for chunk, answer in zip(chunks, answers, strict=True) if answer == [b"verified"]}
@@ -211,15 +250,15 @@ class RedisBroker:
         if not chunk.after < chunk.upto:
             raise ValueError(f"upto must be after {tuple(chunk.after)}, got {tuple(chunk.upto)}")
         move = [
-            offsets.encode_number("number", chunk.number),
-            *offsets.lane_fields(chunk.lane),
-            offsets.encode_position(chunk.after),
-            offsets.encode_position(chunk.upto),
-            offsets.encode_since(chunk.checksum),
+            keys.encode_number("number", chunk.number),
+            *keys.lane_fields(chunk.lane),
+            keys.encode_position(chunk.after),
+            keys.encode_position(chunk.upto),
+            keys.encode_since(chunk.checksum),
         ]
         with redis_errors(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
-            word, rest = scripts.PUBLISH(
+            word, rest = PUBLISH(
                 self._client,
                 [self._offset_key(chunk.shard), *call.keys()],
                 [*self._holder(chunk.epoch), *move, *call.arguments()],
@@ -229,15 +268,13 @@ class RedisBroker:
                 "the offset of lane %d of shard %d stands at %s, inside the chunk from %s to %s: adopt and compare",
                 chunk.lane,
                 chunk.shard,
-                tuple(offsets.decode_position(rest)),
+                tuple(keys.decode_position(rest)),
                 tuple(chunk.after),
                 tuple(chunk.upto),
                 extra={"action": "publish", "shard": chunk.shard, "lane": chunk.lane, "epoch": chunk.epoch},
             )
-        failed = offsets.decode_failed(rest) if word in ("published", "already") else {}
+        failed = keys.decode_failed(rest) if word in ("published", "already") else {}
         return Published(_RESULTS[word], failed)
-
-    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if shard not in self._adopted:
@@ -252,9 +289,9 @@ class RedisBroker:
             return True
         if shard not in self._adopted:
             return False
-        keys = [self._queue_key(shard), self._offset_key(shard)]
+        touched = [self._queue_key(shard), self._offset_key(shard)]
         with redis_errors(self._server, f"trimming the wheel queue of shard {shard}"):
-            word, rest = scripts.TRIM(self._client, keys, [*self._holder(epoch), *proof])
+            word, rest = TRIM(self._client, touched, [*self._holder(epoch), *proof])
         if word not in ("trimmed", "changed"):
             raise self._refused(shard, epoch, word, rest)
         return word == "trimmed"
@@ -297,8 +334,6 @@ class RedisBroker:
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)
 
-    # -- the server ----------------------------------------------------------------------------------
-
     def now_ms(self) -> int:
         with redis_errors(self._server, "reading its clock"):
             seconds, microseconds = self._client.time()
@@ -306,26 +341,23 @@ class RedisBroker:
 
     def info(self) -> dict[str, str | None]:
         """Return the settings that decide whether the server keeps its data; None for a setting that it hides."""
-        return {
-            "maxmemory_policy": self._server_setting(self._client.info, "memory", "maxmemory_policy"),
-            "aof_enabled": self._server_setting(self._client.info, "persistence", "aof_enabled"),
-            "appendfsync": self._server_setting(self._client.config_get, "appendfsync", "appendfsync"),
+        sources: dict[str, tuple[Callable[[str], Any], str]] = {
+            "maxmemory_policy": (self._client.info, "memory"),
+            "aof_enabled": (self._client.info, "persistence"),
+            "appendfsync": (self._client.config_get, "appendfsync"),
         }
-
-    def _server_setting(self, read: Callable[[str], Any], section: str, field: str) -> str | None:
-        with redis_errors(self._server, f"reading its {section}"):
-            try:
-                found = read(section).get(field)
-            except ResponseError:  # hosted servers mostly allow neither INFO nor CONFIG
-                return None
-        return None if found is None else str(found)
+        found: dict[str, str | None] = dict.fromkeys(sources)
+        for name, (read, section) in sources.items():
+            # Hosted servers mostly allow neither INFO nor CONFIG.
+            with redis_errors(self._server, f"reading its {section}"), suppress(ResponseError):
+                value = read(section).get(name)
+                found[name] = None if value is None else str(value)
+        return found
 
     def close(self) -> None:
         self._closed = True
         # The connection of a call under way, mostly ``await_message`` of a thread that stops, ends with that call.
         self._client.connection_pool.disconnect(inuse_connections=False)
-
-    # -- inside ------------------------------------------------------------------------------------
 
     def _read_bindings(self, exchanges: Sequence[str]) -> list[Iterable[bytes] | Exception]:
         pipeline = self._client.pipeline(transaction=False)
@@ -339,10 +371,10 @@ class RedisBroker:
         return cast(list[Iterable[bytes] | Exception], answers)
 
     def _holder(self, epoch: int) -> list[str]:
-        return [self._store.uuid, offsets.encode_fence(epoch, self._store.instance)]
+        return [self._store.uuid, keys.encode_fence(epoch, self._store.instance)]
 
     def _offset_key(self, shard: int) -> str:
-        return offsets.offset_key(self._layout.prefix, self._reader.namespace, shard)
+        return keys.offset_key(self._layout.prefix, self._reader.namespace, shard)
 
     def _queue_key(self, shard: int) -> str:
         return self._layout.prefix + wheel_queue_name(self._reader.namespace, shard)
@@ -357,7 +389,7 @@ class RedisBroker:
         return self._fenced(shard, epoch, None if word == "late" else rest)
 
     def _fenced(self, shard: int, epoch: int, holder: bytes | None) -> Fenced:
-        held = "" if holder is None else f"epoch {offsets.decode_fence(holder.decode())[0]} holds it"
+        held = "" if holder is None else f"epoch {keys.decode_fence(holder.decode())[0]} holds it"
         why = held or "a later request came before this one"
         return Fenced(
             f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "

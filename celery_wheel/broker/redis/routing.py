@@ -3,23 +3,109 @@
 ::
 
     exchange ""                  the queue named by the routing key                        ──► 1 list
-    direct, topic                the queues bound, from the binding set (``bindings``)     ──► n lists
+    direct                       queues bound with an equal routing key                    ──► n lists
+    topic                        queues bound with a pattern that matches from the start   ──► n lists
     fanout                       PUBLISH to every subscriber                               ──► 1 topic
     any other type, no queue bound, a name of the wheel's or kombu's own keys              ──► refused, with the reason
 
-A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one, as in kombu;
-a topic exchange never does.
+    exchange "news"  ──SMEMBERS──►  { routing key SEP pattern SEP queue, … }   kept for ``KEPT_S``
+
+A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one; a topic exchange
+never does. The answer "no queue is bound" never comes from memory, only from reading the set anew; a removed binding is
+noticed within the second. Unlike kombu, which raises, this module skips a member that has not three parts, and an empty
+queue name. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
-from celery_wheel.broker.names import is_own_name
-from celery_wheel.broker.redis.bindings import Bindings, BindingTable
-from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.broker import is_own_name
+from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.store.route import Route
+
+#: A binding set may be used for this time after it was read.
+KEPT_S = 1.0
+
+
+@dataclass(slots=True)
+class BindingTable:
+    """The bindings of one exchange at one instant; ``fault`` is the reason where they could not be read."""
+
+    read_at: float
+    bindings: list[tuple[str, str, str]] = field(default_factory=list)  #: routing key, pattern, queue
+    fault: str | None = None
+    found: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def queues(self, kind: str, routing_key: str) -> tuple[str, ...]:
+        """Return the queues that get a message, each once, in a stable order."""
+        found = self.found.get((kind, routing_key))
+        if found is None:
+            bound = {queue for key, pattern, queue in self.bindings if _matches(kind, key, pattern, routing_key)}
+            found = self.found[kind, routing_key] = tuple(sorted(bound - {""}))
+        return found
+
+
+class Bindings:
+    """The binding tables of exchanges, kept for ``KEPT_S``.
+
+    Args:
+        read: returns, for each of some exchange names, the members of its set or an error.
+        sep: separates the parts of a member.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[str]], Sequence[Iterable[bytes] | Exception]],
+        sep: str,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._read = read
+        self._sep = sep
+        self._monotonic = monotonic
+        self._tables: dict[str, BindingTable] = {}
+
+    def tables(self, exchanges: Iterable[str], *, fresh: bool = False) -> dict[str, BindingTable]:
+        """Return the tables of these exchanges; one read gets the missing and the old ones, or all if ``fresh``."""
+        wanted = sorted(set(exchanges))
+        if not wanted:
+            return {}
+        now = self._monotonic()
+        kept = {name: table for name, table in self._tables.items() if now - table.read_at < KEPT_S}
+        missing = [name for name in wanted if fresh or name not in kept]
+        if missing:
+            kept.update(zip(missing, map(self._table, [now] * len(missing), self._read(missing)), strict=True))
+        # Replaced as a whole: another thread sees the old tables or the new ones, and unused exchanges are dropped.
+        self._tables = kept
+        return {name: kept[name] for name in wanted}
+
+    def _table(self, now: float, members: Iterable[bytes] | Exception) -> BindingTable:
+        if isinstance(members, Exception):
+            return BindingTable(now, fault=str(members))
+        table = BindingTable(now)
+        for member in members:
+            match member.decode("utf-8", "replace").split(self._sep):
+                case [routing_key, pattern, queue]:
+                    table.bindings.append((routing_key, pattern, queue))
+        return table
+
+
+def _matches(kind: str, key: str, pattern: str, routing_key: str) -> bool:
+    if kind == "direct":
+        return key == routing_key
+    compiled = _compiled(pattern)
+    return compiled is not None and compiled.match(routing_key) is not None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return None
 
 
 @dataclass(slots=True)

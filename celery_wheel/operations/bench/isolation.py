@@ -26,8 +26,8 @@ from kombu.entity import Queue
 from sqlalchemy import URL, create_engine, text
 
 from celery_wheel import Celery
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.errors import broker_errors
-from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE
 from celery_wheel.conf import Conf, settings
 from celery_wheel.errors import StoreUnusable
@@ -149,8 +149,7 @@ def _remove_queues(app: Any, name: str) -> None:
     """Remove the queues. On other transports than Redis and RabbitMQ empty ones may stay: kombu deletes bound ones."""
     with app.connection_for_write() as connection, broker_errors(connection):
         if connection.transport.driver_type == "redis":
-            from celery_wheel.broker.redis.layout import Layout
-            from celery_wheel.broker.redis.offsets import offset_key
+            from celery_wheel.broker.redis.keys import Layout, offset_key
 
             layout = Layout.from_options(app.conf.broker_transport_options or {}, 0)
             keys = [key for one in own_queues(name) for key in layout.list_keys(one)]

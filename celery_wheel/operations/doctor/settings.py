@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_wheel.app import WheelApp
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
 from celery_wheel.operations.doctor.installation import Installation

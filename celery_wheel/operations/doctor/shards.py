@@ -9,8 +9,8 @@ from celery_wheel.operations.doctor.finding import Finding, error, ok, split_rem
 from celery_wheel.operations.doctor.installation import Installation
 from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import PAUSED
+from celery_wheel.values import __version__
 from celery_wheel.values.format import format_duration, format_utc, printable
-from celery_wheel.values.version import __version__
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
 BEHIND_MS = 5_000

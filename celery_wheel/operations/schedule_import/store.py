@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule
 from celery_wheel.recurring.definition import read_definition
 

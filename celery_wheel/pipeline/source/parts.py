@@ -31,7 +31,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult
-from celery_wheel.values.version import __version__
+from celery_wheel.values import __version__
 
 #: Packed chunks in one transaction.
 GROUP_BYTES = 4 * 2**20

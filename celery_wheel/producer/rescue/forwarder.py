@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu.messaging import Producer
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
 from celery_wheel.conf import Conf
 from celery_wheel.producer.rescue.received_message import ReceivedMessage

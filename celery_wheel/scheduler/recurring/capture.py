@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from celery_wheel.broker.envelope import HEADER
-from celery_wheel.bulk_load.sample import Sample, Sampler
+from celery_wheel.bulk_load.message_template import Sample, Sampler
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.interception import DivertingProducer, WheelEta

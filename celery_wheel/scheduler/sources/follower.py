@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.recurring.definition import reason_not_run
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.scheduler.sources.entry import (
@@ -33,7 +33,7 @@ from celery_wheel.scheduler.sources.entry import (
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import Schedule
-from celery_wheel.values.document import json_object
+from celery_wheel.values import json_object
 
 logger = logging.getLogger(__name__)
 

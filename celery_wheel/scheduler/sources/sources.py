@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.requests.interruption import Interruption

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from celery_wheel.store.model import MAX_SEQ, STOPPED, LaneState, Position
+from celery_wheel.values import ItemPage
 from celery_wheel.values.format import format_utc
-from celery_wheel.values.page import ItemPage
 
 #: A position after every row: a page in descending order begins here.
 END = Position(2**62, MAX_SEQ)

@@ -14,7 +14,7 @@ from celery_wheel.errors import WheelError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.store.ports.schedules import AHEAD_MS, ScheduleDetail
 from celery_wheel.store.schedule_model import Schedule
-from celery_wheel.values.document import json_object
+from celery_wheel.values import json_object
 from django_wheel.formats import format_duration
 from django_wheel.views.payload import Sight, error_text
 from django_wheel.views.schedules.actions import EDITABLE, for_schedule

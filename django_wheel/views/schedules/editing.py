@@ -27,7 +27,7 @@ from celery_wheel.control import now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
-from celery_wheel.values.document import json_object
+from celery_wheel.values import json_object
 from django_wheel.formats import printable
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, ScheduleForm, new_values

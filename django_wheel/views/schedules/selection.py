@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.control import Wheel
 from celery_wheel.values.text import text_rule
 from django_wheel.formats import counted, number, printable

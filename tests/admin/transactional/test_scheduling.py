@@ -21,7 +21,7 @@ from django.db.utils import IntegrityError, OperationalError
 from kombu import Connection, Exchange, Queue
 from kombu.transport.memory import Channel
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.errors import SettingError
 from celery_wheel.store.model import Message
 from tests.admin.transactional.conftest import ALIAS, Shop

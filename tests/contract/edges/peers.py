@@ -12,11 +12,11 @@ import redis
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.amqp.edge import AmqpBroker
-from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.broker.virtual.edge import KombuBroker
+from celery_wheel.broker.virtual import KombuBroker
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Row, Unreadable
 from celery_wheel.store.ports import StoreIdentity
@@ -101,14 +101,7 @@ class RedisPeer(Peer):
         client.flushall()
 
     def make(self, **options: Any) -> RedisBroker:
-        return RedisBroker(
-            self.url,
-            **{
-                "store": AT_A,
-                "reader": QueuedMessageReader(),
-                **options,
-            },
-        )
+        return RedisBroker(self.url, **{"store": AT_A, "reader": QueuedMessageReader(), **options})
 
     def produce(self, number: int) -> None:
         self.produce_bytes(raw(number))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from sqlalchemy import select
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import ORIGIN, STOPPED, Position
 from celery_wheel.store.ports import Retention, Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.audit_model import AuditCriteria, AuditEntry
 from celery_wheel.store.sql.store import SqlStore

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from celery_wheel import Celery
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load import schedule_many
 from celery_wheel.engine.intake.inbox import parse

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.overview import read_overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, PAUSED, Gate, LaneState, NewRow
 from celery_wheel.store.ports import Retention

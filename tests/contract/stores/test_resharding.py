@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, TallyKey, Tombstone, Watch
 from celery_wheel.store.sql.store import SqlStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position, TallyKey
 from celery_wheel.store.schedule_model import MISSED, Run, Schedule, Skip
 from celery_wheel.store.sql import schema

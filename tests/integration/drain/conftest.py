@@ -13,7 +13,7 @@ from typing import Any
 import celery
 import pytest
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.claim import claim_broker
 from celery_wheel.store.sql.ids import bytes_to_task_id

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker import names
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel import broker
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
@@ -104,7 +104,7 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingSt
 
 
 def shard_of(task_id: str) -> int:
-    return names.shard_of(None, task_id, 2)
+    return broker.shard_of(None, task_id, 2)
 
 
 def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: LeavingStack) -> None:

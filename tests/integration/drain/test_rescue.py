@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from celery_wheel.broker.names import wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
 from tests.kit.patience import PATIENCE_S, patience, wait_until
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.broker.amqp import ingress, link
+from celery_wheel.broker.amqp import edge as amqp_edge
+from celery_wheel.broker.amqp import link
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.engine import runner
 from celery_wheel.engine.round import Round, RoundSteps, run_round
@@ -88,7 +89,7 @@ def test_the_wait_reads_one_message_and_the_rest_stays_in_the_socket(yard: Yard)
 
 def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server ends a connection that sends nothing for two heartbeats."""
-    for module in (link, ingress):
+    for module in (link, amqp_edge):
         monkeypatch.setattr(module, "HEARTBEAT_S", 1)
     edge = adopted(yard)
     assert edge.await_message(0, 4_000) is False
@@ -100,7 +101,7 @@ def test_a_server_that_hangs_is_a_failure_and_is_waited_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats tell: the socket stays open, and nothing comes."""
-    for module in (link, ingress):
+    for module in (link, amqp_edge):
         monkeypatch.setattr(module, "HEARTBEAT_S", 1)
     monkeypatch.setattr(link, "TIMEOUT_S", 1)
     with RabbitServer(tmp_path) as server:

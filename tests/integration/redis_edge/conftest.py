@@ -1,6 +1,6 @@
 """A private server of each kind for the session, empty at the start of each test; tests of faults have their own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import redis
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from tests.contract.edges.peers import AT_A
-from tests.integration.redis_edge.rows import adopted
+from tests.integration.redis_edge.rows import Connect, adopted
 from tests.kit.patience import patience
 from tests.kit.servers import absent
 from tests.kit.servers.redis import RedisServer, redis_binaries
@@ -51,23 +51,14 @@ def own_server(binary: Path, tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., RedisBroker]]:
+def connect() -> Iterator[Connect]:
     """Return a function that makes brokers, which are closed after the test."""
     brokers: list[RedisBroker] = []
 
     def make(server: RedisServer | str, **options: Any) -> RedisBroker:
         url = server if isinstance(server, str) else server.url
         options = {"transport_options": {"socket_timeout": patience(5)}, **options}
-        brokers.append(
-            RedisBroker(
-                url,
-                **{
-                    "store": AT_A,
-                    "reader": QueuedMessageReader(),
-                    **options,
-                },
-            )
-        )
+        brokers.append(RedisBroker(url, **{"store": AT_A, "reader": QueuedMessageReader(), **options}))
         return brokers[-1]
 
     yield make
@@ -76,6 +67,6 @@ def connect() -> Iterator[Callable[..., RedisBroker]]:
 
 
 @pytest.fixture
-def broker(server: RedisServer, connect: Callable[..., RedisBroker]) -> RedisBroker:
+def broker(server: RedisServer, connect: Connect) -> RedisBroker:
     """Return a broker that holds SHARD at EPOCH; the offset of lane 0 is at the origin."""
     return adopted(connect(server))

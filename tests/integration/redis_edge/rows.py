@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import redis
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published
@@ -15,17 +16,21 @@ from tests.contract.edges.peers import STORE
 from tests.kit.chunks import EPOCH, NOW_MS, SHARD, at, chunk_of, make_row
 from tests.kit.chunks import number_in as number_of
 
+#: Makes a broker of a server or its URL; see the fixture ``connect``.
+Connect = Callable[..., RedisBroker]
+
 __all__ = [
     "EPOCH",
     "NOW_MS",
     "SHARD",
     "STORE",
+    "Connect",
     "adopted",
     "at",
-    "body_of",
     "make_row",
     "number_of",
     "publish_rows",
+    "pushed",
     "row_of",
 ]
 
@@ -50,8 +55,9 @@ def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
     return broker
 
 
-def body_of(raw: bytes) -> bytes:
-    return b64decode(json.loads(raw)["body"])
+def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
+    """Return the numbers of a queue's rows in the order in which a worker gets them."""
+    return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
 def without_tag(raw: bytes) -> bytes:

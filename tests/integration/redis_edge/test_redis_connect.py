@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, publish_rows
+from tests.integration.redis_edge.rows import EPOCH, SHARD, Connect, adopted, at, make_row, publish_rows
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import absent, free_port
@@ -28,14 +27,14 @@ def publishes(broker: RedisBroker) -> bool:
     return publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
-def test_the_edge_connects_by_a_unix_socket(binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+def test_the_edge_connects_by_a_unix_socket(binary: Path, tmp_path: Path, connect: Connect) -> None:
     path = tmp_path / "redis.sock"
     with RedisServer(tmp_path / "data", binary, unixsocket=str(path)) as server:
         assert publishes(connect(f"redis+socket://{path}?virtual_host=4"))
         assert server.client(4).llen("mail") == 1
 
 
-def test_the_edge_connects_by_tls(tmp_path: Path, connect: Callable[..., RedisBroker]) -> None:
+def test_the_edge_connects_by_tls(tmp_path: Path, connect: Connect) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
         absent("openssl")
@@ -60,7 +59,7 @@ def test_the_edge_connects_by_tls(tmp_path: Path, connect: Callable[..., RedisBr
 
 
 def test_sentinel_leads_to_the_primary_and_to_the_next_one(
-    own_server: RedisServer, binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, binary: Path, tmp_path: Path, connect: Connect
 ) -> None:
     with RedisServer(tmp_path / "replica", binary, replicaof=f"127.0.0.1 {own_server.port}") as replica:
         wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up", "the replica in step")
@@ -139,9 +138,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("options", [{}, {"retry_on_timeout": True}])
-def test_a_request_without_an_answer_is_sent_once(
-    connect: Callable[..., RedisBroker], options: dict[str, object]
-) -> None:
+def test_a_request_without_an_answer_is_sent_once(connect: Connect, options: dict[str, object]) -> None:
     server = Silent()
     try:
         broker = connect(

@@ -1,7 +1,6 @@
 """The destinations of messages: priorities, prefixes, exchanges, expiring queues; and rows that no queue accepts."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -9,7 +8,17 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
+from tests.integration.redis_edge.rows import (
+    EPOCH,
+    SHARD,
+    Connect,
+    adopted,
+    at,
+    make_row,
+    number_of,
+    publish_rows,
+    pushed,
+)
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
@@ -19,10 +28,6 @@ SEP = "\x06\x16"
 def publish(broker: RedisBroker, *rows: Row, from_: int = 0) -> Published:
     start = at(from_) if from_ else ORIGIN
     return publish_rows(broker, start, at(max(row.id for row in rows)), rows)
-
-
-def pushed(client: redis.Redis, key: str = "mail") -> list[int]:
-    return [number_of(raw) for raw in reversed(client.lrange(key, 0, -1))]
 
 
 def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> None:
@@ -55,18 +60,7 @@ def test_priorities_go_to_kombus_lists(broker: RedisBroker, client: redis.Redis)
     assert pushed(client, f"mail{SEP}9") == [10, 11]
 
 
-def test_priority_steps_and_separator_of_the_transport_options(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
-    broker = adopted(connect(server, transport_options={"priority_steps": [0, 5], "sep": ":"}))
-    publish(broker, make_row(1, priority=4), make_row(2, priority=5), make_row(3, priority=9))
-    assert pushed(client, "mail") == [1]
-    assert pushed(client, "mail:5") == [2, 3]
-
-
-def test_all_keys_have_the_global_prefix(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
+def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
     broker = adopted(connect(server, transport_options={"global_keyprefix": "app:"}))
     client.sadd("app:_kombu.binding.news", SEP.join(("k", "", "bound")))
     client.lpush("app:wheel.3", b"arrived")
@@ -86,7 +80,7 @@ def test_all_keys_have_the_global_prefix(
     }
 
 
-def test_a_database_other_than_0(server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_database_other_than_0(server: RedisServer, connect: Connect) -> None:
     publish(adopted(connect(server.url.replace("/0", "/5"))), make_row(1))
     assert pushed(server.client(5)) == [1]
 
@@ -186,25 +180,8 @@ def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: r
     assert pushed(client, "new") == [2]
 
 
-def test_bindings_are_read_once_a_second(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
-    seconds = [100.0]
-    broker = adopted(connect(server, monotonic=lambda: seconds[0]))
-    bind(client, "news", ("k", "", "old"))
-    row = {"exchange": "news", "routing_key": "k"}
-    publish(broker, make_row(1, **row))
-    bind(client, "news", ("k", "", "new"))
-    seconds[0] = 100.9
-    publish(broker, make_row(2, **row), from_=1)
-    seconds[0] = 101.0
-    publish(broker, make_row(3, **row), from_=2)
-    assert pushed(client, "old") == [1, 2, 3]
-    assert pushed(client, "new") == [3]
-
-
 def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+    server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     broker = adopted(connect(server, transport_options={"deadletter_queue": "dead"}))
     bind(client, "topics", ("k", "^k$", "dead"))
@@ -231,7 +208,7 @@ def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
 def test_a_fanout_exchange_is_published_on_kombus_topic(
     server: RedisServer,
     client: redis.Redis,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     options: dict[str, object],
     routing_key: str,
     topic: str,

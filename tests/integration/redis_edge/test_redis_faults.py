@@ -1,6 +1,9 @@
-"""A server that hangs, dies, forgets, is full or refuses writes: nothing is lost, nothing is sent twice."""
+"""A server that hangs, dies, forgets, is full, shared or refuses writes: nothing is lost, nothing is sent twice."""
+
+from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +14,11 @@ import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from celery_wheel.broker.redis import RedisBroker
-from celery_wheel.broker.redis.errors import refuses_command
+from celery_wheel.broker.redis.connect import refuses_command
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted, at, make_row, number_of, publish_rows
+from tests.integration.redis_edge.rows import EPOCH, SHARD, Connect, adopted, at, make_row, publish_rows, pushed
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers import free_port
 from tests.kit.servers.redis import RedisServer
@@ -35,11 +38,7 @@ def answers(broker: RedisBroker) -> bool:
     return True
 
 
-def pushed(client: redis.Redis) -> list[int]:
-    return [number_of(raw) for raw in reversed(client.lrange("mail", 0, -1))]
-
-
-def test_a_port_without_a_server_is_an_error(connect: Callable[..., RedisBroker]) -> None:
+def test_a_port_without_a_server_is_an_error(connect: Connect) -> None:
     broker = connect(f"redis://:secret@127.0.0.1:{free_port()}/0")
     calls: list[Callable[[], object]] = [
         lambda: broker.adopt(SHARD, EPOCH),
@@ -57,7 +56,7 @@ def test_a_port_without_a_server_is_an_error(connect: Callable[..., RedisBroker]
 
 
 def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_twice(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
@@ -77,7 +76,7 @@ def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_
 
 
 def test_a_server_that_hangs_during_the_connect_is_an_error_within_the_timeout(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     own_server.pause()
     broker = connect(own_server, transport_options={"socket_timeout": 0.3})
@@ -85,7 +84,7 @@ def test_a_server_that_hangs_during_the_connect_is_an_error_within_the_timeout(
         broker.adopt(SHARD, EPOCH)
 
 
-def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Callable[..., RedisBroker]) -> None:
+def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Connect) -> None:
     with socket.socket() as silent:  # accepts connections, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -94,7 +93,7 @@ def test_an_address_without_an_answer_is_an_error_within_the_timeout(connect: Ca
             broker.now_ms()
 
 
-def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     own_server.client().save()
@@ -106,9 +105,7 @@ def test_a_restart_that_lost_writes_is_a_rollback(own_server: RedisServer, conne
     assert pushed(own_server.client()) == [1, 2, 3, 4]
 
 
-def test_verify_notices_a_restart_that_lost_a_chunk(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_verify_notices_a_restart_that_lost_a_chunk(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish_rows(broker, ORIGIN, at(1), [make_row(1)], number=1)
     own_server.client().save()
@@ -119,9 +116,7 @@ def test_verify_notices_a_restart_that_lost_a_chunk(
     broker.verify(SHARD, EPOCH, 1)
 
 
-def test_a_restart_that_lost_everything_is_no_rollback(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_restart_that_lost_everything_is_no_rollback(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     own_server.restart()
@@ -129,9 +124,7 @@ def test_a_restart_that_lost_everything_is_no_rollback(
     assert broker.adopt(SHARD, EPOCH + 1) == {}
 
 
-def test_a_restart_that_lost_nothing_goes_unnoticed(
-    binary: Path, tmp_path: Path, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_restart_that_lost_nothing_goes_unnoticed(binary: Path, tmp_path: Path, connect: Connect) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
         broker = adopted(connect(server))
         publish(broker, 1, 2)
@@ -162,9 +155,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced(broker: Redi
     assert publish(broker, 2, 2).result is PublishResult.PUBLISHED
 
 
-def test_a_full_server_accepts_nothing_and_the_offset_stays(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_full_server_accepts_nothing_and_the_offset_stays(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     publish(broker, 1, 2)
@@ -182,7 +173,7 @@ def test_a_full_server_accepts_nothing_and_the_offset_stays(
     assert publish(broker, 3, 1_000) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connect: Callable[..., RedisBroker]) -> None:
+def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     with client.pubsub() as listener:
@@ -195,9 +186,7 @@ def test_a_full_server_broadcasts_nothing_either(own_server: RedisServer, connec
         assert listener.get_message(timeout=0.1) is None
 
 
-def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     # There is enough memory to read the request, and too little for the pushed messages.
@@ -209,9 +198,7 @@ def test_a_server_that_fills_up_within_a_chunk_takes_the_whole_chunk(
     assert client.info("memory")["used_memory_peak"] > limit
 
 
-def test_a_replica_accepts_nothing_and_no_row_is_refused(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_replica_accepts_nothing_and_no_row_is_refused(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     client.replicaof("127.0.0.1", free_port())
@@ -221,9 +208,7 @@ def test_a_replica_accepts_nothing_and_no_row_is_refused(
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_server_with_too_few_replicas_accepts_nothing(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_server_with_too_few_replicas_accepts_nothing(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     client = own_server.client()
     client.config_set("min-replicas-to-write", 1)
@@ -233,9 +218,7 @@ def test_a_server_with_too_few_replicas_accepts_nothing(
     assert publish(broker, 1, 2) == Published(PublishResult.PUBLISHED, {})
 
 
-def test_a_user_without_rights_gets_an_error_that_says_so(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_user_without_rights_gets_an_error_that_says_so(own_server: RedisServer, connect: Connect) -> None:
     adopted(connect(own_server))
     own_server.client().acl_setuser("shop", enabled=True, passwords=["+secret"], keys=["wheel*"], categories=["+@all"])
     broker = connect(own_server.url.replace("//", "//shop:secret@"))
@@ -249,9 +232,7 @@ def test_a_user_without_rights_gets_an_error_that_says_so(
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
-def test_a_user_who_may_not_wait_for_a_message_polls(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_user_who_may_not_wait_for_a_message_polls(own_server: RedisServer, connect: Connect) -> None:
     own_server.client().acl_setuser("shop", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-blmove"])
     broker = adopted(connect(own_server.url.replace("//", "//shop:any@")))
     assert broker.can_wait, "it was not refused yet"
@@ -263,7 +244,7 @@ def test_a_user_who_may_not_wait_for_a_message_polls(
 
 
 def test_a_primary_that_becomes_a_replica_ends_the_wait_for_a_message_as_a_failure(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
+    own_server: RedisServer, connect: Connect
 ) -> None:
     broker, client = adopted(connect(own_server)), own_server.client()
     with ThreadPoolExecutor(1) as pool:
@@ -293,9 +274,7 @@ def test_a_command_is_refused_for_good_by_an_answer_that_names_no_state_of_the_s
     assert refuses_command(reply) is refused
 
 
-def test_a_wrong_password_is_an_error_that_says_so(
-    own_server: RedisServer, connect: Callable[..., RedisBroker]
-) -> None:
+def test_a_wrong_password_is_an_error_that_says_so(own_server: RedisServer, connect: Connect) -> None:
     own_server.client().config_set("requirepass", "right")
     with pytest.raises(BrokerError, match="password") as caught:
         connect(own_server.url.replace("//", "//:wr0ng@")).now_ms()
@@ -303,3 +282,88 @@ def test_a_wrong_password_is_an_error_that_says_so(
     with pytest.raises(BrokerError, match="password"):
         connect(own_server).now_ms()
     assert connect(own_server.url.replace("//", "//:right@")).now_ms() > 0
+
+
+CHUNKS = 200
+SIZE = 20
+
+
+def publish_all(
+    broker: RedisBroker,
+    lane: int,
+    queue: str,
+    done: Callable[[int], None] = lambda chunk: None,
+    doubted: Callable[[], None] = lambda: None,
+) -> int:
+    """Publish CHUNKS chunks of SIZE rows, each until it is confirmed; returns how often a chunk was in doubt."""
+    doubts = 0
+    for chunk in range(CHUNKS):
+        first = chunk * SIZE + 1
+        rows = [make_row(n, routing_key=queue, queue=queue) for n in range(first, first + SIZE)]
+        from_ = at(first - 1) if chunk else ORIGIN
+        while True:
+            try:
+                verdict = publish_rows(broker, from_, at(first + SIZE - 1), rows, lane=lane).result
+            except BrokerError:
+                doubts += 1
+                doubted()
+                continue
+            assert verdict in (PublishResult.PUBLISHED, PublishResult.ALREADY)
+            break
+        done(chunk)
+    return doubts
+
+
+def test_each_message_is_published_once_while_the_server_is_killed_again_and_again(
+    binary: Path, tmp_path: Path, connect: Connect
+) -> None:
+    with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
+        broker = adopted(connect(server, transport_options={"socket_timeout": patience(1)}))
+        reached, killed = ([threading.Event() for _ in range(5)] for _ in range(2))
+        doubted = threading.Event()
+
+        def killer() -> None:
+            for at, gone in zip(reached, killed, strict=True):
+                assert at.wait(patience())
+                doubted.clear()
+                server.kill()
+                gone.set()
+                assert doubted.wait(patience()), "a chunk met the server that is gone"
+                server.start()
+
+        def done(chunk: int) -> None:
+            """Let the killer strike while the next chunks are published, and before they are all published."""
+            kill, after = divmod(chunk - 29, 30)
+            if kill in range(5) and not after:
+                reached[kill].set()
+            elif kill in range(5) and after == 20:
+                assert killed[kill].wait(patience())
+
+        with ThreadPoolExecutor() as pool:
+            killing = pool.submit(killer)
+            doubts = publish_all(broker, 0, "mail", done, doubted.set)
+            killing.result(patience())
+        assert doubts >= 5
+        assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
+
+
+def test_each_message_is_published_once_while_several_threads_use_one_broker(
+    broker: RedisBroker, client: redis.Redis
+) -> None:
+    arrived = [str(n).encode() for n in range(500)]
+    client.lpush(f"wheel.{SHARD}", *arrived)
+    adopted(broker, 0, 1, 2)
+
+    def accept_all() -> int:
+        taken = 0
+        while (peeked := broker.peek(SHARD, 7, 1_000)).arrivals:
+            assert broker.trim(SHARD, EPOCH, peeked.token)
+            taken += len(peeked.arrivals)
+        return taken
+
+    with ThreadPoolExecutor() as pool:
+        publishing = [pool.submit(publish_all, broker, lane, f"q{lane}") for lane in range(3)]
+        assert pool.submit(accept_all).result(patience()) == len(arrived)
+        assert [future.result(patience()) for future in publishing] == [0, 0, 0]
+    for lane in range(3):
+        assert pushed(client, f"q{lane}") == list(range(1, CHUNKS * SIZE + 1))

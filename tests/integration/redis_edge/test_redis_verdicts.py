@@ -15,7 +15,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
-from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, adopted, at, make_row, number_of, publish_rows
+from tests.integration.redis_edge.rows import EPOCH, NOW_MS, SHARD, Connect, adopted, at, make_row, publish_rows, pushed
 from tests.kit.servers.redis import RedisServer
 
 OFFSETS = f"wheel.offset.{SHARD}"
@@ -24,11 +24,6 @@ FIELDS = {"uuid", "address", "place", "epoch", "seen", "last", "serial", "lane:0
 
 def publish(broker: RedisBroker, after: Position, upto: Position, *numbers: int, epoch: int = EPOCH) -> Published:
     return publish_rows(broker, after, upto, [make_row(n) for n in numbers], epoch=epoch)
-
-
-def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
-    """Return the row numbers in the order in which a consumer gets them."""
-    return [number_of(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
 def test_an_offset_inside_the_chunk_is_logged(broker: RedisBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,15 +65,6 @@ def test_verify_notices_every_loss(broker: RedisBroker, client: redis.Redis, los
         broker.verify(SHARD, EPOCH, 1)
 
 
-def test_after_flushall_the_offset_is_missing_and_adoption_finds_nothing(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
-    publish(broker, ORIGIN, at(1), 1)
-    client.flushall()
-    assert publish(broker, at(1), at(2), 2).result is PublishResult.MISSING
-    assert broker.adopt(SHARD, EPOCH + 1) == {}
-
-
 def test_verify_says_that_the_holder_lives(broker: RedisBroker, client: redis.Redis) -> None:
     client.hset(OFFSETS, "seen", 5)
     broker.verify(SHARD, EPOCH, 0)
@@ -107,7 +93,7 @@ def _ordered(client: redis.Redis) -> list[str]:
 
 
 def test_lanes_shards_and_namespaces_have_offsets_of_their_own(
-    broker: RedisBroker, server: RedisServer, connect: Callable[..., RedisBroker]
+    broker: RedisBroker, server: RedisServer, connect: Connect
 ) -> None:
     broker.set_offset(SHARD, EPOCH, 12, at(4))
     publish(broker, ORIGIN, at(1), 1)
@@ -127,7 +113,7 @@ CHANGES: dict[str, Callable[[RedisBroker, int], None]] = {
 def test_a_change_of_offsets_that_comes_late_is_refused(
     broker: RedisBroker,
     server: RedisServer,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
     change: str,
 ) -> None:
@@ -143,7 +129,7 @@ def test_a_change_of_offsets_that_comes_late_is_refused(
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_holder_may_come_from_a_host_with_a_younger_clock(
     server: RedisServer,
-    connect: Callable[..., RedisBroker],
+    connect: Connect,
     broker: RedisBroker,
     monkeypatch: pytest.MonkeyPatch,
     change: str,

@@ -1,6 +1,5 @@
 """A trim removes exactly the peeked messages, whatever happens in between."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +10,7 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, OffsetLost
 from celery_wheel.store.model import Unreadable
-from tests.integration.redis_edge.rows import EPOCH, SHARD, adopted
+from tests.integration.redis_edge.rows import EPOCH, SHARD, Connect, adopted
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
@@ -73,7 +72,7 @@ def test_a_large_message_ends_a_peek_and_is_alone_in_the_next(broker: RedisBroke
 
 
 def test_a_message_over_the_limit_is_unreadable_and_whole(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+    server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     broker = adopted(connect(server, reader=QueuedMessageReader(max_message_bytes=100)))
     push(client, b"x" * 101)
@@ -119,7 +118,7 @@ def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client:
 
 
 def test_shards_and_namespaces_have_queues_of_their_own(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
+    server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     client.lpush("night.1", b"1")
     broker = connect(server, reader=QueuedMessageReader("night"))

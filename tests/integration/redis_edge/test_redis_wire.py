@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import kombu
@@ -20,6 +19,7 @@ from tests.integration.redis_edge.rows import (
     EPOCH,
     NOW_MS,
     SHARD,
+    Connect,
     adopted,
     at,
     make_row,
@@ -154,17 +154,7 @@ def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
         assert without_tag(listener.get_message(timeout=patience(5))["data"]) == without_tag(native)
 
 
-def test_every_copy_has_another_delivery_tag(broker: RedisBroker, client: redis.Redis) -> None:
-    for turn in range(2):
-        rows = [make_row(n) for n in range(1 + 600 * turn, 601 + 600 * turn)]
-        publish_rows(broker, at(600 * turn) if turn else ORIGIN, at(600 + 600 * turn), rows)
-    tags = {json.loads(raw)["properties"]["delivery_tag"] for raw in client.lrange("mail", 0, -1)}
-    assert len(tags) == 1_200
-
-
-def test_the_body_is_never_parsed(
-    server: RedisServer, client: redis.Redis, connect: Callable[..., RedisBroker]
-) -> None:
+def test_the_body_is_never_parsed(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
     broker = adopted(connect(server))
     body = bytes(range(256))
     row = make_row(1, body=body, properties=b'{"content_type": null}')

@@ -17,7 +17,7 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import NOW_MS, adopted, at, make_row, publish_rows
+from tests.integration.redis_edge.rows import NOW_MS, Connect, adopted, at, make_row, publish_rows
 from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Note, Stack
@@ -67,7 +67,7 @@ def ran(stack: Stack, count: int) -> list[Note]:
 
 @pytest.mark.parametrize("prefix", ["", "app:"])
 def test_a_worker_executes_published_tasks_in_order(
-    server: RedisServer, worker: Callable[..., Stack], connect: Callable[..., RedisBroker], prefix: str
+    server: RedisServer, worker: Callable[..., Stack], connect: Connect, prefix: str
 ) -> None:
     broker = adopted(connect(server, transport_options={"global_keyprefix": prefix}))
     rows = [task(n, priority=p) for n, p in enumerate([9, 0, 3, None, 9, 4], start=1)]

@@ -14,16 +14,11 @@ from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.publisher import MOST_PLACES, TRIES
-from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
+from celery_wheel.broker.virtual import MOST_PLACES, TRIES, KombuBroker
 from celery_wheel.engine.port import Confirmed, Peeked
-from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError, PublishInterrupted
-from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
-from celery_wheel.timing import SystemClock
+from tests.integration.virtual_edge.conftest import running
 from tests.kit.chunks import at, chunk_of, make_row
 from tests.kit.patience import patience, wait_until
 
@@ -48,8 +43,11 @@ def empty() -> None:
     Transport.global_state.clear()
 
 
-def edge_of(app: Any) -> KombuBroker:
-    return KombuBroker(app, QueuedMessageReader(max_message_bytes=2**20))
+@pytest.fixture
+def edge(app: Any) -> Iterator[KombuBroker]:
+    edge = KombuBroker(app, QueuedMessageReader(max_message_bytes=2**20))
+    yield edge
+    edge.close()
 
 
 #: A message without content.
@@ -68,44 +66,34 @@ def rows_of(peeked: Peeked) -> list[Row]:
     return [Row.of(one, n, 0, n, n) for n, one in enumerate(peeked.arrivals, 1) if isinstance(one, Message)]
 
 
-def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, tmp_path: Path) -> None:
+def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, edge: KombuBroker, tmp_path: Path) -> None:
     ran: list[tuple[int, float]] = []
 
     @app.task(name="note", shared=False)
     def note(n: int) -> None:
         ran.append((n, time.time()))
 
-    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-    engine = Engine(0, "here", store, edge_of(app), SystemClock(), Limits())
-    runner = Runner(engine, lease_ms=2_000, poll_ms=20)
-    runner.start()
-    try:
+    with running(edge, tmp_path):
         due = {n: time.time() + LEAD_S + n / 50 for n in range(20)}
         for n, at_s in due.items():
             note.apply_async((n,), countdown=at_s - time.time())
         with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=patience(10)):
             wait_until(lambda: len(ran) == 20, "all tasks run")
-    finally:
-        runner.stop()
-        store.close()
-    assert runner.pool.failure is None
     assert [n for n, _ in ran] == list(range(20))
     assert all(at_s >= due[n] - 0.001 for n, at_s in ran)
 
 
 @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
-def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | None) -> None:
+def test_a_worker_gets_what_celery_would_have_sent(app: Any, edge: KombuBroker, compression: str | None) -> None:
     """Even the bytes that the transport stores are the same, except for the delivery tag."""
     raws = []
     for countdown in (None, 60):
         options = {"task_id": "same", "priority": 3, "queue": "mail", "compression": compression}
         app.send_task("t", (1,), {"k": "v"}, countdown=countdown, **options)
         if countdown:
-            edge = edge_of(app)
             edge.adopt(0, 1)
             (row,) = rows_of(edge.peek(0, 1, BIG))
             assert publish(edge, [row], now_ms=row.eta_ms).failed == {}
-            edge.close()
         raws.append(Channel.queues["mail"].get_nowait())
     for raw in raws:
         assert raw["properties"].pop("delivery_tag")
@@ -114,21 +102,18 @@ def test_a_worker_gets_what_celery_would_have_sent(app: Any, compression: str | 
     assert raws[0] == raws[1]
 
 
-def test_a_topic_exchange_routes_and_a_row_without_a_route_is_reported(app: Any) -> None:
+def test_a_topic_exchange_routes_and_a_row_without_a_route_is_reported(app: Any, edge: KombuBroker) -> None:
     news = Exchange("news", "topic")
     app.conf.task_queues = [Queue("all", news, routing_key="news.#"), Queue("celery")]
-    edge = edge_of(app)
     row = make_row(1, routing_key="news.x", exchange="news", exchange_type="topic", **EMPTY)
     lost = make_row(2, exchange="nowhere", **EMPTY)
     published = publish(edge, [row, lost], redelivered=True)
     assert published.failed.keys() == {2}
     (raw,) = [Channel.queues["all"].get_nowait()]
     assert raw["headers"] == {"wheel_redelivered": True}
-    edge.close()
 
 
-def test_a_message_without_a_body_or_with_a_broken_one_is_kept(app: Any) -> None:
-    edge = edge_of(app)
+def test_a_message_without_a_body_or_with_a_broken_one_is_kept(app: Any, edge: KombuBroker) -> None:
     edge.adopt(0, 1)
     app.send_task("t", countdown=60, compression="zlib")
     torn = Channel.queues["wheel.0"].get_nowait()
@@ -139,14 +124,12 @@ def test_a_message_without_a_body_or_with_a_broken_one_is_kept(app: Any) -> None
         "message must have a body",
         "body must have the compression that its header names",
     ]
-    edge.close()
 
 
 def test_messages_already_read_are_returned_although_the_server_went_away(
-    app: Any, monkeypatch: pytest.MonkeyPatch
+    app: Any, edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = [app.send_task("t", (n,), countdown=60).id for n in range(2)]
-    edge = edge_of(app)
     edge.adopt(0, 1)
     look, looks = Transport.drain_events, iter([True, True, False, False])
 
@@ -161,10 +144,11 @@ def test_messages_already_read_are_returned_although_the_server_went_away(
     assert edge.trim(0, 1, peeked.token)
     with pytest.raises(BrokerError, match="gone"):
         edge.peek(0, 10, BIG)
-    edge.close()
 
 
-def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(
+    edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The row is in its queue, and its confirm was lost: the next copy has to be marked."""
     put = Channel._put
 
@@ -172,18 +156,16 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(app: Any, monkeyp
         put(self, *args, **options)
         raise ConnectionResetError("the answer is lost")
 
-    edge = edge_of(app)
     row = make_row(1, **EMPTY)
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "_put", put_and_lose_the_answer)
         with pytest.raises(PublishInterrupted):
             publish(edge, [row], now_ms=0)
     assert Channel.queues["mail"].qsize() == 1
-    edge.close()
 
 
 def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_leave(
-    app: Any, monkeypatch: pytest.MonkeyPatch
+    edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is not among those of the connection: too large, perhaps, in a class of the client's own."""
     put = Channel._put
@@ -194,7 +176,6 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
         put(self, queue, message, **options)
 
     monkeypatch.setattr(Channel, "_put", put_unless_odd)
-    edge = edge_of(app)
     odd = {**EMPTY, "headers": b'{"odd": true}'}
     rows = [make_row(1, **EMPTY), make_row(2, **odd), make_row(3, **EMPTY)]
     left, failed = rows, dict[int, str]()
@@ -206,12 +187,11 @@ def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_lea
     assert failed.keys() == {2}
     assert "too large" in failed[2]
     assert Channel.queues["mail"].qsize() == 2
-    edge.close()
 
 
-def test_nothing_is_kept_of_messages_that_were_refused(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_of_messages_that_were_refused(edge: KombuBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is cancelled, moved or given up after a refusal, and never comes again."""
-    edge, put, refuses = edge_of(app), Channel._put, [True]
+    put, refuses = Channel._put, [True]
 
     def put_or_refuse(self: Any, *args: Any, **options: Any) -> None:
         if refuses[0]:
@@ -233,14 +213,11 @@ def test_nothing_is_kept_of_messages_that_were_refused(app: Any, monkeypatch: py
     refuses[0] = False
     assert publish(edge, [make_row(1_000_000, **EMPTY)], now_ms=0) == Confirmed()
     assert publisher._refused == {}
-    edge.close()
 
 
-def test_the_memory_of_declared_destinations_is_bounded(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_declared_destinations_is_bounded(edge: KombuBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic exchange may get a routing key for each of the application's users."""
-    monkeypatch.setattr("celery_wheel.broker.virtual.publisher.MOST_PLACES", 10)
-    edge = edge_of(app)
+    monkeypatch.setattr("celery_wheel.broker.virtual.MOST_PLACES", 10)
     for number in range(35):
         assert not publish(edge, [make_row(number + 1, f"queue {number}", **EMPTY)], now_ms=0).refused
         assert 0 < len(edge._outgoing._declared) <= 10
-    edge.close()

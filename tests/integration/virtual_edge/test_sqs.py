@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,14 @@ from kombu.transport import SQS
 
 from celery_wheel import Celery
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.virtual.edge import KombuBroker
-from celery_wheel.broker.virtual.publisher import TRIES
+from celery_wheel.broker.virtual import TRIES, KombuBroker
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Peeked
-from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Message, Row, Unreadable
 from celery_wheel.timing import SystemClock
+from tests.integration.virtual_edge.conftest import running
 from tests.kit.chunks import at, chunk_of, make_row
 from tests.kit.patience import wait_until
 from tests.kit.servers.sqs import KEY, SECRET, SqsServer
@@ -287,20 +287,12 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Instal
     outs = {
         n: installed.server.make_queue(f"{installed.name}-{n}", MaximumMessageSize="2048") for n in ("small", "other")
     }
-    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-    engine = Engine(0, "here", store, installed.edge(), SystemClock())
-    runner = Runner(engine, lease_ms=2_000, poll_ms=20)
-    runner.start()
-    try:
+    with running(installed.edge(), tmp_path) as engine:
         for text in ("x" * 4_000, "fits"):
             installed.app.send_task("t", (text,), countdown=0.2, queue=f"{installed.name}-small")
         installed.app.send_task("t", countdown=0.3, queue=f"{installed.name}-other")
         wait_until(lambda: engine.stats.dispatched == 2, "two tasks are dispatched")
         wait_until(lambda: engine.stats.rejected == 1, "the big one is rejected")
-    finally:
-        runner.stop()
-        store.close()
-    assert runner.pool.failure is None
     for url in outs.values():
         assert len(installed.client.receive_message(QueueUrl=url)["Messages"]) == 1
 
@@ -309,11 +301,7 @@ def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Instal
 def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Path) -> None:
     with SqsServer(tmp_path / "sqs") as server:
         installed = Installation(server)
-        store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-        engine = Engine(0, "here", store, installed.edge(), SystemClock())
-        runner = Runner(engine, lease_ms=2_000, poll_ms=20)
-        runner.start()
-        try:
+        with closing(installed), running(installed.edge(), tmp_path) as engine:
             installed.app.send_task("t", countdown=2, queue="out")
             wait_until(lambda: engine.stats.accepted == 1, "the store has the task")
             server.kill()
@@ -324,8 +312,3 @@ def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Pat
             wait_until(lambda: "QueueUrls" in server.client.list_queues(**queues), "the wheel queue is made anew")
             installed.app.send_task("t", countdown=0.1, queue="out")
             wait_until(lambda: engine.stats.dispatched == 2, "later tasks are dispatched as well")
-        finally:
-            runner.stop()
-            store.close()
-            installed.close()
-        assert runner.pool.failure is None

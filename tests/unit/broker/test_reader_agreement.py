@@ -15,8 +15,7 @@ from celery_wheel.broker import reader
 from celery_wheel.broker.envelope import encode
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store.model import Message, Unreadable
-from tests.unit.broker.test_envelope import MAX, envelope, raw
-from tests.unit.broker.test_envelope_fuzz import JSON, TEXT
+from tests.unit.broker.test_envelope import JSON, MAX, TEXT, envelope, raw
 
 #: The headers that Celery 5.7 writes.
 HEADERS: dict[str, Any] = {

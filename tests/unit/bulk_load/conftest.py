@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.broker.names import shard_of
+from celery_wheel.broker import shard_of
 from celery_wheel.bulk_load import ScheduleResult, schedule_many
 from celery_wheel.store.model import MESSAGES, Message, NewItem
 from tests.kit.packs import lines

@@ -22,7 +22,7 @@ from kombu.serialization import register, unregister
 
 from celery_wheel import Celery, install
 from celery_wheel.bulk_load import schedule_many
-from celery_wheel.bulk_load.overrides import is_plain_app, is_plain_task
+from celery_wheel.bulk_load.renderer import is_plain_app, is_plain_task
 from tests.unit.bulk_load.conftest import Inbox, load
 from tests.unit.bulk_load.test_same_message import comparable
 from tests.unit.producer.memory_broker import Broker, read_message

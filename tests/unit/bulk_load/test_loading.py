@@ -13,9 +13,9 @@ from celery import Celery as Plain
 from celery import chain, chord, group, signals
 from kombu.exceptions import OperationalError
 
+from celery_wheel import bulk_load as many
 from celery_wheel.bulk_load import ScheduleResult, schedule_many
-from celery_wheel.bulk_load import load as many
-from celery_wheel.bulk_load.sample import Sampler
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.errors import SettingError, StoreError
 from tests.unit.bulk_load.conftest import Inbox, load
 from tests.unit.producer.memory_broker import Broker

@@ -13,8 +13,8 @@ import pytest
 from celery._state import _task_stack
 from kombu import Exchange, Queue
 
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import FIELDS, OPTIONS
-from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.store.model import Message
 from tests.unit.bulk_load.conftest import Inbox, load
 from tests.unit.producer.memory_broker import Broker

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_wheel.conf import Conf
 from celery_wheel.operations.move import settings_line
-from celery_wheel.values.store_urls import is_store_url
+from celery_wheel.values.text import is_store_url
 
 
 def conf(source: Any = None, namespace: str | None = None) -> Conf:

@@ -1,14 +1,19 @@
-"""UUIDv7: valid, increasing, unique across threads and forks."""
+"""UUIDv7: valid, increasing, unique across threads and forks; the ids of dispatched messages tell their time."""
 
+from __future__ import annotations
+
+import itertools
 import os
 import threading
 import time
+import uuid
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from celery_wheel.values import ids
-from celery_wheel.values.ids import uuid7
+from celery_wheel.values.ids import dispatch_ids, dispatched_ms, uuid7
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time_of_its_making(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +81,28 @@ def test_a_forked_child_counts_on_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert os.read(reader, 36).decode() not in {uuid7() for _ in range(1000)}
     os.close(reader)
     os.close(writer)
+
+
+NOW = 1_800_000_000_123
+
+
+def test_ids_are_uuid7s_of_the_time_of_dispatch_and_differ() -> None:
+    ids = [one.decode() for one in itertools.islice(dispatch_ids(NOW), 1_000)]
+    assert len(set(ids)) == 1_000
+    for one in ids:
+        assert str(uuid.UUID(one)) == one
+        assert (uuid.UUID(one).version, uuid.UUID(one).variant) == (7, uuid.RFC_4122)
+        assert dispatched_ms(one) == NOW
+    for generator in (dispatch_ids(NOW), dispatch_ids(NOW)):
+        assert next(generator).decode() not in ids
+
+
+def test_any_uuid7_tells_its_time() -> None:
+    assert abs((dispatched_ms(uuid7()) or 0) - uuid.UUID(uuid7()).int // 2**80) < 60_000
+
+
+@pytest.mark.parametrize(
+    "value", [None, 17, "", "7", str(uuid.UUID(int=5, version=4)), "x" * 14 + "7" + "x" * 21, b"7"]
+)
+def test_anything_else_has_no_time(value: Any) -> None:
+    assert dispatched_ms(value) is None

@@ -11,7 +11,7 @@ import pytest
 from celery.worker.request import Request
 from kombu.message import Message
 
-from celery_wheel.values.dispatch_ids import dispatch_ids
+from celery_wheel.values.ids import dispatch_ids
 from celery_wheel.worker.dispatch_time import SENTRY_ENQUEUED, pass_dispatch_time
 
 DISPATCHED_MS = 1_800_000_000_123

@@ -1,20 +1,31 @@
-"""The end of a run is reported once, whatever ends it; a run that goes on is not."""
+"""A task reads its occurrence; the end of its run is reported once, and a run that goes on is not."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import signals
+from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request, create_request_cls
 
-from celery_wheel.store.schedule_model import OCCURRENCE
-from celery_wheel.worker.run_reports import RunReports
+from celery_wheel.broker import shard_of
+from celery_wheel.engine.intake.inbox import RunEnded, run_ended
+from celery_wheel.store.model import Unreadable
+from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
+from celery_wheel.worker import CurrentOccurrence
+from celery_wheel.worker import run_reports as reporter_module
+from celery_wheel.worker.run_reports import Reporter, RunReports
+from tests.kit.patience import wait_until
 from tests.unit.producer.conftest import app, broker, make_app
+from tests.unit.producer.memory_broker import Broker
 
 __all__ = ["app", "broker", "make_app"]
 
@@ -168,3 +179,125 @@ def test_the_step_is_of_each_installed_app(app: Any) -> None:
     assert step.include_if(consumer)
     app.conf.wheel_enabled = False
     assert not step.include_if(consumer)
+
+
+def test_a_report_is_a_message_of_the_schedules_shard(make_app: Any, broker: Broker) -> None:
+    reporter = Reporter(make_app(wheel_shards=16))
+    reporter.put(HEADER)
+    reporter.flush()
+    [message] = broker.waiting(shard_of(None, "report", 16))
+    assert message.task == RUN_ENDED_TASK
+    assert run_ended(message) == RunEnded(None, 7, 1_000)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"[]", b'{"schedule": 1}', b'{"schedule": "1", "instant_ms": 5}', b"[" * 99_999]
+)
+def test_a_report_that_was_changed_is_unreadable(app: Any, broker: Broker, body: bytes) -> None:
+    reporter = Reporter(app)
+    reporter.put(HEADER)
+    reporter.flush()
+    [message] = broker.waiting()
+    message.body = body
+    found = run_ended(message)
+    assert isinstance(found, Unreadable)
+    assert (found.envelope_id, found.raw) == (message.envelope_id, body)
+    assert found.reason.startswith("the end of a run cannot be read")
+
+
+@pytest.fixture
+def failing(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Errors that the next publications raise."""
+    errors: list[Exception] = []
+    publish = reporter_module.Forwarder.publish
+
+    def failing(self: Any, received: Any) -> None:
+        if errors:
+            raise errors.pop()
+        publish(self, received)
+
+    monkeypatch.setattr(reporter_module.Forwarder, "publish", failing)
+    monkeypatch.setattr(reporter_module, "RETRY_FIRST_S", 0.01)
+    return errors
+
+
+def test_a_report_is_tried_again_until_the_broker_answers(
+    app: Any, broker: Broker, failing: list[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    failing += [ConnectionError("away"), ConnectionError("away")]
+    reporter = Reporter(app)
+    with caplog.at_level(logging.WARNING):
+        reporter.put(HEADER)
+        wait_until(lambda: not reporter._kept, "the report is sent")
+    reporter.flush()
+    assert len(broker.waiting()) == 1
+    assert [
+        record.getMessage().startswith("the end of a run of schedule report is not reported yet")
+        for record in caplog.records
+    ] == [True], "once a minute"
+
+
+def test_the_log_says_what_a_lost_report_means(
+    app: Any, failing: list[Exception], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "FLUSH_S", 0.05)
+    monkeypatch.setattr(reporter_module, "RETRY_FIRST_S", 5)
+    monkeypatch.setattr(reporter_module, "MAX_KEPT", 2)
+    failing += [ConnectionError("away")] * 100
+    reporter = Reporter(app)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            reporter.put(HEADER)
+        reporter.flush()
+    with reporter._changed:  # no later test gets these reports
+        reporter._kept.clear()
+        reporter._changed.notify()
+    assert reporter._thread is not None
+    reporter._thread.join()
+    assert len(caplog.records) == 2
+    assert all("counts as over its max_runtime after it was due" in one.getMessage() for one in caplog.records)
+
+
+def test_a_header_that_no_scheduler_wrote_holds_up_no_report(app: Any, broker: Broker) -> None:
+    reporter = Reporter(app)
+    for header in ({"report": True}, {**HEADER, "schedule": 5}, {**HEADER, "schedule": "a\0b"}, HEADER):
+        reporter.put(header)
+    wait_until(lambda: not reporter._kept, "all are sent or refused")
+    reporter.flush()
+    [message] = broker.waiting()
+    assert json.loads(message.body) == {"schedule": 7, "instant_ms": 1_000}
+
+
+pytestmark = pytest.mark.usefixtures("app")
+
+
+def test_a_request_has_the_occurrence_of_its_header() -> None:
+    request = Context({OCCURRENCE: {**HEADER, "previous": 500}, "retries": 2})
+    first, second = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
+    assert request.wheel == CurrentOccurrence("report", first, second, 3)
+    assert Context({OCCURRENCE: HEADER}).wheel == CurrentOccurrence("report", first, None, 1)
+
+
+@pytest.mark.parametrize(
+    "header", ["text", 5, {}, {"schedule": "a"}, {**HEADER, "scheduled_for": "soon"}, {**HEADER, "previous": 10**30}]
+)
+def test_a_header_that_no_scheduler_wrote_is_no_occurrence(header: Any) -> None:
+    assert Context({OCCURRENCE: header}).wheel is None
+
+
+def test_other_requests_have_none(app: Any) -> None:
+    @app.task(bind=True)
+    def see(self: Any) -> Any:
+        return self.request.wheel
+
+    assert see() is None
+    assert see.apply().get() is None
+    assert Context().get("wheel", "default") is None
+
+
+def test_a_request_is_otherwise_as_before() -> None:
+    request = Context({OCCURRENCE: HEADER, "tenant": "acme", "wheel": "own"})
+    assert request.headers == {OCCURRENCE: HEADER, "tenant": "acme", "wheel": "own"}, "a retry keeps them"
+    assert request.wheel == "own"
+    with pytest.raises(AttributeError, match="'Context' object has no attribute 'wheels'"):
+        _ = request.wheels

@@ -33,7 +33,7 @@ from celery_wheel.store.sql.lanes import read_lanes
 from celery_wheel.store.sql.queries import schedules as queries
 from celery_wheel.store.sql.queries.browse import TASK
 from celery_wheel.store.sql.schedules import revision_of, schedule_of
-from celery_wheel.values.document import json_object
+from celery_wheel.values import json_object
 
 #: Rows that the filter of one page may skip.
 SCAN = 20_000

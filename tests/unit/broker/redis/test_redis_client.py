@@ -12,8 +12,7 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
 
-from celery_wheel.broker.redis.connect import SOCKET_TIMEOUT_S, connect
-from celery_wheel.broker.redis.errors import describe, redis_errors
+from celery_wheel.broker.redis.connect import SOCKET_TIMEOUT_S, connect, describe, redis_errors
 from celery_wheel.errors import BrokerError, SettingError, WheelError
 
 

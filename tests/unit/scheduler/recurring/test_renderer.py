@@ -15,7 +15,7 @@ from celery import signals
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel
 
-from celery_wheel.bulk_load.sample import Sampler
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.scheduler.recurring.declare import DeclaredQueues
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule

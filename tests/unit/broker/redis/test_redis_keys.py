@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.transport.redis import Channel
 
-from celery_wheel.broker.names import wheel_queue_name
-from celery_wheel.broker.redis import offsets
-from celery_wheel.broker.redis.layout import Layout
+from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker.redis import keys
+from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.engine.port import BrokerOffset
 from celery_wheel.store.model import MAX_SEQ, ORIGIN, Position
 
@@ -69,7 +69,7 @@ def test_the_global_prefix_comes_first() -> None:
 
 def test_the_names_of_queues_and_keys_are_stable() -> None:
     assert wheel_queue_name("wheel", 3) == "wheel.3"
-    assert offsets.offset_key("app:", "wheel", 3) == "app:wheel.offset.3"
+    assert keys.offset_key("app:", "wheel", 3) == "app:wheel.offset.3"
 
 
 # -- the offset ----------------------------------------------------------------------------------------
@@ -79,25 +79,25 @@ positions = st.builds(Position, st.integers(0, MAX_SEQ), st.integers(0, MAX_SEQ)
 
 @given(positions, positions)
 def test_positions_as_text_compare_as_positions(one: Position, other: Position) -> None:
-    assert (offsets.encode_position(one) < offsets.encode_position(other)) == (one < other)
-    assert offsets.decode_position(offsets.encode_position(one).encode()) == one
+    assert (keys.encode_position(one) < keys.encode_position(other)) == (one < other)
+    assert keys.decode_position(keys.encode_position(one).encode()) == one
 
 
 @pytest.mark.parametrize("value", [-1, 10**19])
 def test_a_number_that_would_compare_wrongly_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=re.escape(f"epoch must be a number of at most 19 digits, got {value}")):
-        offsets.encode_number("epoch", value)
+        keys.encode_number("epoch", value)
 
 
 def test_lanes_are_read_from_a_hash_with_other_fields() -> None:
-    fields = [b"uuid", b"u", b"epoch", b"1", b"lane:0", offsets.encode_position(Position(5, 6)).encode()]
+    fields = [b"uuid", b"u", b"epoch", b"1", b"lane:0", keys.encode_position(Position(5, 6)).encode()]
     fields += [
         b"failed:0",
         b'{"7": "\xff\xc3\xa4"}',
         b"set:0",
         b"9",
         b"lane:12",
-        offsets.encode_position(ORIGIN).encode(),
+        keys.encode_position(ORIGIN).encode(),
     ]
     expected = {0: BrokerOffset(Position(5, 6), {7: "\N{REPLACEMENT CHARACTER}ä"}), 12: BrokerOffset(ORIGIN, {})}
-    assert offsets.read_lanes(fields) == expected
+    assert keys.read_lanes(fields) == expected

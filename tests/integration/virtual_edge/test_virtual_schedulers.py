@@ -1,4 +1,4 @@
-"""Real schedulers and a real worker on kombu's SQS transport: moto's server in the place of Amazon's."""
+"""Real schedulers and a real worker on kombu's transports for SQL tables and for SQS, with the server of moto."""
 
 from __future__ import annotations
 
@@ -6,11 +6,43 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.faults.load import SCHEDULERS, StackUnderLoad
 from tests.kit.patience import patience, wait_until
+from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.sqs import SqsServer
+
+
+@dataclass
+class TableBroker:
+    server: PostgresServer
+    url: str
+
+    def restart(self) -> None:
+        self.server.restart()
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # kombu's own
+def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        url = server.new_database()
+        broker = TableBroker(server, url.replace("postgresql://", "sqla+postgresql+psycopg://"))
+        # A worker takes about 15 a second from such a broker.
+        stack = StackUnderLoad(tmp_path, broker, f"sqlite:///{tmp_path}/wheel.sqlite3", random.Random(3), every_s=0.2)
+        with stack.app.connection_for_write() as connection:
+            connection.default_channel.queue_declare(
+                "celery"
+            )  # makes the tables: kombu cannot make them from several processes at once
+        with stack:
+            stack.wait_for_runs(40)
+            verdict = stack.settle(40)
+    assert verdict.ran == verdict.scheduled >= 40, str(verdict)
+    assert (verdict.lost, verdict.early, verdict.twice_unmarked) == ([], [], []), str(verdict)
+
 
 #: A holder that cannot renew its lease reads messages until it is over, and a message that was read is hidden as long:
 #: time enough for a machine under load.
