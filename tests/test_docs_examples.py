@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.recurring.celery_schedules import from_celery
-from celery_wheel.scheduler.sources.declared import declared_entries
+from celery_wheel.scheduler.sources.beat_entries import declared_entries
 from celery_wheel.testing import VirtualWheel
 from tests.kit.manual import PAGES, README, ROOT, code, page
 

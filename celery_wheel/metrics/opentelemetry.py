@@ -14,8 +14,7 @@ from typing import Any
 
 from celery_wheel.engine.histogram import Histogram
 from celery_wheel.errors import PackageMissing
-from celery_wheel.metrics.definitions import METRICS, Kind, Metric, Sample
-from celery_wheel.metrics.metrics import Collect
+from celery_wheel.metrics.samples import METRICS, Collect, Kind, Metric, Sample
 from celery_wheel.overview.cache import Shared
 from celery_wheel.values.version import __version__
 

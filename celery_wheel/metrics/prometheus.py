@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_wheel.errors import PackageMissing
-from celery_wheel.metrics.definitions import Kind, Metric, Sample
-from celery_wheel.metrics.metrics import Collect
+from celery_wheel.metrics.samples import Collect, Kind, Metric, Sample
 
 
 def check_installed() -> None:

@@ -27,9 +27,9 @@ from celery_wheel.broker.redis import edge
 from celery_wheel.broker.redis.edge import RedisBroker
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import BenchRig, rig
-from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.operations.bench import BenchRig, rig
+from celery_wheel.operations.figure import Figure
+from celery_wheel.scheduler.process import tune_memory
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters

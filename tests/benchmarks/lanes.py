@@ -25,8 +25,8 @@ import redis
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import BenchRig, finish, rig
+from celery_wheel.operations.bench import BenchRig, finish, rig
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 from tests.kit.servers.redis import RedisServer

@@ -8,8 +8,16 @@ from celery_wheel.broker import unsupported_reason
 from celery_wheel.broker.owner import owner_of
 from celery_wheel.broker.places import is_brokers_store, shown
 from celery_wheel.engine.port import Broker
-from celery_wheel.operations.doctor.finding import Finding, Grade, error, note, ok, split_remedy, warning
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.installation import (
+    Finding,
+    Grade,
+    Installation,
+    error,
+    note,
+    ok,
+    split_remedy,
+    warning,
+)
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import FullStore
 from celery_wheel.values.format import format_duration, printable

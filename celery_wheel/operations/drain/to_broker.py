@@ -28,8 +28,7 @@ from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import OffsetLost
-from celery_wheel.operations.drain.hold import ProgressDeadline, ShardHold
-from celery_wheel.operations.drain.result import DrainResult, Progress
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold
 from celery_wheel.store.model import Change, Row
 from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports.handover import ShardEpoch

@@ -18,15 +18,15 @@ from typing import Any
 from celery import Task
 
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
-from celery_wheel.operations.schedule_import.cron import MONTHS, numbers
+from celery_wheel.operations.schedule_import.crontab import MONTHS, numbers
 from celery_wheel.operations.schedule_import.foreign import (
     ForeignSchedule,
+    ImportOptions,
     NotImportable,
     foreign,
     instant_ms,
     refused,
 )
-from celery_wheel.operations.schedule_import.options import ImportOptions
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
 JOBS = "apscheduler.jobs"

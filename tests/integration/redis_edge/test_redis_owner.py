@@ -16,8 +16,8 @@ from celery_wheel.broker import broker_for
 from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreConflict
-from celery_wheel.operations.claim import claim_broker, other_owners
-from celery_wheel.operations.doctor import Grade, Installation, broker, queues
+from celery_wheel.operations.doctor import Grade, Installation, broker, shards
+from celery_wheel.operations.stores import claim_broker, other_owners
 from celery_wheel.store import open_store
 from tests.kit.chunks import raw
 from tests.kit.servers.redis import RedisServer
@@ -118,7 +118,7 @@ def test_the_doctor_reads_the_oldest_message_and_removes_none(
     app = make_app("first")
     client.lpush("wheel.0", data)
     with Installation(app) as site:
-        found = [one for one in queues.check(site) if one.grade is Grade.ERROR]
+        found = [one for one in shards.check_queues(site) if one.grade is Grade.ERROR]
     assert [one.grade for one in found] == ([grade] if grade else [])
     assert all(text in one.text for one in found)
     assert client.llen("wheel.0") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.metrics.definitions import METRICS
+from celery_wheel.metrics.samples import METRICS
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers import free_port
 from tests.kit.servers.postgres import PostgresServer

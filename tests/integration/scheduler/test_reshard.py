@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.operations.reshard import reshard_of
+from celery_wheel.operations.stores import reshard_of
 from tests.integration.scheduler.test_shards import counts
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process

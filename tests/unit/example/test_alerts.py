@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from celery_wheel.metrics.definitions import METRICS, Kind
+from celery_wheel.metrics.samples import METRICS, Kind
 from tests.kit.manual import anchors
 from tests.kit.processes import ROOT
 from tests.kit.servers.prometheus import promtool

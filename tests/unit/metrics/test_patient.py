@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from celery_wheel.errors import StoreError
-from celery_wheel.metrics import patient
-from celery_wheel.metrics.patient import NotAnswered, PatientCall
+from celery_wheel.metrics import samples
+from celery_wheel.metrics.samples import NotAnswered, PatientCall
 from tests.kit.patience import patience
 
 
 def test_a_call_that_hangs_is_made_once_and_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient, "ANSWER_S", 0.01)
+    monkeypatch.setattr(samples, "ANSWER_S", 0.01)
     release, calls = threading.Event(), []
 
     def hang() -> str:
@@ -26,7 +26,7 @@ def test_a_call_that_hangs_is_made_once_and_told_after_a_while(monkeypatch: pyte
         call.begin()
         with pytest.raises(NotAnswered, match="the store has not answered"):
             call.result()
-    monkeypatch.setattr(patient, "ANSWER_S", patience())
+    monkeypatch.setattr(samples, "ANSWER_S", patience())
     release.set()
     assert call.result() == "answer"
     assert len(calls) == 1

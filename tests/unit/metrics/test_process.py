@@ -7,8 +7,7 @@ import pytest
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Peeked
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.metrics.metrics import ProcessMetrics
-from celery_wheel.metrics.totals import Totals
+from celery_wheel.metrics.samples import ProcessMetrics, Totals
 from celery_wheel.overview import read_overview
 from celery_wheel.store.model import Unreadable
 from celery_wheel.store.sql.store import SqlStore

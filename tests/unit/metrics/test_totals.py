@@ -8,9 +8,7 @@ import os
 from typing import Any
 
 from celery_wheel.engine.histogram import OTHER
-from celery_wheel.metrics.definitions import MAX_QUEUES
-from celery_wheel.metrics.metrics import store_metrics
-from celery_wheel.metrics.totals import Totals
+from celery_wheel.metrics.samples import MAX_QUEUES, Totals, store_metrics
 from celery_wheel.overview import PacedCounts, read_overview
 from celery_wheel.overview.cache import COUNTING_SHARE
 from celery_wheel.store.model import HOUR_MS, Gate

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from celery_wheel.scheduler.memory import ARENAS, GARBAGE_EVERY
+from celery_wheel.scheduler.process import ARENAS, GARBAGE_EVERY
 
 #: Eight threads hold memory at the same time, which glibc describes afterwards.
 PROGRAM = """
 import ctypes, gc, threading
-from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.scheduler.process import tune_memory
 if {tuned}:
     tune_memory()
 barrier, held = threading.Barrier(8), []

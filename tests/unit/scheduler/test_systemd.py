@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.engine.pool import Pool
-from celery_wheel.scheduler.systemd import Watchdog, notify, watchdog_s
+from celery_wheel.scheduler.process import Watchdog, notify, watchdog_s
 from tests.kit.patience import patience
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from croniter import croniter
 
-from celery_wheel.operations.schedule_import.cron import NICKNAMES, WEEKDAYS, numbers, spec_of
+from celery_wheel.operations.schedule_import.crontab import NICKNAMES, WEEKDAYS, numbers, spec_of
 from celery_wheel.operations.schedule_import.foreign import NotImportable
 from celery_wheel.recurring import Crontab, Recurrence, RRule
 

@@ -84,6 +84,6 @@ def test_a_file_and_a_task_are_needed(tmp_path: Path) -> None:
 
 def test_a_host_whose_zone_has_no_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TZ", raising=False)
-    monkeypatch.setattr("celery_wheel.operations.schedule_import.options.LOCALTIME", tmp_path / "localtime")
+    monkeypatch.setattr("celery_wheel.operations.schedule_import.foreign.LOCALTIME", tmp_path / "localtime")
     with pytest.raises(SettingError, match="name one with --zone"):
         read(tmp_path)

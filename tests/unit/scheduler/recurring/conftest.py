@@ -11,7 +11,7 @@ import pytest
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.recurring.port import Occurrence
 from celery_wheel.recurring.definition import read_definition, to_text
-from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
+from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
 from tests.unit.producer.conftest import app, broker, make_app

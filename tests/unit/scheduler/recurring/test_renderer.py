@@ -17,7 +17,7 @@ from kombu.transport.memory import Channel
 
 from celery_wheel.bulk_load.sample import Sampler
 from celery_wheel.errors import BrokerError, RecurrenceError
-from celery_wheel.scheduler.recurring.declare import DeclaredQueues
+from celery_wheel.scheduler.occurrences import DeclaredQueues
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.unit.producer.memory_broker import Broker, dispatched_form
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering, body, headers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.scheduler.recurring import renderer as renderer_module
+from celery_wheel.scheduler import occurrences as renderer_module
 from celery_wheel.store.model import Message
 from tests.unit.scheduler.recurring.conftest import AT_MS, UUID, Rendering
 

@@ -18,7 +18,7 @@ def check_ins_of_a_herd(folder: Path) -> dict[str, Any]:
     from celery.beat import PersistentScheduler
 
     from celery_wheel.broker.reader import QueuedMessageReader
-    from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
+    from celery_wheel.scheduler.occurrences import ScheduleRenderer
     from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
     from tests.kit.check_ins import RecordingTransport
     from tests.kit.project import app

@@ -7,8 +7,8 @@ import json
 from celery.worker.control import Panel
 
 from celery_wheel.engine.state import stamps
-from celery_wheel.scheduler.remote_control import inspection, revocation, task_info
-from celery_wheel.scheduler.remote_control.commands import Commands
+from celery_wheel.scheduler.remote_control import inspection, revocation
+from celery_wheel.scheduler.remote_control.node import Commands
 from celery_wheel.store.ports.pages import MessageHead, Task
 from tests.kit.manual import page
 
@@ -17,7 +17,7 @@ TASK = Task(1, 0, 0, 1_700_000_000_123, 256, 1_700_000_000_000, "id", "t", "cele
 
 def test_a_task_is_shown_by_its_headers_alone() -> None:
     head = MessageHead(json.dumps({"argsrepr": "(1,)", "kwargsrepr": "{}", "shadow": None}).encode(), "ex", "key")
-    assert task_info.scheduled(TASK, head, "wheel@h") == {
+    assert inspection.scheduled_item(TASK, head, "wheel@h") == {
         "eta": "2023-11-14T22:13:20.123000+00:00",
         "priority": 6,
         "request": {
@@ -36,11 +36,14 @@ def test_a_task_is_shown_by_its_headers_alone() -> None:
 
 
 def test_protocol_1_has_no_headers_to_show() -> None:
-    assert task_info.request(TASK, MessageHead(b"{}", "", "celery"), "n")["args"] == ""
+    assert inspection.request_item(TASK, MessageHead(b"{}", "", "celery"), "n")["args"] == ""
 
 
 def test_the_last_entry_of_a_cut_list_has_the_form_of_the_others() -> None:
-    more, one = task_info.more(TASK, 4_711, "n"), task_info.scheduled(TASK, MessageHead(b"{}", "", "celery"), "n")
+    more, one = (
+        inspection.more_item(TASK, 4_711, "n"),
+        inspection.scheduled_item(TASK, MessageHead(b"{}", "", "celery"), "n"),
+    )
     assert more.keys() == one.keys()
     assert {name: type(value) for name, value in more["request"].items()} == {
         name: type(value) for name, value in one["request"].items()

@@ -9,7 +9,7 @@ from celery.schedules import crontab
 
 from celery_wheel import Celery
 from celery_wheel.recurring import Crontab
-from celery_wheel.scheduler.sources.declared import declared_entries
+from celery_wheel.scheduler.sources.beat_entries import declared_entries
 
 NINE = {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0", "hour": "9"}}
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from celery_wheel.errors import WheelUnavailable
-from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry, broken, of_base
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, broken, of_base
 from tests.unit.scheduler.sources.conftest import NOW_MS, FollowerRig, entry
 
 

@@ -11,9 +11,8 @@ import pytest
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.sources import sources
+from celery_wheel.scheduler.sources import EntryChanges, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.entry import EntryChanges
 from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Sources
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import ManualClock

@@ -1,23 +1,65 @@
-"""Messages to systemd, for a unit with ``Type=notify``: ready, stopping, and alive for its watchdog.
+"""The process of a scheduler: its memory, its log, and its messages to systemd.
 
-::
-
-    NOTIFY_SOCKET    READY=1 when the scheduler's threads run, STOPPING=1 when it begins to stop
-    WATCHDOG_USEC    WATCHDOG=1 twice in that time, by a job of the engines' pool, unless an engine has failed
-
-READY does not wait for the broker, nor for a shard: a scheduler that waits for either is up. Outside a unit of systemd
-nothing is sent.
+systemd, for a unit with ``Type=notify``, gets READY=1 when the threads run, whether or not broker and shard are there;
+STOPPING=1; and WATCHDOG=1 twice in WATCHDOG_USEC, unless a job has failed. Outside such a unit nothing is sent.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.values.text import whole_number
+
+#: The garbage collector runs rarely: after twice the window's rows. Rows form no cycles, and scanning 100,000 of them
+#: was a fifth of the CPU time of ingest and dispatch.
+GARBAGE_EVERY = 200_000
+
+#: ``mallopt`` of glibc: the greatest number of arenas. With an arena for each thread, memory that one thread frees
+#: serves no other: 216 MB with 100,000 rows pending, in place of 161. Threads run Python in turn: none waits for one.
+_M_ARENA_MAX = -8
+ARENAS = 2
+
+
+def tune_memory() -> None:
+    """Set the garbage collector and malloc; call it before threads start."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE_EVERY, 10, 10)
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
+
+
+#: How the warning begins: a URL of rediss:// without options of TLS accepts any certificate.
+REPEATED = "Secure redis scheme specified (rediss) with no ssl"
+
+
+class Once(logging.Filter):
+    """Lets the repeated warning through once in each process, and every other record always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith(REPEATED):
+            return True
+        first, self._seen = not self._seen, True
+        return first
+
+
+_ONCE = Once()
+
+
+def warn_once() -> None:
+    """Let this process log the warning once; a second call changes nothing."""
+    logging.getLogger("kombu.connection").addFilter(_ONCE)
+
 
 logger = logging.getLogger(__name__)
 
