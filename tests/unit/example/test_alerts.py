@@ -235,6 +235,12 @@ def test_a_query_names_metrics_and_labels_that_exist(query: str) -> None:
         assert {label.strip() for label in grouped.split(",")} <= labels, query
 
 
+def test_the_dashboard_draws_every_counter_that_an_alert_reads() -> None:
+    drawn = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ()))
+    read = {name for rule in RULES for name in re.findall(r"celery_wheel_\w+_total", rule["expr"])}
+    assert [name for name in sorted(read) if name not in drawn] == []
+
+
 def test_every_query_of_the_dashboard_is_promql(tmp_path: Path) -> None:
     variables = {"$__rate_interval": "1m", "$__range": "1h", "$job": "celery-wheel", "$shard": ".*"}
     rules = []
