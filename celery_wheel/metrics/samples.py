@@ -57,10 +57,6 @@ def _counter(name: str, text: str, *labels: str) -> Metric:
     return Metric(Kind.COUNTER, name, text, ("shard", *labels))
 
 
-def _of_shard(name: str, text: str) -> Metric:
-    return Metric(Kind.GAUGE, name, text, ("shard",))
-
-
 def _gauge(name: str, text: str, *labels: str) -> Metric:
     return Metric(Kind.GAUGE, name, text, labels)
 
@@ -92,17 +88,19 @@ _ALL = (
     _histogram("publish_duration_seconds", "Time of one publish of up to wheel_chunk messages."),
     _histogram("commit_duration_seconds", "Time of one commit: accept, settle or change.", "op"),
     # The shards of this process.
-    _of_shard("holder", "1 where this process holds the shard, else 0."),
-    _of_shard("epoch", "Epoch of the shard, which each takeover raises."),
-    _of_shard("lease_remaining_seconds", "Time until the lease of the shard ends, if it is not renewed."),
-    _of_shard("window_messages", "Messages that the wheel holds in memory."),
-    _of_shard("window_bytes", "Bytes of the messages that the wheel holds in memory."),
-    _of_shard("clock_skew_seconds", "Due time less the clock of the broker or the store."),
-    _of_shard("clock_halted", "1 where the process holds no shard because its clock is too far off, else 0."),
-    _of_shard("clock_disputed_seconds", "The host's wall clock less due time, while no second clock confirms it."),
-    _of_shard("wheel_queue_depth", "Messages in the wheel queue, which are not accepted yet."),
-    _of_shard("wheel_queue_age_seconds", "Age of the oldest message in the wheel queue."),
-    _of_shard("inbox_depth", "Requests and messages that wait in the store: those of the first thousand items."),
+    _gauge("holder", "1 where this process holds the shard, else 0.", "shard"),
+    _gauge("epoch", "Epoch of the shard, which each takeover raises.", "shard"),
+    _gauge("lease_remaining_seconds", "Time until the lease of the shard ends, if it is not renewed.", "shard"),
+    _gauge("window_messages", "Messages that the wheel holds in memory.", "shard"),
+    _gauge("window_bytes", "Bytes of the messages that the wheel holds in memory.", "shard"),
+    _gauge("clock_skew_seconds", "Due time less the clock of the broker or the store.", "shard"),
+    _gauge("clock_halted", "1 where the process holds no shard because its clock is too far off, else 0.", "shard"),
+    _gauge(
+        "clock_disputed_seconds", "The host's wall clock less due time, while no second clock confirms it.", "shard"
+    ),
+    _gauge("wheel_queue_depth", "Messages in the wheel queue, which are not accepted yet.", "shard"),
+    _gauge("wheel_queue_age_seconds", "Age of the oldest message in the wheel queue.", "shard"),
+    _gauge("inbox_depth", "Requests and messages that wait in the store: those of the first thousand items.", "shard"),
     _gauge("reachable", "1 where the store and the broker answered while the metrics were read, else 0.", "side"),
     # The totals of the store.
     _gauge("pending", "Messages that are accepted and not yet dispatched.", "queue_name"),
@@ -126,7 +124,6 @@ _ALL = (
 )
 
 METRICS = {metric.name: metric for metric in _ALL}
-
 
 #: A probe or a scrape waits no longer for the store, nor for the broker.
 ANSWER_S = 2.0
@@ -220,13 +217,10 @@ def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
     yield "errors", errors
 
 
-def counts_of(stats: Stats) -> dict[str, int]:
-    return {field.name: getattr(stats, field.name) for field in fields(stats)}
-
-
 def samples_of(engines: Sequence[Engine]) -> Iterator[Samples]:
     """Yield the samples that need neither the store nor the broker."""
-    yield from counters({engine.shard: counts_of(engine.stats) for engine in engines})
+    names = [field.name for field in fields(Stats)]
+    yield from counters({engine.shard: {name: getattr(engine.stats, name) for name in names} for engine in engines})
     skips = [(engine.shard, list(engine.stats.skipped.items())) for engine in engines]
     yield "schedule_skipped", [((str(shard), reason), count) for shard, found in skips for reason, count in found]
     last_ms = max((engine.stats.schedule_last_ms for engine in engines), default=0)
@@ -402,8 +396,8 @@ class ProcessMetrics:
 
 
 def store_metrics(totals: Totals) -> Iterator[tuple[Metric, list[Sample]]]:
-    """Yield the metrics of a store, as a process without engines sees them: totals, and the holders' last snapshots."""
-    yield from defined(_of_snapshots(totals))
+    """Return the metrics of a store for a process without engines: totals, and the holders' last snapshots."""
+    return defined(_of_snapshots(totals))
 
 
 def _of_snapshots(totals: Totals) -> Iterator[Samples]:

@@ -43,7 +43,7 @@ from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE
 from celery_wheel.conf import Conf, settings
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.round import Round, RoundSteps
+from celery_wheel.engine.round import RoundSteps, run_round
 from celery_wheel.errors import StoreUnusable, WheelError
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.scheduler.service import limits_of, open_store_of
@@ -214,11 +214,6 @@ def pace(work: Callable[[], object], count: int) -> Pace:
     return Pace(count, time.perf_counter() - began, time.process_time() - cpu)
 
 
-def finish(steps: RoundSteps) -> Round:
-    """Run a round to its end; return its state."""
-    return [step for step in steps if isinstance(step, Round)][-1]
-
-
 class BenchRig:
     """An engine and its store, which run rounds until a counter has reached a number."""
 
@@ -241,7 +236,7 @@ class BenchRig:
         while reached < count:
             self.tend()
             for activity in activities:
-                finish(activity())
+                run_round(activity())
             before, reached = reached, counted() - start
             self._progress(step, reached - before)
             now = time.monotonic()
@@ -256,7 +251,7 @@ class BenchRig:
     def tend(self) -> None:
         if time.monotonic() - self._tended > TEND_S or not self.engine.held:
             self._tended = time.monotonic()
-            finish(self.engine.tend())
+            run_round(self.engine.tend())
 
 
 @contextmanager
@@ -284,7 +279,7 @@ def rig(
             yield BenchRig(engine, store, progress)
         finally:
             with suppress(WheelError):
-                finish(engine.release())
+                run_round(engine.release())
             if renderer is not None:
                 renderer.close()
 

@@ -31,7 +31,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from kombu.entity import Queue
@@ -56,6 +56,9 @@ from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import CANCEL, Message, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+
+if TYPE_CHECKING:
+    from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
 _OPTIONS = CallOptions(transactional=False)
 
@@ -137,16 +140,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class ApplyEntry(Protocol):
-    """Code of the application that publishes the occurrences of some schedules, instead of the templates."""
-
-    def watches(self, stored: Schedule) -> bool:
-        """Whether it publishes those of this schedule."""
-
-    def __call__(self, stored: Schedule, definition: Definition, producer: CapturingProducer) -> None:
-        """Publish an occurrence by the producer, whose ``task_id`` the task may take as its id."""
-
-
 class ScheduleRenderer:
     """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread.
 
@@ -160,7 +153,7 @@ class ScheduleRenderer:
         app: Any,
         max_bytes: int,
         decode: Callable[[bytes], Message | Unreadable],
-        apply_entry: ApplyEntry | None = None,
+        apply_entry: BeatApplyEntry | None = None,
         declare: Callable[[Iterable[Any]], None] | None = None,
     ) -> None:
         self._app = app

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import broker_for
 from celery_wheel.broker.places import meet_broker
@@ -31,7 +31,7 @@ from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.monitoring import Monitoring
-from celery_wheel.scheduler.occurrences import ApplyEntry, DeclaredQueues, ReplacedRuns, ScheduleRenderer
+from celery_wheel.scheduler.occurrences import DeclaredQueues, ReplacedRuns, ScheduleRenderer
 from celery_wheel.scheduler.process import Watchdog, notify, tune_memory
 from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.scheduler.remote_control.node import Node
@@ -41,6 +41,9 @@ from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Backoff, Clock, RetryLog, SystemClock
 from celery_wheel.values.mask import Mask
+
+if TYPE_CHECKING:
+    from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class WheelService:
     which serve all shards but the first.
     """
 
-    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, process: int = 1) -> None:
+    def __init__(self, app: Any, apply_entry: BeatApplyEntry | None = None, *, process: int = 1) -> None:
         self._app = app
         self._process = process
         self._apply_entry = apply_entry

@@ -25,7 +25,8 @@ import redis
 from celery_wheel.broker.names import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench import BenchRig, finish, rig
+from celery_wheel.engine.round import run_round
+from celery_wheel.operations.bench import BenchRig, rig
 from celery_wheel.operations.figure import Figure
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
@@ -56,7 +57,7 @@ class Site:
         self._accept([raw.replace(LIMITED % 0, LIMITED % (n % count)) for n, raw in enumerate(messages)])
         self._dispatch(count)
         for _ in range(3):
-            finish(engine.dispatch())
+            run_round(engine.dispatch())
         assert engine.stats.dispatched == count, f"{engine.stats.dispatched} dispatched, the others pending in lanes"
         self._clock.ahead_ms += 2 * MINUTE_MS
         self._dispatch(count)
@@ -67,7 +68,7 @@ class Site:
         engine = self._rig.engine
         began, rounds = time.process_time(), 0
         while time.process_time() - began < IDLE_S:
-            finish(engine.dispatch())
+            run_round(engine.dispatch())
             rounds += 1
         return (time.process_time() - began) / rounds * 1e6
 

@@ -51,7 +51,7 @@ def drain(
     include: Collection[str] = (),
     progress: Progress = silent,
 ) -> DrainResult:
-    """Move all pending tasks: to their own queues (``to_broker``), or to a file, with the recurring schedules.
+    """Take all pending tasks out: to their own queues (``to_broker``), or to a file, with the recurring schedules.
 
     With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
 

@@ -54,7 +54,7 @@ _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, 
 _ENVELOPE = tuple(one for one in Envelope.__struct_fields__ if one != "id")
 
 
-#: Fields that no message of the task has otherwise, unless it was moved to another instant; claims end when it is due.
+#: Fields that no message of the task has otherwise, unless it was rescheduled; claims end when it is due.
 _COMPARED = tuple(name for name in _PLAIN if name not in ("envelope_id", "task_id", "watch", "unique", "on_conflict"))
 
 #: Fields by the names that people read.
@@ -324,7 +324,7 @@ def _lines(hold: ShardHold, include: Collection[str]) -> Iterator[bytes]:
 def _retire(
     hold: ShardHold, held: list[ShardEpoch], file: Path, header: DrainHeader, done: DrainResult, progress: Progress
 ) -> None:
-    """Give the file's tasks the outcome "moved", and move the offsets of empty shards back to now."""
+    """Give the file's tasks the outcome "moved", and set the offsets of empty shards back to now."""
     store, reason = hold.store, f"written to {file.name}, drain {header.drain}"
     ids: dict[int, list[int]] = defaultdict(list)
     number = pending = 0

@@ -44,7 +44,7 @@ def silent(doing: str, done: int, total: int) -> None:
 
 @dataclass(slots=True)
 class DrainResult:
-    """Counts of a drain. In a dry run ``moved``, ``in_queues`` and ``in_inbox`` together would be moved."""
+    """Counts of a drain. In a dry run ``moved``, ``in_queues`` and ``in_inbox`` together would be taken out."""
 
     moved: int = 0  #: tasks that are pending elsewhere now
     due: int = 0  #: tasks that were due anyway and were dispatched without an eta

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
-from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
 from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.scheduler.sources.sources import schedules_named
 from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:
@@ -144,14 +144,8 @@ AT_ONCE = 500
 
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:
     """Return the names that the store has already."""
-    found: set[str] = set()
-    for start in range(0, len(names), AT_ONCE):
-        by_shard: dict[int, list[str]] = {}
-        for name in names[start : start + AT_ONCE]:
-            by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
-        for shard, part in by_shard.items():
-            found |= {one.name for one in store.schedules_named(shard, part)}
-    return found
+    parts = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+    return {name for part in parts for name in schedules_named(store, part)}
 
 
 def store_schedules(

@@ -56,6 +56,20 @@ Ask = Callable[[str, Sequence[str] | Mapping[str, Document], dict[str, Any]], Ma
 #: Names in one request.
 AT_ONCE = 1_000
 
+#: Seconds between two looks at the sources; an edit is live within four of them.
+POLL_S = 0.25
+
+#: Seconds for an answer: after a takeover the holders of all shards answer within three.
+ANSWER_S = 10.0
+
+#: Seconds after which entries whose names were taken are tried again.
+RETRY_CLASHES_S = 60.0
+
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
+
+#: The actor of the revisions that sources make.
+ACTOR = "beat"
+
 
 class Follower:
     def __init__(
@@ -105,7 +119,7 @@ class Follower:
 
     def _delete(self, stored: dict[str, bytes], names: list[str]) -> None:
         for part in _parts(names):
-            before = self._named(part) if self._hands_back else {}
+            before = schedules_named(self._store(), part) if self._hands_back else {}
             answers = self._ask("delete", part, {})
             for name in part:
                 stored.pop(name, None)
@@ -113,7 +127,7 @@ class Follower:
 
     def _update(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
         for part in _parts(list(entries)):
-            found = self._named(part)
+            found = schedules_named(self._store(), part)
             before = {name: one for name, one in found.items() if one.source == self.source}
             self._create(stored, {name: entries[name] for name in part if name not in before})
             documents = {
@@ -135,7 +149,7 @@ class Follower:
         for part in _parts(list(entries)):
             documents = {name: entries[name].document for name in part}
             answers = self._ask("create", documents, _after_ms(entries, part))
-            taken = self._named([name for name in part if answers[name].result == "already"])
+            taken = schedules_named(self._store(), [name for name in part if answers[name].result == "already"])
             for name in part:
                 if name in taken and taken[name].source != self.source:
                     self._clash(name, entries[name], taken[name])
@@ -179,12 +193,13 @@ class Follower:
         last_ms = max([min(before.last_ms, self._now_ms()), *(int(at.timestamp() * 1_000) for at in answer.too_late)])
         self.handed_back[before.name] = last_ms
 
-    def _named(self, names: Sequence[str]) -> dict[str, Schedule]:
-        store = self._store()
-        by_shard: dict[int, list[str]] = {}
-        for name in names:
-            by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
-        return {one.name: one for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
+
+def schedules_named(store: FullStore, names: Sequence[str]) -> dict[str, Schedule]:
+    """Return the store's schedules with these names, of all sources."""
+    by_shard: dict[int, list[str]] = {}
+    for name in names:
+        by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
+    return {one.name: one for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
 
 
 def _after_ms(entries: Mapping[str, SourceEntry], names: Sequence[str]) -> dict[str, Any]:
@@ -200,21 +215,6 @@ def _digest_of(schedule: Schedule) -> bytes:
     """Return a digest; of a schedule that broke as it ran none: new code of the application may run it again."""
     document = json_object(schedule.definition)
     return b"" if schedule.broken and reason_not_run(document) is None else digest(document)
-
-
-#: Seconds between two looks at the sources; an edit is live within four of them.
-POLL_S = 0.25
-
-#: Seconds for an answer: after a takeover the holders of all shards answer within three.
-ANSWER_S = 10.0
-
-#: Seconds after which entries whose names were taken are tried again.
-RETRY_CLASHES_S = 60.0
-
-BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
-
-#: The actor of the revisions that sources make.
-ACTOR = "beat"
 
 
 class Periodic(Protocol):
