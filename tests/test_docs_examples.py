@@ -36,7 +36,7 @@ RUN_BY = {
     "recurring.md": "tests/test_docs_examples.py",
     "schedule-import.md": "tests/test_docs_examples.py",
     "schedules.md": "tests/test_docs_examples.py",
-    "scheduling-many.md": "tests/integration/scheduler/test_many.py",
+    "scheduling-many.md": "tests/integration/scheduler/test_shards.py",
     "tasks.md": "tests/test_docs_examples.py",
     "testing.md": "tests/unit/testing/test_testing_docs.py",
     "transactional.md": "tests/admin/transactional/test_docs.py",
