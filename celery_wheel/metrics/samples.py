@@ -425,6 +425,5 @@ def inboxes(totals: Totals, shards: Iterable[int]) -> Samples:
 
 
 def defined(samples: Iterable[Samples]) -> Iterator[tuple[Metric, list[Sample]]]:
-    """Yield samples with their definitions."""
     for name, found in samples:
         yield METRICS[name], found

@@ -208,7 +208,6 @@ class Pace:
 
 
 def pace(work: Callable[[], object], count: int) -> Pace:
-    """Measure ``work`` in this process."""
     began, cpu = time.perf_counter(), time.process_time()
     work()
     return Pace(count, time.perf_counter() - began, time.process_time() - cpu)
@@ -223,7 +222,6 @@ class BenchRig:
         self._tended = 0.0
 
     def acquire(self) -> None:
-        """Become the shard's holder."""
         self.until("acquiring the shard", 1, lambda: int(self.engine.held))
 
     def until(self, step: str, count: int, counted: Callable[[], int], *activities: Callable[[], RoundSteps]) -> Pace:

@@ -32,7 +32,6 @@ class Figure:
 
     @property
     def aim(self) -> str:
-        """The target in words."""
         sign = "≤" if self.less_is_better else "≥"
         return "" if self.target is None else f"{sign if self.met else 'missed:'} {number(self.target)}"
 

@@ -61,7 +61,6 @@ class Health:
         return _answer(self.not_ready())
 
     def not_live(self) -> list[str]:
-        """Return the reasons why the process is not live."""
         if self._pool.failure is not None:
             name, error = self._pool.failure
             return [f"the job {name} ended: {error!r}; restart the scheduler"]
@@ -82,7 +81,6 @@ class Health:
                 yield str(error)
 
     def not_ready(self) -> list[str]:
-        """Return the reasons why the process is not ready."""
         engines = self._engines()
         if not engines:
             return ["the scheduler is starting or stopping"]
@@ -94,18 +92,12 @@ class Health:
             found.append("the clock of this host is too far from the second clock; check its time service")
         held = {engine.shard for engine in engines if engine.held}
         for one in shards:
-            if one.shard in held:
-                found += self._late(one)
-            elif one.holder is None:
+            if one.shard in held and one.behind_ms > self._objective_ms:
+                late, allowed = format_duration(one.behind_ms), format_duration(self._objective_ms)
+                found.append(f"shard {one.shard} is {late} late, and wheel_objective allows {allowed}")
+            elif one.shard not in held and one.holder is None:
                 found.append(f"shard {one.shard} has no holder")
         return found
-
-    def _late(self, shard: ShardStatus) -> Iterator[str]:
-        if shard.behind_ms > self._objective_ms:
-            yield (
-                f"shard {shard.shard} is {format_duration(shard.behind_ms)} late, and wheel_objective allows "
-                f"{format_duration(self._objective_ms)}"
-            )
 
     def _ask_broker(self) -> None:
         for engine in self._engines()[:1]:

@@ -56,7 +56,6 @@ def check(site: Installation) -> Iterator[Finding]:
 
 
 def unavailable(site: Installation) -> Finding:
-    """Return the finding for a broker that does not answer."""
     problem, remedy = split_remedy(site.broker_trouble)
     return error("broker", problem, remedy or "Correct broker_url.")
 

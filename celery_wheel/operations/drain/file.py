@@ -71,7 +71,6 @@ class DrainHeader:
 
     @property
     def lines(self) -> int:
-        """The number of lines after the header."""
         return self.count + self.schedules
 
     def line(self) -> bytes:
@@ -134,7 +133,6 @@ class DrainedTask:
     found: dict[str, Any] = field(repr=False)  #: the line
 
     def with_id(self, envelope_id: str) -> DrainedTask:
-        """Return the task with another envelope id."""
         return replace(self, envelope_id=envelope_id, wire=_wire(self.found, envelope_id, self.found["body"]))
 
     def differing(self, stored: Message) -> list[str]:

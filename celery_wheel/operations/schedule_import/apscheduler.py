@@ -95,7 +95,6 @@ def _schedule(name: str, job: Mapping[str, Any], options: ImportOptions) -> Fore
 
 
 def _call(job: Mapping[str, Any], options: ImportOptions) -> tuple[str, list[Any]]:
-    """Return the task and its arguments."""
     function, args = job["func"], list(job["args"])
     method = function.rpartition(".")[2]
     if method in ("delay", "apply_async") and args and isinstance(args[0], Task):

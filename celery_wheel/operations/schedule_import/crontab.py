@@ -50,7 +50,6 @@ NICKNAMES = {
 
 _PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/([0-9]{1,9}))?").fullmatch
 _BYDAY = [name[:2].upper() for name in WEEKDAYS]
-_EVERY_DAY = tuple(range(7))
 
 
 def numbers(text: str, least: int, most: int, names: Sequence[str] = ()) -> list[int]:

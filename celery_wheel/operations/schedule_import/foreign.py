@@ -91,7 +91,6 @@ class ForeignSchedule:
 
     @property
     def text(self) -> str:
-        """The definition as JSON."""
         return to_text(self.definition)
 
 
@@ -134,7 +133,6 @@ def foreign(
 
 
 def instant_ms(moment: datetime) -> int:
-    """Return the instant of an aware datetime."""
     return round(moment.timestamp() * 1_000)
 
 
@@ -143,7 +141,6 @@ AT_ONCE = 500
 
 
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:
-    """Return the names that the store has already."""
     parts = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
     return {name for part in parts for name in schedules_named(store, part)}
 

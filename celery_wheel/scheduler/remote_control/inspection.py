@@ -83,7 +83,6 @@ MAX_IDS = 1_000
 
 
 def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
-    """Return pending tasks, the next due first."""
     found: list[Task] = []
     cut = False
     for shard in view.held():

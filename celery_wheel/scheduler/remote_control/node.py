@@ -245,7 +245,6 @@ class Node:
         self._revokes.close()
 
     def _serve(self) -> None:
-        """Answer commands until the stop, or until an error."""
         with self._app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1)
             state = AttributeDict(app=self._app, hostname=self._name)

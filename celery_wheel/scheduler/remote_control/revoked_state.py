@@ -52,8 +52,6 @@ SAFE = frozenset(("application/json", "application/x-msgpack", "application/x-ya
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """The request of a message."""
-
     context: Context
     headers: dict[str, Any]
     properties: dict[str, Any]

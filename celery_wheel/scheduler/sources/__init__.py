@@ -88,7 +88,6 @@ class EntrySource(Protocol):
 
 
 def broken(task: str, reason: str) -> SourceEntry:
-    """Return an entry that cannot be read."""
     return SourceEntry({"task": task or "unknown", BROKEN: _text(reason)})
 
 

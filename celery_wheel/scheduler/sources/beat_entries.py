@@ -94,7 +94,6 @@ class EntryListing:
 
 
 def entry_of(entry: Any, app: Any) -> SourceEntry:
-    """Return an entry of Beat as an entry of the source."""
     task = entry.task if isinstance(entry.task, str) else ""
     try:
         return _converted(entry, task, app)
@@ -147,7 +146,6 @@ OPTION = "wheel_schedule"
 
 
 def declared_entries(app: Any) -> dict[str, SourceEntry]:
-    """Return the declared schedules of all tasks of an app by their names."""
     found: dict[str, SourceEntry] = {}
     for task_name, task in sorted(app.tasks.items()):
         value = getattr(task, OPTION, None)

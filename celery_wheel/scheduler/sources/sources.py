@@ -263,7 +263,6 @@ class Sources:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at the sources now."""
         self._wake.set()
 
     @property
