@@ -10,6 +10,7 @@ import pytest
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedstate, schedule, solar
 
+from celery_wheel import Celery
 from celery_wheel.recurring import Crontab, Recurrence, from_json
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.sources.apply_entry import to_celery
@@ -154,7 +155,8 @@ def documents(app: Any) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     "value", [Crontab("0", "9"), crontab("0", "9"), NINE["spec"], {"recurrence": Crontab("0", "9")}]
 )
-def test_a_schedule_has_the_name_of_its_task(app: Any, value: Any) -> None:
+def test_a_schedule_has_the_name_of_its_task(value: Any) -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)  # in UTC, which a definition does not name
     declare(app, "app.report", value)
     assert documents(app) == {"app.report": {"recurrence": NINE, "task": "app.report"}}
 
