@@ -37,11 +37,11 @@ from celery.utils.imports import symbol_by_name
 from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
-from celery_wheel.scheduler.once import warn_once
+from celery_wheel.scheduler.process import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
-from celery_wheel.scheduler.sources.base import PeriodicEntries
-from celery_wheel.scheduler.sources.django_tables import FollowedTables, follows_tables
+from celery_wheel.scheduler.sources.beat_entries import PeriodicEntries
+from celery_wheel.scheduler.sources.django_source import FollowedTables, follows_tables
 from celery_wheel.scheduler.supervisor import Supervisor
 from celery_wheel.store.place import read_url
 

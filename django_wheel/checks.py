@@ -32,7 +32,7 @@ from django.db import connections
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
-from celery_wheel.operations.doctor import Finding, Installation, broker, queues, split_remedy
+from celery_wheel.operations.doctor import Finding, Installation, broker, shards, split_remedy
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
@@ -189,7 +189,7 @@ def _broker(app: Any) -> CheckMessages:
         problem = BrokerError(site.broker_trouble) if site.broker is None else None
         try:
             yield from _warnings(site.conf, broker.eviction(site), "W008")
-            yield from _warnings(site.conf, queues.growth(site), "W010")
+            yield from _warnings(site.conf, shards.growth(site), "W010")
         except BrokerError as error:
             problem = error
         if problem is not None:

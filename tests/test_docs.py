@@ -17,6 +17,7 @@ from tests.kit.generated import PARTS, generated_page, part
 from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
 from tests.simulation import planted, planted_rabbit, planted_recurring
 from tests.unit.test_imports import FLOOR
+from tests.year import judges
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
@@ -229,6 +230,19 @@ def test_the_example_of_the_wire_format_is_an_envelope() -> None:
 def test_the_number_of_planted_bugs_is_that_of_the_simulation() -> None:
     count = len([*planted.PLANTED, *planted_rabbit.PLANTED, *planted_recurring.PLANTED])
     assert f"{count} planted bugs" in page("evidence.md")
+
+
+def test_the_recovery_times_are_those_of_the_judges_of_the_year() -> None:
+    text = (ROOT / "docs/failures.md").read_text()
+    table = text.partition("## Recovery times")[2].partition("##")[0]
+    times_ms = [int(seconds) * 1_000 for seconds in re.findall(r"^\| (\d+) seconds \|", table, re.MULTILINE)]
+    assert times_ms == [judges.RECOVERY_MS, judges.REPORTED_MS, judges.FOLLOWED_MS, judges.TOLD_MS]
+    sooner = (judges.SHORT_MS, judges.REPORTED_SOON_MS, judges.EDIT_MS)
+    assert re.findall(r"than (\d+) seconds: within (\d+)|trouble: within (\d+)", table) == [
+        (*(str(one // 1_000) for one in sooner[:2]), ""),
+        ("", "", str(sooner[2] // 1_000)),
+    ]
+    assert f"at most {judges.LATE_MS / 1_000:g} seconds late" in table
 
 
 def test_every_term_of_the_glossary_has_a_meaning_and_a_source() -> None:

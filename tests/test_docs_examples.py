@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.recurring.celery_schedules import from_celery
-from celery_wheel.scheduler.sources.declared import declared_entries
+from celery_wheel.scheduler.sources.beat_entries import declared_entries
 from celery_wheel.testing import VirtualWheel
 from tests.kit.manual import PAGES, README, ROOT, code, page
 
@@ -36,7 +36,7 @@ RUN_BY = {
     "recurring.md": "tests/test_docs_examples.py",
     "schedule-import.md": "tests/test_docs_examples.py",
     "schedules.md": "tests/test_docs_examples.py",
-    "scheduling-many.md": "tests/integration/scheduler/test_many.py",
+    "scheduling-many.md": "tests/integration/scheduler/test_shards.py",
     "tasks.md": "tests/test_docs_examples.py",
     "testing.md": "tests/unit/testing/test_testing_docs.py",
     "transactional.md": "tests/admin/transactional/test_docs.py",

@@ -11,10 +11,10 @@ from celery_wheel.cli.group import user_errors, wheel
 from celery_wheel.cli.project import start_project
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
-from celery_wheel.operations.bench.figure import Figure, number
+from celery_wheel.operations.figure import Figure, number
 
 if TYPE_CHECKING:
-    from celery_wheel.operations.bench.rig import Pace
+    from celery_wheel.operations.bench import Pace
 
 COLUMNS: tuple[Column[Figure], ...] = (
     Column("bench", lambda one: one.bench),
@@ -48,7 +48,7 @@ def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
     The bench makes its own queues, namespace and store (a folder beside the file of wheel_store, or a schema in its
     database), and removes them in the end. It loads both servers for some seconds.
     """
-    from celery_wheel.operations.bench.measurement import measure
+    from celery_wheel.operations.bench import measure
 
     with user_errors():
         start_project()

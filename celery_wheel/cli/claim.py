@@ -25,7 +25,7 @@ def claim_broker_(ctx: click.Context, yes: bool) -> None:
     Exit code: 0 also when broker and store belong together already; 1 when a scheduler of the other store still runs,
     and nothing of that shard was changed.
     """
-    from celery_wheel.operations.claim import claim_broker, other_broker, other_owners
+    from celery_wheel.operations.stores import claim_broker, other_broker, other_owners
 
     with user_errors():
         others, broker = other_owners(ctx.obj.app), other_broker(ctx.obj.app)
@@ -58,7 +58,7 @@ def claim_store_(ctx: click.Context, yes: bool) -> None:
     Exit code: 0 also when the broker knows no other copy; 1 when a scheduler of the other copy still runs, and nothing
     was changed.
     """
-    from celery_wheel.operations.claim import claim_store, other_copies
+    from celery_wheel.operations.stores import claim_store, other_copies
 
     with user_errors():
         copies = other_copies(ctx.obj.app)

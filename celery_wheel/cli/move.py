@@ -30,8 +30,8 @@ def move(ctx: click.Context, to: str, source: str | None, yes: bool, as_json: bo
     prints the line of the settings to change afterwards; no password is printed. Exit code: 1 when nothing was moved.
     """
     from celery_wheel.conf import Conf
-    from celery_wheel.operations.move import move as operation
-    from celery_wheel.operations.move import settings_line
+    from celery_wheel.operations.stores import move as operation
+    from celery_wheel.operations.stores import settings_line
 
     if not yes:
         confirm("Are all schedulers stopped, and shall the store move?")

@@ -19,7 +19,7 @@ def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
 
     Tasks with one key keep their order. With fewer shards, the history of the removed shards is forgotten.
     """
-    from celery_wheel.operations.reshard import reshard_of
+    from celery_wheel.operations.stores import reshard_of
 
     if not yes:
         confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?")

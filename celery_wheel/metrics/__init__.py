@@ -2,16 +2,13 @@
 
 ::
 
-    engines of this process ──► process ─┐
-                                         ├─► metrics: samples by definition ─┬─► prometheus ──► server, Django's view
-    the store's totals ───────► totals ──┘                                   └─► opentelemetry
-
-    definitions    names, kinds, labels, units and help texts, in one table
+    engines of this process ─┐
+                             ├─► samples, by definition ─┬─► prometheus ──► server, Django's view
+    the store's totals ──────┘                           └─► opentelemetry
 
 1. The engine counts (``celery_wheel.engine.stats``); this room reads the counts when somebody asks, and counts nothing.
 2. Each process shows the shards that it holds, so that sums over all schedulers are right. The totals of the store are
    shown by the holder of shard 0 alone.
 3. Each label has a bounded number of values; docs/metrics.md has the bounds.
-4. A store or a broker that does not answer removes its own metrics and sets ``reachable`` to 0; a page waits for both
-   for two seconds (``patient``).
+4. A store or a broker that does not answer removes its own metrics and sets ``reachable`` to 0.
 """

@@ -8,20 +8,17 @@ The SDK calls each instrument by itself. Instruments that it calls within a seco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from celery_wheel.engine.histogram import Histogram
 from celery_wheel.errors import PackageMissing
-from celery_wheel.metrics.definitions import METRICS, Kind, Metric, Sample
-from celery_wheel.metrics.metrics import Collect
+from celery_wheel.metrics.samples import METRICS, Collect, Kind, Metric, Sample
 from celery_wheel.overview.cache import Shared
 from celery_wheel.values import __version__
 
 UNITS = {"seconds": "s", "bytes": "By"}
-
-Values = Iterator[tuple[dict[str, str], float]]
 
 
 def check_installed() -> None:
@@ -48,56 +45,26 @@ def instrument(collect: Collect, provider: Any = None) -> None:
             Kind.HISTOGRAM: meter.create_observable_up_down_counter,
         }[metric.kind]
         unit = UNITS.get(metric.name.rpartition("_")[2], "")
-        for suffix, values in _parts(metric.kind).items():
-            callback = partial(_observe, reading, metric, values)
+        for suffix in ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",):
+            callback = partial(_observe, reading, metric, suffix)
             measured = "" if suffix in ("_bucket", "_count") else unit
             make(metric.full_name + suffix, callbacks=[callback], unit=measured, description=metric.help)
 
 
-def _parts(kind: Kind) -> dict[str, Callable[[Metric, list[Sample]], Values]]:
-    if kind is Kind.HISTOGRAM:
-        return {"_bucket": _buckets, "_sum": _sums, "_count": _counts}
-    return {"": _numbers}
-
-
-def _observe(
-    reading: Shared[dict[str, list[Sample]]],
-    metric: Metric,
-    values: Callable[[Metric, list[Sample]], Values],
-    options: Any,
-) -> Iterable[Any]:
+def _observe(reading: Shared[dict[str, list[Sample]]], metric: Metric, suffix: str, options: Any) -> Iterable[Any]:
     from opentelemetry.metrics import Observation
 
-    return [Observation(value, labels) for labels, value in values(metric, reading.get().get(metric.name, []))]
+    samples = reading.get().get(metric.name, [])
+    return [Observation(value, labels) for labels, value in _values(metric, suffix, samples)]
 
 
-def _numbers(metric: Metric, samples: list[Sample]) -> Values:
-    for labels, value in samples:
-        if isinstance(value, int | float):
-            yield _labels(metric, labels), value
-
-
-def _histograms(metric: Metric, samples: list[Sample]) -> Iterator[tuple[dict[str, str], Histogram]]:
-    for labels, value in samples:
-        if isinstance(value, Histogram):
-            yield _labels(metric, labels), value
-
-
-def _buckets(metric: Metric, samples: list[Sample]) -> Values:
-    for labels, histogram in _histograms(metric, samples):
-        for end_s, count in histogram.cumulative():
-            yield {**labels, "le": "+Inf" if end_s is None else str(end_s)}, count
-
-
-def _sums(metric: Metric, samples: list[Sample]) -> Values:
-    for labels, histogram in _histograms(metric, samples):
-        yield labels, histogram.sum_ms / 1_000
-
-
-def _counts(metric: Metric, samples: list[Sample]) -> Values:
-    for labels, histogram in _histograms(metric, samples):
-        yield labels, sum(histogram.counts)
-
-
-def _labels(metric: Metric, values: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(metric.labels, values, strict=True))
+def _values(metric: Metric, suffix: str, samples: list[Sample]) -> Iterator[tuple[dict[str, str], float]]:
+    for names, value in samples:
+        labels = dict(zip(metric.labels, names, strict=True))
+        if not isinstance(value, Histogram):
+            yield labels, value
+        elif suffix == "_bucket":
+            for end_s, count in value.cumulative():
+                yield {**labels, "le": "+Inf" if end_s is None else str(end_s)}, count
+        else:
+            yield labels, value.sum_ms / 1_000 if suffix == "_sum" else sum(value.counts)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_wheel.errors import PackageMissing
-from celery_wheel.metrics.definitions import Kind, Metric, Sample
-from celery_wheel.metrics.metrics import Collect
+from celery_wheel.metrics.samples import Collect, Kind, Metric, Sample
 
 
 def check_installed() -> None:
@@ -64,10 +63,6 @@ def _family(metric: Metric, samples: list[Sample]) -> Any:
         if isinstance(value, int | float):
             family.add_metric(labels, value)
             continue
-        buckets = [(_upper_end(end_s), count) for end_s, count in value.cumulative()]
+        buckets = [("+Inf" if end_s is None else str(end_s), count) for end_s, count in value.cumulative()]
         family.add_metric(labels, buckets=buckets, sum_value=value.sum_ms / 1_000)
     return family
-
-
-def _upper_end(end_s: float | None) -> str:
-    return "+Inf" if end_s is None else str(end_s)

@@ -37,8 +37,6 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class HttpAnswer(NamedTuple):
-    """An answer."""
-
     status: int
     body: bytes
     content_type: str = TEXT

@@ -3,8 +3,10 @@
 ::
 
     service          a store, a broker edge and an engine for each shard; started and stopped by beat
-    rebalance        the thread that keeps the scheduler's share of the shards
-    share            the share, as arithmetic
-    monitoring       metrics and health on a port, OpenTelemetry; with health, spans and systemd
+    share            the shards that this scheduler holds
+    supervisor       further processes of ``wheel_processes``
+    process          memory, log and systemd of one process
+    monitoring       metrics and health on a port, OpenTelemetry; spans has the traces
+    occurrences      the messages of recurring schedules; sources has the entries of Beat and django-celery-beat
     remote_control   revoke and inspect, as a node of Celery's own remote control
 """

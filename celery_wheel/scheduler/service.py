@@ -1,10 +1,7 @@
 """The wheel of one scheduler process: a store, a broker edge, and an engine for each shard, in one pool of threads.
 
-Each of several schedulers reports itself alive twice a second, and holds its share of the shards. Each is a node of
-Celery's remote control (``celery_wheel.scheduler.remote_control``).
-
-``beat`` starts and stops the service. The service puts the parts together from an app's settings: the engine knows
-neither Celery nor the settings, and the edges know no engine.
+``beat`` starts and stops it. This module alone puts the parts together from an app's settings: the engine knows neither
+Celery nor the settings, and the edges know no engine.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import broker_for
 from celery_wheel.broker.owner import meet_broker
@@ -33,21 +30,20 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
-from celery_wheel.scheduler.memory import tune_memory
 from celery_wheel.scheduler.monitoring import Monitoring
-from celery_wheel.scheduler.rebalance import SILENT_MS, Balance
-from celery_wheel.scheduler.recurring.declare import DeclaredQueues
-from celery_wheel.scheduler.recurring.overlap import ReplacedRuns
-from celery_wheel.scheduler.recurring.renderer import ApplyEntry, ScheduleRenderer
+from celery_wheel.scheduler.occurrences import DeclaredQueues, ReplacedRuns, ScheduleRenderer
+from celery_wheel.scheduler.process import Watchdog, notify, tune_memory
+from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.scheduler.remote_control.node import Node
-from celery_wheel.scheduler.remote_control.view import SchedulerView
-from celery_wheel.scheduler.share import Role
+from celery_wheel.scheduler.share import SILENT_MS, Balance, Role
 from celery_wheel.scheduler.spans import DispatchSpans
-from celery_wheel.scheduler.systemd import Watchdog, notify
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Backoff, Clock, RetryLog, SystemClock
 from celery_wheel.values.mask import Mask
+
+if TYPE_CHECKING:
+    from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +67,7 @@ class WheelService:
     which serve all shards but the first.
     """
 
-    def __init__(self, app: Any, apply_entry: ApplyEntry | None = None, *, process: int = 1) -> None:
+    def __init__(self, app: Any, apply_entry: BeatApplyEntry | None = None, *, process: int = 1) -> None:
         self._app = app
         self._process = process
         self._apply_entry = apply_entry
@@ -322,10 +318,6 @@ def limits_of(conf: Conf) -> Limits:
         rollback_window_ms=conf.rollback_window_ms,
         lane_idle_ms=max(Limits().lane_idle_ms, conf.rollback_window_ms),
         look_ahead_ms=conf.look_ahead_ms,
-        rates=_rates(conf),
+        # A shard's part of each rate: tasks are spread evenly over the shards.
+        rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
     )
-
-
-def _rates(conf: Conf) -> dict[str, Rate]:
-    """Return a shard's part of each rate: tasks are spread evenly over the shards."""
-    return {name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()}

@@ -1,4 +1,4 @@
-"""The supervisor of ``wheel_processes``: it starts and restarts the children that share the shards with beat's process.
+"""``wheel_processes``: children that share the shards with beat's process, and the supervisor that restarts them.
 
 ::
 
@@ -8,30 +8,41 @@
                                             started again after 1 s, 2 s, 4 s … 30 s; after 1 s once it ran for a minute
 
 1. Children are spawned, never forked: beat has threads and connections. A child imports the module that has the app,
-   and gets the settings that this process changed after its own import, such as those of the command line.
-2. Children serve all shards but the first. Beat's process holds that one, with the periodic entries.
-3. SIGTERM to beat ends the children gracefully: they settle and give up their shards.
+   and gets the settings that beat's process changed after its own import, such as those of the command line.
+2. Children serve all shards but the first, which beat's process holds with the periodic entries. A child is a node of
+   Celery's remote control: its engines learn from it which stamps are revoked.
+3. SIGTERM to beat ends the children gracefully. The failure of an engine ends its child with exit code 1.
 4. No child outlives beat, ``kill -9`` included: on Linux the kernel kills it with the thread that started it, which is
    the thread of ``tick``; everywhere a child stops when its pipe to beat's process ends.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from celery import platforms, signals
+from celery._state import set_default_app
+from celery.utils.imports import symbol_by_name
+
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
-from celery_wheel.scheduler import child
+from celery_wheel.scheduler.process import warn_once
+from celery_wheel.scheduler.service import WheelService
+from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.timing import Backoff
 
 logger = logging.getLogger(__name__)
@@ -104,10 +115,10 @@ class Supervisor:
         module, name = path_of(self._app)
         if module == "__main__":  # Celery names the tasks of a script after the app, in a child of this file
             os.environ["MP_MAIN_FILE"] = str(sys.modules[module].__file__)
-        start = child.Start(one.number, module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
+        start = Start(one.number, module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
         one.start_s = now_s
         one.process = multiprocessing.get_context("spawn").Process(
-            target=child.main, args=(start,), name=f"wheel-{one.number}", daemon=True
+            target=serve_child, args=(start,), name=f"wheel-{one.number}", daemon=True
         )
         try:
             one.process.start()
@@ -172,3 +183,69 @@ def changes_of(app: Any) -> dict[str, bytes]:
         except (pickle.PicklingError, TypeError, AttributeError):
             logger.debug("the setting %s has no pickle", name, extra={"action": "no_pickle"})
     return found
+
+
+#: Between two looks at the engines.
+LOOK_S = 0.5
+
+#: A terminal that is closed sends SIGHUP to beat and its children alike.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The parts of beat's process that a child needs.
+
+    ``install`` makes the app an app of the wheel; ``socket_timeout_s`` is the default of all sockets.
+    """
+
+    number: int  #: of the process; beat's own is 1
+    module: str
+    name: str
+    changes: dict[str, bytes]  #: pickled settings, to be read once the app's modules are imported
+    install: Callable[[Any], Any]
+    socket_timeout_s: float | None
+
+
+def serve_child(start: Start) -> None:
+    """Serve shards until a signal, or the end of beat's process."""
+    platforms.set_pdeathsig("SIGKILL")
+    for number in STOPPING:
+        if number != signal.SIGHUP or signal.getsignal(number) == signal.SIG_DFL:  # ``nohup`` ignores it
+            signal.signal(number, _end)
+    app = _load(start)
+    warn_once()
+    service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
+    beat: Any = parent_process()
+    try:
+        service.start()
+        while not wait([beat.sentinel], LOOK_S):
+            service.raise_failure()
+    finally:
+        service.stop()
+
+
+def _end(*_: object) -> None:
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the stop
+    sys.exit()
+
+
+def _load(start: Start) -> Any:
+    """Return the app, prepared as by beat's command."""
+    app = start.install(getattr(importlib.import_module(start.module), start.name))
+    app.conf.update({name: pickle.loads(value) for name, value in start.changes.items()})  # noqa: S301 - of the parent
+    app.set_current()
+    set_default_app(app)
+    app.loader.init_worker()
+    app.finalize()
+    # Celery's own way to hand its logging to spawned processes.
+    app.log.setup(
+        int(os.environ.get("CELERY_LOG_LEVEL") or 0),
+        os.environ.get("CELERY_LOG_FILE") or None,
+        bool(os.environ.get("CELERY_LOG_REDIRECT")),
+        os.environ.get("CELERY_LOG_REDIRECT_LEVEL") or "WARNING",
+    )
+    socket.setdefaulttimeout(start.socket_timeout_s)
+    signals.beat_init.send(sender=None)  # where projects initialize Sentry, for example
+    return app

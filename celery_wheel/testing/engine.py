@@ -27,7 +27,7 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
-from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
+from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store import open_store
 from celery_wheel.store.model import PAUSED
 from celery_wheel.store.ports import FullStore

@@ -11,9 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from celery_wheel.errors import StoreError
-from celery_wheel.metrics.metrics import store_metrics
 from celery_wheel.metrics.prometheus import page_of
-from celery_wheel.metrics.totals import Totals
+from celery_wheel.metrics.samples import Totals, store_metrics
 from django_wheel.project import project_wheel
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from celery_wheel.cli.bench import print_figures
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks import (
     analytics,
     budget,

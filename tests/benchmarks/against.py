@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from celery_wheel.cli.bench import print_figures
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 
 
 def measure(checkout: Path, arguments: list[str]) -> list[dict]:

@@ -29,7 +29,7 @@ import psutil
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.pipeline.cost_model import WheelShape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
 from celery_wheel.pipeline.session import session

@@ -27,9 +27,10 @@ from celery_wheel.broker.redis import edge
 from celery_wheel.broker.redis.edge import RedisBroker
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import BenchRig, rig
-from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.operations import bench
+from celery_wheel.operations.bench import BenchRig
+from celery_wheel.operations.figure import Figure
+from celery_wheel.scheduler.process import tune_memory
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters
@@ -95,7 +96,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
         app = make_app(server.url, f"sqlite:///{folder}/wheel.sqlite3", wheel_control=False)
         clock, letters = MovedClock(), Letters(app, server.client())
         watch = Stopwatch()
-        with _little_garbage(), watch.running(), rig(app, clock, retention_ms=RETENTION_MS, **NO_WATCH) as driven:
+        with _little_garbage(), watch.running(), bench(app, clock, retention_ms=RETENTION_MS, **NO_WATCH) as driven:
             driven.acquire()
             for phase, cpu_s in _phases(driven, letters, server, clock, count):
                 whole_us = cpu_s / count * 1e6

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
 from tests.benchmarks.parts import make_app

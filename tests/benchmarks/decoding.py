@@ -13,8 +13,8 @@ from unittest import mock
 
 from celery_wheel.broker import reader
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import pace
+from celery_wheel.operations.bench import pace
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store.model import Message
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.parts import make_app

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.session import session
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import celery_wheel.beat
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store import open_store
 from tests.benchmarks.databases import SQLITE, stores

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from celery_wheel.engine.limits import Limits
-from celery_wheel.operations.bench.rig import Pace, pace
+from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.schema import timer
 

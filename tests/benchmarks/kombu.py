@@ -20,8 +20,8 @@ import redis
 from kombu import Connection, Consumer, Queue
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace, pace
+from celery_wheel.operations.bench import Pace, pace
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks.letters import Letter
 
 QUEUE = "bench.kombu"

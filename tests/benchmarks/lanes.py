@@ -25,8 +25,10 @@ import redis
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import BenchRig, finish, rig
+from celery_wheel.engine.round import run_round
+from celery_wheel.operations import bench
+from celery_wheel.operations.bench import BenchRig
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 from tests.kit.servers.redis import RedisServer
@@ -56,7 +58,7 @@ class Site:
         self._accept([raw.replace(LIMITED % 0, LIMITED % (n % count)) for n, raw in enumerate(messages)])
         self._dispatch(count)
         for _ in range(3):
-            finish(engine.dispatch())
+            run_round(engine.dispatch())
         assert engine.stats.dispatched == count, f"{engine.stats.dispatched} dispatched, the others pending in lanes"
         self._clock.ahead_ms += 2 * MINUTE_MS
         self._dispatch(count)
@@ -67,7 +69,7 @@ class Site:
         engine = self._rig.engine
         began, rounds = time.process_time(), 0
         while time.process_time() - began < IDLE_S:
-            finish(engine.dispatch())
+            run_round(engine.dispatch())
             rounds += 1
         return (time.process_time() - began) / rounds * 1e6
 
@@ -122,7 +124,7 @@ def _site(server: RedisServer, folder: Path, count: int, bar: ProgressBar) -> It
         wheel_rate_limits=dict.fromkeys(queues, "1/m"),
     )
     clock = MovedClock()
-    with rig(app, clock, **NO_WATCH) as driven:
+    with bench(app, clock, **NO_WATCH) as driven:
         site = Site(driven, app, clock, server.client())
         site.open_lanes(count)
         yield site

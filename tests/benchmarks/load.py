@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace
+from celery_wheel.operations.bench import Pace
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Make, stores

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace, pace
+from celery_wheel.operations.bench import Pace, pace
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks import loader
 from tests.benchmarks.child import Child, Status

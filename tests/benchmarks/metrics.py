@@ -26,7 +26,7 @@ import redis
 
 from celery_wheel.console.output import progress
 from celery_wheel.engine.histogram import LatenessByTask
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, ORIGIN
 from celery_wheel.store.ports.pages import END

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 
 CORES = 4
 SHARDS = (1, 2, 4, 8, 16, 32)

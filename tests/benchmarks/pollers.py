@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks import poller_work
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import DURABLE

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from celery_wheel.broker import wheel_queue_name
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.beat import Tree, beat
 from tests.benchmarks.databases import POSTGRESQL, Database, database

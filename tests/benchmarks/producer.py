@@ -20,8 +20,8 @@ import celery
 from kombu.transport.memory import Channel
 
 from celery_wheel import Celery
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import pace
+from celery_wheel.operations.bench import pace
+from celery_wheel.operations.figure import Figure
 from tests.kit.servers.redis import RedisServer
 
 TURNS, CALLS = 40, 250

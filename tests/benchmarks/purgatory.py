@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
 
 SEED = 7

@@ -23,8 +23,8 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.console.output import progress
 from celery_wheel.engine.port import Chunk, Confirmed
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace, pace
+from celery_wheel.operations.bench import Pace, pace
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store.model import ORIGIN, Message, Row
 from tests.benchmarks import rabbit_ingest
 from tests.benchmarks.letters import BODY_BYTES

@@ -24,8 +24,8 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.console.output import progress
 from celery_wheel.engine.port import Chunk, Confirmed
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace, pace
+from celery_wheel.operations.bench import Pace, pace
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store.model import ORIGIN, Row
 from celery_wheel.values.ids import uuid7
 from tests.benchmarks.child import Child

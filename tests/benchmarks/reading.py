@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.overview import read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position

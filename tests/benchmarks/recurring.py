@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.recurring import Crontab
 from celery_wheel.requests.schedules.definitions import definition_of
 from celery_wheel.store import open_store

@@ -31,7 +31,7 @@ import redis
 
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks import plot
 from tests.benchmarks.beat import Tree, beat

@@ -29,9 +29,9 @@ import celery_wheel.beat
 from celery_wheel.conf import Conf
 from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
-from celery_wheel.operations.bench.rig import rig
-from celery_wheel.scheduler.memory import tune_memory
+from celery_wheel.operations import bench
 from celery_wheel.scheduler.monitoring import Monitoring
+from celery_wheel.scheduler.process import tune_memory
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -50,7 +50,7 @@ def scheduler(options: dict[str, Any], clock: MovedClock) -> Iterator[tuple[Runn
     settings = {"wheel_history_retention": RETENTION_S, "wheel_metrics": options.get("metrics")}
     app = make_app(options["broker"], options["store"], **settings)
     conf = Conf(app)
-    with rig(app, clock, schedules=True, **NO_WATCH) as parts:
+    with bench(app, clock, schedules=True, **NO_WATCH) as parts:
         tune_memory()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
         waits, monitoring = CoreWaits(runner), Monitoring(conf, 1, lambda: [parts.engine], parts.store, runner.pool)

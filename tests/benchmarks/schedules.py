@@ -21,11 +21,11 @@ from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.console.output import progress
 from celery_wheel.engine.recurring.port import Occurrence
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.producer.eta import due_time_of_header
 from celery_wheel.recurring import Instants, Recurrence, to_json
 from celery_wheel.recurring.definition import read_definition, to_text
-from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer
+from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store.schedule_model import Schedule
 from tests.kit.processes import Process
 from tests.kit.servers.redis import RedisServer

@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, databases

@@ -29,8 +29,8 @@ from pathlib import Path
 import redis
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.operations.bench.rig import Pace
+from celery_wheel.operations.bench import Pace
+from celery_wheel.operations.figure import Figure
 from tests.benchmarks import kombu
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import POSTGRESQL, SQLITE, Database, database

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import kombu.asynchronous.timer
 import psutil
 
-from celery_wheel.operations.bench.figure import Figure
+from celery_wheel.operations.figure import Figure
 from celery_wheel.timing import TimingWheel
 
 SPAN_MS = 3_600_000

@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql
 
 from celery_wheel.broker.envelope import Envelope
 from celery_wheel.conf import settings
-from celery_wheel.metrics.definitions import METRICS, Kind
+from celery_wheel.metrics.samples import METRICS, Kind
 from celery_wheel.operations import doctor
 from celery_wheel.requests.results import CompletionResult
 from celery_wheel.store.audit_model import AuditedRequest

@@ -13,8 +13,8 @@ if os.environ.get("SITE_APPS") != "django_celery_beat":
 
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
+from celery_wheel.scheduler.sources import EntryChanges
 from celery_wheel.scheduler.sources.django_source import DjangoSource
-from celery_wheel.scheduler.sources.entry import EntryChanges
 from celery_wheel.timing import SystemClock
 from tests.kit.site import celery_app
 

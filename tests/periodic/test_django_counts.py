@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django_celery_beat.models import PeriodicTask, PeriodicTasks
 
-from celery_wheel.scheduler.sources.django_counts import EVERY_S, RunCounts
+from celery_wheel.scheduler.sources.django_source import EVERY_S, RunCounts
 from celery_wheel.store import open_store
 from celery_wheel.store.schedule_model import DJANGO, Schedule
 from tests.kit.holder import Holder

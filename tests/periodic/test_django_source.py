@@ -15,9 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
 
-from celery_wheel.scheduler.sources.django_reader import PAGE
+from celery_wheel.scheduler.sources import EntryChanges
+from celery_wheel.scheduler.sources.django_rows import PAGE
 from celery_wheel.scheduler.sources.django_source import FULL_READ_S
-from celery_wheel.scheduler.sources.entry import EntryChanges
 from tests.periodic.conftest import Tables
 
 Make = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.operations.claim import claim_broker, claim_store
+from celery_wheel.operations.stores import claim_broker, claim_store
 from celery_wheel.store import migrate_store
 from celery_wheel.store.model import SCHEMA_VERSION
 from tests.kit.patience import wait_until

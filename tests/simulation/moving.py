@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from celery_wheel.operations.drain.record import schedule_line_of, schedule_of
+from celery_wheel.operations.drain.file import schedule_line_of, schedule_of
 from celery_wheel.store.model import Change
 from celery_wheel.store.ports.handover import HandoverSchedule
 from celery_wheel.store.schedule_model import Revision, Schedule

@@ -71,7 +71,7 @@ NEVER = {
     "celery_wheel.control": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine", "django_wheel"],
     "celery_wheel.engine.engine": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.broker"],
     "celery_wheel.engine.runner": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.broker"],
-    "celery_wheel.metrics.metrics": ["celery", "kombu", "sqlalchemy", "django", "prometheus_client", "opentelemetry"],
+    "celery_wheel.metrics.samples": ["celery", "kombu", "sqlalchemy", "django", "prometheus_client", "opentelemetry"],
     "celery_wheel.scheduler.monitoring": ["prometheus_client", "opentelemetry"],
     "celery_wheel.broker.envelope": ["celery", "kombu", "sqlalchemy", "django", "redis"],
     "celery_wheel.broker.redis.edge": ["celery", "sqlalchemy", "django", "celery_wheel.app", "celery_wheel.beat"],

@@ -24,8 +24,8 @@ from celery_wheel.engine.runner import ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
 from celery_wheel.requests.process_store import ProcessStore
-from celery_wheel.scheduler.rebalance import Balance
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
+from celery_wheel.scheduler.share import Balance
 from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.timing import retry
 from celery_wheel.timing.retry import Backoff
@@ -231,7 +231,7 @@ def line_of_balance_for_each_round() -> Iterator[dict[str, Any]]:
         try:
             self.once()
         except Exception as error:
-            logging.getLogger("celery_wheel.scheduler.rebalance").warning("%s", error, extra={"action": "balance"})
+            logging.getLogger("celery_wheel.scheduler.share").warning("%s", error, extra={"action": "balance"})
 
     with mock.patch.object(Balance, "_try_once", careless):
         yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}

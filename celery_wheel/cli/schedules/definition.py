@@ -152,7 +152,7 @@ def _spec(name: str, value: Any) -> Any:
     from celery_wheel.recurring import Crontab, Instants, RRule  # imports Celery's parser
 
     if name == "cron":
-        from celery_wheel.operations.schedule_import.cron import NICKNAMES
+        from celery_wheel.operations.schedule_import.crontab import NICKNAMES
 
         fields = NICKNAMES.get(value.strip(), value).split()
         if len(fields) != 5:

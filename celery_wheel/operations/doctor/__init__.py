@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from celery_wheel.operations.doctor import broker, clocks, queues, schedules, settings, shards, store
-from celery_wheel.operations.doctor.finding import Finding, Grade, split_remedy
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor import broker, schedules, settings, shards, store
+from celery_wheel.operations.doctor.installation import Finding, Grade, Installation, split_remedy
 
 __all__ = ["CHECKS", "Finding", "Grade", "Installation", "examine", "split_remedy"]
 
@@ -31,10 +30,10 @@ CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
     settings.check,
     store.check,
     broker.check,
-    clocks.check,
+    shards.check_clocks,
     shards.check,
     schedules.check,
-    queues.check,
+    shards.check_queues,
 )
 
 

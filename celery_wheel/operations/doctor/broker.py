@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from celery_wheel.broker import unsupported_reason
 from celery_wheel.broker.owner import is_brokers_store, owner_of, shown
 from celery_wheel.engine.port import Broker
-from celery_wheel.operations.doctor.finding import Finding, Grade, error, note, ok, split_remedy, warning
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.installation import (
+    Finding,
+    Grade,
+    Installation,
+    error,
+    note,
+    ok,
+    split_remedy,
+    warning,
+)
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import FullStore
 from celery_wheel.values.format import format_duration, printable
@@ -47,7 +55,6 @@ def check(site: Installation) -> Iterator[Finding]:
 
 
 def unavailable(site: Installation) -> Finding:
-    """Return the finding for a broker that does not answer."""
     problem, remedy = split_remedy(site.broker_trouble)
     return error("broker", problem, remedy or "Correct broker_url.")
 

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Iterator
 from itertools import islice
 
-from celery_wheel.operations.doctor.finding import Finding, ok, warning
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.installation import Finding, Installation, ok, warning
 from celery_wheel.recurring.definition import CANCEL_RUNNING
 from celery_wheel.requests.schedules.task_names import unknown_tasks
 from celery_wheel.requests.schedules.views import schedule_view

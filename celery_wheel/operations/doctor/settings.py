@@ -8,8 +8,7 @@ from typing import Any
 from celery_wheel.app import WheelApp
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf, in_django
-from celery_wheel.operations.doctor.finding import Finding, error, ok, warning
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.operations.doctor.installation import Finding, Installation, error, ok, warning
 
 #: Transports that redeliver a message which was not acknowledged in time, and their default time.
 REDELIVERING = ("redis", "rediss", "sentinel", "sqs")

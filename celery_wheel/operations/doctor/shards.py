@@ -1,15 +1,20 @@
-"""The shards: each has a live holder, is not behind, and its holder counted no defects."""
+"""Shards have a live holder, are not behind, and show no defects; their wheel queues are read; clocks agree.
+
+The wheel queue has the messages that no scheduler has accepted yet. Due times are instants of the wall clock, so this
+host's clock is compared with those of Redis and PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
-from celery_wheel.operations.doctor.finding import Finding, error, ok, split_remedy, warning
-from celery_wheel.operations.doctor.installation import Installation
+from celery_wheel.engine.port import Broker
+from celery_wheel.errors import BrokerError
+from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
 from celery_wheel.overview import ShardStatus
-from celery_wheel.store.model import PAUSED
-from celery_wheel.values import __version__
+from celery_wheel.store.model import PAUSED, Message, Unreadable
 from celery_wheel.values.format import format_duration, format_utc, printable
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
@@ -102,3 +107,110 @@ def _refused(site: Installation, one: ShardStatus) -> Iterator[Finding]:
             f"tasks for {targets[lane]} wait: that queue refuses them for now; the scheduler tries it again",
             "Let its consumers empty it, or raise its limit.",
         )
+
+
+#: A scheduler reads its queue every 50 ms; a message that is older waits for a reason.
+OLD_MS = 10_000
+
+
+def check_queues(site: Installation) -> Iterator[Finding]:
+    if site.broker is None:
+        return
+    for one in site.shards:
+        try:
+            yield from _queue(site, site.broker, one)
+        except BrokerError as trouble:
+            yield error(_about(one), *split_remedy(str(trouble)))
+
+
+def growth(site: Installation) -> Iterator[Finding]:
+    """Yield a finding for each wheel queue with messages that no scheduler reads.
+
+    Raises BrokerError when the broker does not answer.
+    """
+    for one in site.shards:
+        if not one.live and site.broker is not None and (count := site.broker.depth(one.shard)):
+            yield _unheld(one, count)
+
+
+def _queue(site: Installation, broker: Broker, one: ShardStatus) -> Iterator[Finding]:
+    count = broker.depth(one.shard)
+    oldest = broker.oldest(one.shard) if count else None
+    age_ms = site.now_ms() - oldest.created_ms if isinstance(oldest, Message) else None
+    age = "" if age_ms is None else f", the oldest for {format_duration(max(0, age_ms))}"
+    if not one.live and count:
+        yield _unheld(one, count, age)
+    elif age_ms is not None and age_ms > OLD_MS:
+        yield warning(
+            _about(one),
+            f"{count:,} delayed tasks wait in the broker{age}: the holder of the shard does not accept them in time",
+            "Read beat's log: the store is slow or full, or one shard is not enough (wheel_shards).",
+        )
+    else:
+        yield ok(_about(one), f"{count:,} delayed tasks wait in the broker{age}")
+    if age_ms is not None and -age_ms > site.conf.max_clock_skew_ms:
+        yield warning(
+            _about(one), f"a producer's clock is {format_duration(-age_ms)} ahead of this host's", "Check both clocks."
+        )
+    if isinstance(oldest, Unreadable):
+        yield error(
+            _about(one),
+            f"its oldest message cannot be read and will be rejected: {printable(oldest.reason)}",
+            "Let only celery-wheel send to this queue; update schedulers before producers.",
+        )
+
+
+def _unheld(one: ShardStatus, count: int, age: str = "") -> Finding:
+    text = (
+        f"{count:,} delayed tasks wait in the broker for shard {one.shard} of the wheel{age}, which no scheduler holds."
+    )
+    return warning(_about(one), text, START)
+
+
+def _about(one: ShardStatus) -> str:
+    return f"queue {one.shard}"
+
+
+#: A smaller difference makes no task noticeably late.
+NOTICED_MS = 1_000
+#: An answer with a longer round trip is too inexact to compare.
+MAX_ROUND_TRIP_MS = 1_000
+
+
+def check_clocks(site: Installation) -> Iterator[Finding]:
+    clocks: list[tuple[str, Callable[[], int | None]]] = []
+    if site.broker is not None:
+        clocks.append((site.broker_name, site.broker.now_ms))
+    if site.store is not None:
+        clocks.append((site.store.name, site.store.now_ms))
+    if len(clocks) < 2:
+        unseen = "the broker and the store" if not clocks else "the broker" if site.broker is None else "the store"
+        text = f"this host's clock was not compared with that of {unseen}: there was no answer"
+        yield note("clock", text, "Follow the remedies above, and run this again.")
+    found = [one for name, clock in clocks if (one := _compared(name, clock, site.conf.max_clock_skew_ms)) is not None]
+    yield from found
+    if len(clocks) == 2 and not found:
+        yield ok("clock", "neither broker nor store has a clock of its own: a wrong clock of this host is not found")
+
+
+def _compared(name: str, clock: Callable[[], int | None], max_skew_ms: int) -> Finding | None:
+    clock()  # the first call may have to connect
+    sent_ms, sent_s = time.time() * 1_000, time.monotonic()
+    its_ms = clock()
+    took_ms = (time.monotonic() - sent_s) * 1_000
+    if its_ms is None:
+        return None
+    skew_ms = round(sent_ms + took_ms / 2 - its_ms)
+    if took_ms > MAX_ROUND_TRIP_MS:
+        return warning(
+            "clock",
+            f"{name} took {format_duration(round(took_ms))} to answer with its time: too long to compare clocks",
+            "Check the load of its host and the network, and run this again.",
+        )
+    text = (
+        f"this host's clock is {format_duration(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'} that of {name}"
+    )
+    remedy = "Check the time service (NTP) of both hosts; `timedatectl` shows whether a host's clock is synchronized."
+    if abs(skew_ms) > max_skew_ms:
+        return error("clock", f"{text}: a scheduler that starts here holds no shard (wheel_max_clock_skew)", remedy)
+    return warning("clock", text, remedy) if abs(skew_ms) > NOTICED_MS else ok("clock", text)

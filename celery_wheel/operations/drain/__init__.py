@@ -6,16 +6,28 @@
     drain(app, store, file=path)         wheel ──► a file, one line for each task
     import_(app, path)                                  file ──► wheel: this one, or another
 
-``drain`` runs without schedulers: it holds all shards, so that nothing is dispatched meanwhile. It first accepts the
-messages in the wheel queues and the inbox, and a second drain goes on where a killed one stopped. Modules: ``hold`` has
-the shards, ``to_broker`` and ``to_file`` are the two ways, ``record`` is a line of a file, ``import_file`` the way
-back.
+``drain`` runs without schedulers: ``hold`` has all shards, so that nothing is dispatched meanwhile. It first accepts
+the messages in the wheel queues and the inbox, and a second drain goes on where a killed one stopped.
 """
 
-from celery_wheel.operations.access import open_existing_store
-from celery_wheel.operations.drain.drain import drain, would_drain
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, cast
+
+from celery_wheel.broker import broker_for, wheel_queue_name
+from celery_wheel.broker.errors import broker_errors
+from celery_wheel.conf import Conf
+from celery_wheel.engine.port import Broker
+from celery_wheel.errors import SettingError
+from celery_wheel.operations.drain.file import OUTCOMES, check_include, drain_to_file, earlier_header
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, silent
 from celery_wheel.operations.drain.import_file import ImportResult, ReportedLine, import_
-from celery_wheel.operations.drain.result import DrainResult, Progress
+from celery_wheel.operations.drain.to_broker import EtaBroker, ahead_ms, drain_to_broker
+from celery_wheel.operations.stores import open_existing_store
+from celery_wheel.store.ports import FullStore
 
 __all__ = [
     "DrainResult",
@@ -27,3 +39,89 @@ __all__ = [
     "open_existing_store",
     "would_drain",
 ]
+
+
+def drain(
+    app: Any,
+    store: FullStore,
+    *,
+    to_broker: bool = False,
+    file: str | Path | None = None,
+    include: Collection[str] = (),
+    progress: Progress = silent,
+) -> DrainResult:
+    """Take all pending tasks out: to their own queues (``to_broker``), or to a file, with the recurring schedules.
+
+    With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
+
+    Args:
+        include: "rejected" and "parked" tasks go to the file as well.
+        progress: called now and then, in this thread.
+
+    A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler holds a shard,
+    StoreConflict where the store has another broker, BrokerError and StoreError where one does not answer,
+    FileUnusable where another file is in the way.
+    """
+    if to_broker == (file is not None):
+        raise SettingError("drain must have one of to_broker=True and file=…, got both or none")
+    check_include(include)
+    if include and to_broker:
+        raise SettingError(f"include must be empty with to_broker=True, got {sorted(include)}: no queue accepted them")
+    done = DrainResult()
+    if file is None:
+        edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store)))
+        with ShardHold(app, store, edge, ahead_ms()) as hold:
+            drain_to_broker(hold, done, progress)
+    else:
+        done.file = Path(file)
+        header = earlier_header(done.file, store.uuid)
+        with ShardHold(app, store) as hold:
+            drain_to_file(hold, done.file, header, include, done, progress)
+    done.left, done.schedules_left = _pending(store), _schedules(store)
+    done.outcomes = _outcomes(store)
+    return done
+
+
+def would_drain(app: Any, store: FullStore) -> DrainResult:
+    """Count the tasks that a drain would find. Nothing is changed; running schedulers change the counts meanwhile."""
+    namespace, counts = Conf(app).namespace, Counter[str]()
+    for shard in range(store.shards):
+        for key, count in store.pending(shard).items():
+            counts[key.queue] += count
+    return DrainResult(
+        moved=_pending(store),
+        schedules_left=_schedules(store),
+        outcomes=_outcomes(store),
+        dry_run=True,
+        in_queues=_in_queues(app, [wheel_queue_name(namespace, shard) for shard in range(store.shards)]),
+        in_inbox=store.handover.count_inbox(),
+        by_queue=dict(counts),
+    )
+
+
+def _pending(store: FullStore) -> int:
+    return sum(store.handover.count_pending(shard) for shard in range(store.shards))
+
+
+def _schedules(store: FullStore) -> int:
+    return sum(store.handover.count_schedules(shard) for shard in range(store.shards))
+
+
+def _outcomes(store: FullStore) -> dict[str, int]:
+    counts = {
+        kind: sum(store.handover.count_stopped(shard, (kind,)) for shard in range(store.shards)) for kind in OUTCOMES
+    }
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def _in_queues(app: Any, names: list[str]) -> int:
+    """Count the messages in the wheel queues, as far as the transport counts them."""
+    count = 0
+    with app.connection_for_write() as connection, broker_errors(connection):
+        for name in names:
+            with connection.channel() as channel:
+                try:
+                    count += int(channel.queue_declare(name, passive=True).message_count)
+                except connection.channel_errors:  # the queue does not exist: no message was ever sent to it
+                    continue
+    return count

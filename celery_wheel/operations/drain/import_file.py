@@ -35,7 +35,7 @@ from uuid import UUID, uuid5
 from celery_wheel.broker import check_transport, shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import FileUnusable
-from celery_wheel.operations.drain.record import (
+from celery_wheel.operations.drain.file import (
     DrainedSchedule,
     DrainedTask,
     check_include,
@@ -44,7 +44,7 @@ from celery_wheel.operations.drain.record import (
     schedule_of,
     task_of,
 )
-from celery_wheel.operations.drain.result import Progress, silent
+from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.handover import MOVED, HandoverMessage

@@ -4,8 +4,8 @@
 
     ingest ─► load ─ dispatch ─ settle, with all pending tasks counted as due ─► again, until nothing is left
                         │
-                        └─ publish: headers get their eta back, and the mark that keeps rescue from moving them back
-    then       rows dispatched before their eta get the outcome "moved", and the offset moves back to now
+                        └─ publish: headers get their eta back, and the mark that keeps rescue from taking them back
+    then       rows dispatched before their eta get the outcome "moved", and the offset goes back to now
 
 The engine dispatches, by its own rules: on Redis exactly once; elsewhere rows in doubt after a kill are redelivered,
 with ``wheel_redelivered``. The drain waits for a queue that refuses, and rejects a task that has no destination.
@@ -28,8 +28,7 @@ from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import OffsetLost
-from celery_wheel.operations.drain.hold import ProgressDeadline, ShardHold
-from celery_wheel.operations.drain.result import DrainResult, Progress
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold
 from celery_wheel.store.model import Change, Row
 from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports.handover import ShardEpoch
@@ -84,10 +83,10 @@ def drain_to_broker(hold: ShardHold, done: DrainResult, progress: Progress) -> N
     for engine in hold.engines:
         accepted = _empty(hold, engine.shard, total, progress)
         total += accepted
-        moved = _retire(hold, hold.end_engine(engine.shard))
+        retired = _retire(hold, hold.end_engine(engine.shard))
         done.accepted += accepted
-        done.moved += moved
-        done.due += max(0, engine.stats.dispatched - moved)
+        done.moved += retired
+        done.due += max(0, engine.stats.dispatched - retired)
         done.rejected += engine.stats.rejected
 
 
@@ -112,7 +111,7 @@ def _empty(hold: ShardHold, shard: int, total: int, progress: Progress) -> int:
 
 
 def _retire(hold: ShardHold, held: ShardEpoch) -> int:
-    """Retire rows that were published early, and move the offset back to now; return the number of retired rows."""
+    """Retire rows that were published early, and set the offset back to now; return the number of retired rows."""
     store, broker, shard = hold.store, hold.broker, held.shard
     offsets = broker.adopt(shard, held.epoch) or {}
     for state in store.lanes(shard):
@@ -121,7 +120,7 @@ def _retire(hold: ShardHold, held: ShardEpoch) -> int:
                 f"the broker has lost the offset of lane {state.lane} of shard {shard}, and perhaps tasks with it; run "
                 "this again: it dispatches those tasks once more"
             )
-    moved = store.handover.mark_early_moved(held, REASON)
+    retired = store.handover.mark_early_moved(held, REASON)
     for lane, offset in store.handover.offsets_to_correct(shard, held.now_ms).items():
         # The broker first: the next holder corrects an offset that is behind the store's, but an offset ahead of the
         # store's would settle rows that were not dispatched.
@@ -129,4 +128,4 @@ def _retire(hold: ShardHold, held: ShardEpoch) -> int:
             broker.set_offset(shard, held.epoch, lane, offset)
         state = next(one for one in store.lanes(shard) if one.lane == lane)
         store.apply(shard, held.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
-    return moved
+    return retired

@@ -18,15 +18,15 @@ from typing import Any
 from celery import Task
 
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
-from celery_wheel.operations.schedule_import.cron import MONTHS, numbers
+from celery_wheel.operations.schedule_import.crontab import MONTHS, numbers
 from celery_wheel.operations.schedule_import.foreign import (
     ForeignSchedule,
+    ImportOptions,
     NotImportable,
     foreign,
     instant_ms,
     refused,
 )
-from celery_wheel.operations.schedule_import.options import ImportOptions
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
 JOBS = "apscheduler.jobs"
@@ -95,7 +95,6 @@ def _schedule(name: str, job: Mapping[str, Any], options: ImportOptions) -> Fore
 
 
 def _call(job: Mapping[str, Any], options: ImportOptions) -> tuple[str, list[Any]]:
-    """Return the task and its arguments."""
     function, args = job["func"], list(job["args"])
     method = function.rpartition(".")[2]
     if method in ("delay", "apply_async") and args and isinstance(args[0], Task):

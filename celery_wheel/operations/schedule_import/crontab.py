@@ -1,26 +1,119 @@
-"""A crontab file: each command line becomes the argument of the task that the user names.
+"""Crontabs: their fields as numbers, and the reader of a file, whose lines become arguments of a task.
 
 ::
 
     CRON_TZ=Europe/Paris
     30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays in Paris
 
-A schedule is named by its command, since cron names nothing. Cron's own rules: where day and weekday are both limited,
-either is enough; Sunday is 0 and 7. Cron forgets the instants that it missed, so catch-up is "none".
+                      cron, rq-scheduler             APScheduler            here (``recurring.Crontab``)
+    weekday 0         Sunday, as 7                   Monday                 Sunday
+    day and weekday   cron: either, where both are   both                   both
+                      limited; rq-scheduler: both
+
+So a field becomes a list of numbers, and a rule of cron with both kinds of days becomes two rules of RFC 5545.
+
+A schedule is named by its command, since cron names nothing. Cron forgets the instants that it missed, so catch-up is
+"none".
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from celery_wheel.errors import FileUnusable, RecurrenceError, SettingError
-from celery_wheel.operations.schedule_import.cron import spec_of
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, NotImportable, foreign, refused
-from celery_wheel.operations.schedule_import.options import ImportOptions
-from celery_wheel.recurring import Recurrence
+from celery_wheel.operations.schedule_import.foreign import (
+    ForeignSchedule,
+    ImportOptions,
+    NotImportable,
+    foreign,
+    refused,
+)
+from celery_wheel.recurring import Crontab, Recurrence, RRule, Spec
+from celery_wheel.values.text import whole_number
+
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+#: A text of cron instead of the five fields.
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/([0-9]{1,9}))?").fullmatch
+_BYDAY = [name[:2].upper() for name in WEEKDAYS]
+
+
+def numbers(text: str, least: int, most: int, names: Sequence[str] = ()) -> list[int]:
+    """Return the numbers that a field allows, in order. Raises NotImportable."""
+    found: set[int] = set()
+    for part in text.lower().split(","):
+        match = _PART(part)
+        if match is None:
+            raise NotImportable(f"cron field {text!r} has a part that only its system knows: {part!r}")
+        span, step = match[1], int(match[2] or 1)
+        first, _, last = span.partition("-")
+        if span == "*":
+            low, high = least, most
+        else:
+            low = _number(first, least, names, text)
+            high = _number(last, least, names, text) if last else most if match[2] else low
+        if not least <= low <= high <= most or not step:
+            raise NotImportable(f"cron field {text!r} must have numbers from {least} to {most}, got {part!r}")
+        found.update(range(low, high + 1, step))
+    return sorted(found)
+
+
+def _number(text: str, least: int, names: Sequence[str], field: str) -> int:
+    number = whole_number(text)
+    if number is not None:
+        return number
+    if text[:3] in names:
+        return least + names.index(text[:3])
+    raise NotImportable(f"cron field {field!r} has an unknown name: {text!r}")
+
+
+def spec_of(fields: str, *, either_day: bool) -> Spec:
+    """Return the spec of the five fields of cron. Raises NotImportable or RecurrenceError.
+
+    Args:
+        either_day: where day and weekday are both limited, either of them is enough.
+    """
+    parts = NICKNAMES.get(fields.strip(), fields).split()
+    if len(parts) != 5:
+        raise NotImportable(f"a crontab must have five fields, got {fields!r}")
+    minute, hour, day, month, weekday = parts
+    minutes, hours = numbers(minute, 0, 59), numbers(hour, 0, 23)
+    days, months = numbers(day, 1, 31), numbers(month, 1, 12, MONTHS)
+    weekdays = sorted({number % 7 for number in numbers(weekday, 0, 7, WEEKDAYS)})
+    if either_day and not day.startswith("*") and not weekday.startswith("*"):
+        return _either(minutes, hours, days, months, weekdays)
+    return Crontab(_field(minutes, 60), _field(hours, 24), _field(weekdays, 7), _field(days, 31), _field(months, 12))
+
+
+def _field(values: Sequence[int], count: int) -> str:
+    return "*" if len(values) == count else ",".join(map(str, values))
+
+
+def _either(
+    minutes: Sequence[int], hours: Sequence[int], days: Sequence[int], months: Sequence[int], weekdays: Sequence[int]
+) -> RRule:
+    def listed(values: Sequence[int]) -> str:
+        return ",".join(map(str, values))
+
+    times = f"BYMONTH={listed(months)};BYHOUR={listed(hours)};BYMINUTE={listed(minutes)};BYSECOND=0"
+    named = ",".join(_BYDAY[number] for number in weekdays)
+    start = "DTSTART:19700101T000000"
+    return RRule(f"{start}\nRRULE:FREQ=DAILY;BYMONTHDAY={listed(days)};{times}\nRRULE:FREQ=DAILY;BYDAY={named};{times}")
+
 
 #: A name is shown in a column.
 NAME_CUT = 120

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_wheel.errors import PackageMissing, SettingError
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, refused
-from celery_wheel.operations.schedule_import.options import ImportOptions
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, refused
 from celery_wheel.recurring.definition import BROKEN
-from celery_wheel.scheduler.sources.django_reader import TableTask, TaskReader
+from celery_wheel.scheduler.sources.django_rows import TableTask, TaskReader
 
 
 def read(options: ImportOptions) -> Iterator[ForeignSchedule]:

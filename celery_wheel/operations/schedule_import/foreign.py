@@ -1,16 +1,81 @@
-"""A schedule as another system has it: its definition here, or the reason why it has none."""
+"""Schedules of another system: where they are, their definitions or the reason of none, and how they are stored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel import recurring
-from celery_wheel.errors import RecurrenceError, WheelError
-from celery_wheel.recurring.definition import to_text
+from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
+from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.scheduler.sources.sources import schedules_named
 from celery_wheel.values.text import text_rule
+
+if TYPE_CHECKING:
+    from celery_wheel.control import Wheel
+    from celery_wheel.requests.results import ScheduleAnswer
+    from celery_wheel.store.ports import FullStore
+
+
+#: A link to the host's zone; a host without this link needs ``--zone``.
+LOCALTIME = Path("/etc/localtime")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    app: Any
+    url: str = ""  #: of the other system's Redis or database; by default what the system itself would use
+    file: Path | None = None  #: a crontab
+    task: str = ""  #: crontab: the task that runs command lines
+    zone: str = ""  #: of cron fields that name none; by default that of this host
+    system: bool = False  #: crontab: lines name a user before the command, as in /etc/crontab
+    tasks: Mapping[str, str] = field(default_factory=dict)  #: function of the other system → task
+    trusted: bool = False  #: open pickles, which run code
+
+    @property
+    def local_zone(self) -> str:
+        """The zone of this host, unless ``zone`` is given. Raises SettingError where the host's has no name."""
+        if self.zone:
+            return self.zone
+        if found := os.environ.get("TZ", "").lstrip(":"):
+            return found
+        _, _, name = str(LOCALTIME.resolve()).partition("/zoneinfo/")
+        if not name:
+            raise SettingError(f"the time zone of this host must have a name, got {LOCALTIME}; name one with --zone")
+        return name
+
+    def task_of(self, function: str) -> str | None:
+        """Return the task for a function of the other system: named by the user, or a task of the app."""
+        if function in self.tasks:
+            return self.tasks[function]
+        name = function.replace(":", ".")
+        self.app.loader.import_default_modules()
+        return name if name in self.app.tasks else None
+
+    @contextmanager
+    def redis(self, url: str) -> Iterator[Any]:
+        """Yield a client of the Redis at a URL, whose answers are bytes. Raises PackageMissing, SettingError."""
+        try:
+            import redis
+        except ImportError as error:
+            raise PackageMissing("reading a Redis needs its client: pip install 'celery-wheel[redis]'") from error
+        try:
+            client = redis.Redis.from_url(self.url or url, decode_responses=False)
+        except ValueError as error:
+            raise SettingError(f"--url must be the URL of a Redis, got {(self.url or url)!r:.60} ({error})") from error
+        try:
+            yield client
+        except redis.RedisError as error:
+            raise SettingError(
+                f"the Redis at {self.url or url} must answer, got {error}; name it with --url"
+            ) from error
+        finally:
+            client.close()
 
 
 class NotImportable(WheelError):
@@ -26,7 +91,6 @@ class ForeignSchedule:
 
     @property
     def text(self) -> str:
-        """The definition as JSON."""
         return to_text(self.definition)
 
 
@@ -69,5 +133,36 @@ def foreign(
 
 
 def instant_ms(moment: datetime) -> int:
-    """Return the instant of an aware datetime."""
     return round(moment.timestamp() * 1_000)
+
+
+#: Names of one read.
+AT_ONCE = 500
+
+
+def existing(store: FullStore, names: Sequence[str]) -> set[str]:
+    parts = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+    return {name for part in parts for name in schedules_named(store, part)}
+
+
+def store_schedules(
+    wheel: Wheel, schedules: Iterable[ForeignSchedule], now_ms: int, *, update: bool, how: Mapping[str, Any]
+) -> dict[str, ScheduleAnswer]:
+    """Create schedules, or with ``update`` give existing ones the definition; a pause is for new ones only.
+
+    Raises WheelUnavailable, with the certain results, when no scheduler answers in time.
+    """
+    found = list(schedules)
+    names = existing(wheel.store, [one.name for one in found])
+    new = {one.name: _restorable(one, now_ms) for one in found if one.name not in names}
+    old = {one.name: one.definition for one in found if one.name in names} if update else {}
+    answers: dict[str, ScheduleAnswer] = wheel.schedules.change("restore", new, how=how) if new else {}
+    return answers | (wheel.schedules.change("put", old, how=how) if old else {})
+
+
+def _restorable(one: ForeignSchedule, now_ms: int) -> dict[str, Any]:
+    next_ms = read_definition(one.text).recurrence.next_after(now_ms)
+    values: dict[str, Any] = {"definition": one.text, "next_ms": next_ms}
+    if one.paused:
+        values |= {"paused": True, "note": "it was disabled in the other system", "since_ms": now_ms}
+    return {"schedule": values, "revisions": []}

@@ -18,12 +18,12 @@ from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.foreign import (
     ForeignSchedule,
+    ImportOptions,
     NotImportable,
     foreign,
     instant_ms,
     refused,
 )
-from celery_wheel.operations.schedule_import.options import ImportOptions
 from celery_wheel.recurring.specs.frequency import FREQUENCIES, WEEKDAYS
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")

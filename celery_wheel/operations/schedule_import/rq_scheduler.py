@@ -1,23 +1,45 @@
 """rq-scheduler: a sorted set of job ids by their next time, and a hash for each job.
 
-Neither rq nor rq-scheduler need be installed. Their pickles are opened where they have plain values only; a job with
-other arguments is not imported, since a schedule's arguments are JSON. The function of a job becomes the task of the
-same dotted name, or the task that the user names for it.
+Neither rq nor rq-scheduler need be installed. Their pickles are opened where they have plain values only: a pickle can
+only run code by naming what to call. A job with other arguments is not imported, since a schedule's arguments are JSON.
+The function of a job becomes the task of the same dotted name, or the task that the user names for it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.operations.schedule_import.cron import spec_of
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, NotImportable, foreign, refused
-from celery_wheel.operations.schedule_import.options import ImportOptions
-from celery_wheel.operations.schedule_import.pickles import plain_value
+from celery_wheel.operations.schedule_import.crontab import spec_of
+from celery_wheel.operations.schedule_import.foreign import (
+    ForeignSchedule,
+    ImportOptions,
+    NotImportable,
+    foreign,
+    refused,
+)
 from celery_wheel.recurring import Instants, Interval, Recurrence
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise NotImportable(f"its pickle has an object of {module}.{name}, and not only values of JSON")
+
+
+def plain_value(raw: bytes) -> Any:
+    """Return the value of a pickle. Raises NotImportable."""
+    try:
+        return _PlainUnpickler(io.BytesIO(raw)).load()
+    except NotImportable:
+        raise
+    except Exception as error:  # bytes that are no pickle raise nearly anything
+        raise NotImportable(f"its bytes must be a pickle, got {raw[:20]!r} ({error})") from None
+
 
 JOBS = "rq:scheduler:scheduled_jobs"
 DEFAULT_URL = "redis://localhost:6379/0"

@@ -1,23 +1,77 @@
-"""Answers about the shards that this scheduler holds. Every answer is bounded, and says when it is cut.
+"""Answers about the pending tasks of the shards that this scheduler holds, in the form in which a worker shows its own.
 
 ::
 
-    scheduled    MAX_TASKS tasks, the next due first
-    query        MAX_IDS ids
-    cancelled    MAX_TASKS ids, the latest first
+    scheduled    {"eta": ISO 8601, "priority": 6, "request": {…}}     MAX_TASKS tasks, the next due first
+    query        {task id: ["scheduled", {…}]}                        MAX_IDS ids
+    cancelled    ids                                                  MAX_TASKS, the latest first
     wheel        pending, lateness and more of each shard, from its holder's last snapshot
+    {…}          id, name, args, kwargs, type, hostname, time_start, acknowledged, delivery_info, worker_pid
+
+Two fields differ from a worker's: ``args`` and ``kwargs`` are the texts that the producer put into the headers, since
+no body is opened; ``acknowledged`` is true, since the store has the message and no longer the broker.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-from celery_wheel.scheduler.remote_control import task_info
-from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.store.ports.pages import Criteria, MessageHead, Task
+
+#: The priority of a task with an eta in a worker's timer.
+ETA_PRIORITY = 6
+
+
+def scheduled_item(task: Task, head: MessageHead, node: str) -> dict[str, Any]:
+    return {"eta": eta_of(task), "priority": ETA_PRIORITY, "request": request_item(task, head, node)}
+
+
+def more_item(last: Task, count: int, node: str) -> dict[str, Any]:
+    """Return the last item of a shortened list; it has the form of the others, so that callers can print it."""
+    text = f"and about {count:,} more, due later: app.wheel.pending() has them all"
+    nowhere = {"exchange": "", "routing_key": "", "priority": None, "redelivered": False}
+    request = _request("more", text, "", "", text, node, nowhere)
+    return {"eta": eta_of(last), "priority": ETA_PRIORITY, "request": request}
+
+
+def eta_of(task: Task) -> str:
+    return datetime.fromtimestamp(task.due_ms / 1_000, UTC).isoformat()
+
+
+def request_item(task: Task, head: MessageHead, node: str) -> dict[str, Any]:
+    headers = json.loads(head.headers or b"{}")
+    place = {
+        "exchange": head.exchange,
+        "routing_key": head.routing_key,
+        "priority": task.priority,
+        "redelivered": False,
+    }
+    args, kwargs = headers.get("argsrepr") or "", headers.get("kwargsrepr") or ""
+    return _request(task.task_id, headers.get("shadow") or task.task, args, kwargs, task.task, node, place)
+
+
+def _request(
+    task_id: str, name: str, args: str, kwargs: str, type_: str, node: str, place: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "id": task_id,
+        "name": name,
+        "args": args,
+        "kwargs": kwargs,
+        "type": type_,
+        "hostname": node,
+        "time_start": None,
+        "acknowledged": True,
+        "delivery_info": place,
+        "worker_pid": None,
+    }
+
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +83,6 @@ MAX_IDS = 1_000
 
 
 def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
-    """Return pending tasks, the next due first."""
     found: list[Task] = []
     cut = False
     for shard in view.held():
@@ -40,13 +93,13 @@ def scheduled(view: SchedulerView) -> list[dict[str, Any]]:
     cut |= len(found) > MAX_TASKS
     del found[MAX_TASKS:]
     heads = _heads(view, found)
-    shown = [task_info.scheduled(task, heads[task.id], view.name) for task in found if task.id in heads]
+    shown = [scheduled_item(task, heads[task.id], view.name) for task in found if task.id in heads]
     if cut and found:
-        left = max(1, sum(pending(view, shard) for shard in view.held()) - len(found))
+        left = max(1, sum(map(view.store.browse.count_pending, view.held())) - len(found))
         logger.info(
             "inspect scheduled shows %d tasks of %d", MAX_TASKS, MAX_TASKS + left, extra={"action": "scheduled_cut"}
         )
-        shown.append(task_info.more(found[-1], left, view.name))
+        shown.append(more_item(found[-1], left, view.name))
     return shown
 
 
@@ -65,9 +118,7 @@ def query(view: SchedulerView, task_ids: Sequence[str]) -> dict[str, list[Any]]:
     found = {task.task_id: task for task in sorted(rows, key=lambda task: task.position, reverse=True)}
     heads = _heads(view, found.values())
     there = {task_id: task for task_id, task in found.items() if task.id in heads}
-    return {
-        task_id: ["scheduled", task_info.request(task, heads[task.id], view.name)] for task_id, task in there.items()
-    }
+    return {task_id: ["scheduled", request_item(task, heads[task.id], view.name)] for task_id, task in there.items()}
 
 
 def cancelled(view: SchedulerView) -> list[str]:
@@ -100,8 +151,9 @@ def _shard(view: SchedulerView, shard: int) -> dict[str, Any]:
     # The snapshot has only the next due of the window, and most pending tasks are due later.
     _, due_ms = view.store.browse.lanes(shard)
     next_due_ms = min(due_ms.values(), default=None)
-    return {"pending": pending(view, shard), "epoch": state.epoch, "next_due_ms": next_due_ms, **counts}
-
-
-def pending(view: SchedulerView, shard: int) -> int:
-    return view.store.browse.count_pending(shard)
+    return {
+        "pending": view.store.browse.count_pending(shard),
+        "epoch": state.epoch,
+        "next_due_ms": next_due_ms,
+        **counts,
+    }

@@ -9,13 +9,9 @@
                         └ pending tasks: a scan of the held shards, MAX_SCANNED tasks of each, the next due first
 
 Every scheduler that hears a revoke writes it for all shards, held or not: in the seconds after a crash no scheduler
-holds the dead one's shards, and a second cancel changes nothing. An id is kept once. The kept ids go into the inboxes
-as few large commands, those of all shards in one transaction.
-
-A scheduler that ends while ids are kept writes them, or logs how many are lost.
-
-A scheduler scans a shard that it acquires for the stamps in its memory: the former holder may not have finished its
-scan. A scan keeps no position in the store, so after a crash only this second scan completes it.
+holds the dead one's shards, and a second cancel changes nothing. A scheduler that ends while ids are kept writes them,
+or logs how many are lost. A scheduler scans a shard that it acquires for the stamps in its memory: the former holder
+may not have finished its scan, which keeps no position in the store.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from typing import Any
 from celery_wheel.engine.state.stamps import BY_STAMP
 from celery_wheel.errors import StoreError
 from celery_wheel.requests.request import TASKS_AT_ONCE
-from celery_wheel.scheduler.remote_control.view import SchedulerView
+from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.store.model import CANCEL, ORIGIN
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.timing import Backoff, RetryLog

@@ -7,13 +7,11 @@
     signal     task_revoked            in the scheduler process
 
 ``celery.worker.request.Request`` records the same when it refuses a task: terminated False, signum None, expired
-False; an ignored result is not stored.
+False; an ignored result is not stored. The request comes from the headers, and from a body of JSON, msgpack or YAML.
 
-A body that is not opened here (pickle) may say that the task belongs to a chord. Its result is stored all the same; and
+A pickle is never opened here, and may say that the task belongs to a chord. Its result is stored all the same; and
 if it has a group, the message is sent to its queue with an ``expires`` long ago: the worker, which may open it, refuses
-it as expired and records the rest.
-
-The state of a task whose body cannot be decoded is recorded without the fields of the body.
+it as expired and records the rest. The state of a task whose body cannot be decoded is recorded without its fields.
 
 Promises
     1. Each task is recorded at least once (see ``engine.announce``), so a receiver of the signal may be called twice.
@@ -25,21 +23,85 @@ Promises
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import celery
 from celery import signals
+from celery.app.task import Context
+from kombu import compression as compressions
+from kombu import serialization
 from kombu.entity import Exchange
 from kombu.exceptions import SerializationError
 
-from celery_wheel.scheduler.remote_control.pending_request import PendingRequest, read
-from celery_wheel.store.model import TaskRow
+from celery_wheel.store.model import Row, TaskRow
 from celery_wheel.timing import RetryLog
+
+_decompress: Any = compressions.decompress  # kombu carries no types
+_loads: Any = serialization.loads
+
+#: Content types that no decoder runs code for.
+SAFE = frozenset(("application/json", "application/x-msgpack", "application/x-yaml"))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    context: Context
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    opened: bool  #: False where the body is of a content type that is never opened here
+    broken: str = ""  #: the kind of the error with which the body was decoded
+
+
+def read_request(one: TaskRow, node: str) -> PendingRequest:
+    """Return the request of a cancelled task; ``node`` is its hostname."""
+    row = one.row
+    headers: dict[str, Any] = json.loads(row.parts().headers)
+    properties: dict[str, Any] = json.loads(row.parts().properties)
+    opened = properties.get("content_type") in SAFE
+    fields, broken = dict(headers), ""
+    if opened:
+        try:
+            fields |= _fields(row, headers, properties)
+        except Exception as error:  # each decoder has its own
+            broken = type(error).__name__
+    fields |= {
+        "id": one.task_id,
+        "task": row.route.task,
+        "properties": properties,
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
+        "hostname": node,
+        "delivery_info": {
+            "exchange": row.route.exchange,
+            "routing_key": row.route.routing_key,
+            "priority": row.route.priority,
+            "redelivered": False,
+        },
+    }
+    return PendingRequest(Context(fields), headers, properties, opened, broken)
+
+
+def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that the body adds; none where it is no task's body."""
+    body = row.parts().body
+    if compression := headers.get("compression"):
+        body = _decompress(body, compression)
+    payload = _loads(body, properties["content_type"], properties.get("content_encoding") or "utf-8", accept=SAFE)
+    if isinstance(payload, dict):  # protocol 1
+        names = ("args", "kwargs", "retries", "chord", "callbacks", "errbacks", "timelimit")
+        return {"group": payload.get("taskset")} | {name: payload.get(name) for name in names}
+    if isinstance(payload, list | tuple) and len(payload) == 3:
+        args, kwargs, embed = payload
+        return {"args": args, "kwargs": kwargs, **(embed or {})}
+    return {}
+
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +186,7 @@ class RevokedState:
         )
 
     def _record(self, one: TaskRow, send: Callable[..., None]) -> None:
-        pending = read(one, self._node)
+        pending = read_request(one, self._node)
         if pending.broken:
             what, then = "was cancelled, and its body cannot be decoded", "its state is recorded without its arguments"
             self._say(logging.WARNING, "broken", one, what, pending.broken, then)

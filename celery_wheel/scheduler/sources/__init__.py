@@ -4,23 +4,14 @@
 
     beat's own thread                       the thread "wheel-sources", while this process holds shard 0
     ┌──────────────────────────────┐        ┌───────────────────────────────────────────────────────────────┐
-    │ populate_heap ─► entries ────┼───────►│ BeatSource   ─┐                                               │
+    │ populate_heap ─► entries ────┼───────►│ EntryListing ─┐                                               │
     │   keeps those of the base    │        │ DjangoSource ─┴► Follower ─► difference ─► create, update,    │
     └──────────────────────────────┘        │      ▲              ▲                      delete by the inbox │
-                                            │      └ RunCounts    └ the store's schedules of the source     │
-                                            └───────────────────────────────────────────────────────────────┘
+      beat_entries                          │      └ RunCounts    └ the store's schedules of the source     │
+                                            └─ django_source, django_rows ─ sources ────────────────────────┘
 
-    base              the entries that stay with Beat's own scheduler, for WheelMixin
-    sources           the thread
-    follower          makes the store's schedules equal to the entries of one source
-    beat_entries      an entry of Beat as a definition            BeatSource, the listings of Beat's thread
-    django_rows       a row of django-celery-beat as a definition
-    django_reader     reads rows, also for ``operations.schedule_import``
-    django_source     which rows have changed
-    django_counts     writes last_run_at and total_run_count back
-    apply_entry       calls ``Scheduler.apply_entry`` where something has patched it
-    declared          schedules that tasks declare by the option wheel_schedule
-    entry             the values that sources yield
+``apply_entry`` calls ``Scheduler.apply_entry`` where something has patched it. This file has the values that sources
+yield.
 
 Promises
     1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between
@@ -32,7 +23,105 @@ Promises
     5. An entry is run by the wheel or by the base scheduler, and the base scheduler sends none before the first
        difference is in the store.
 
-Non-promises
-    A change that users make to such a schedule by ``app.wheel.schedules`` lasts until its entry changes, or until the
-    next start.
+A change that users make to such a schedule by ``app.wheel.schedules`` lasts until its entry changes, or until the next
+start.
 """
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from celery_wheel.recurring.definition import BASE, BROKEN
+
+Document = dict[str, Any]
+
+#: The header by which Celery marks tasks that Beat has sent.
+BEAT_HEADER = "celery_beat_task"
+
+#: The beginning of a rule of days: the only part of one that depends on the anchor.
+_DTSTART = re.compile(r"DTSTART:\d{8}").sub
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """An entry of a source.
+
+    Args:
+        document: its definition, as ``recurring.definition`` describes it.
+        after_ms: a schedule that has made nothing begins after it: the last instant that another scheduler has sent.
+    """
+
+    document: Document
+    after_ms: int | None = None
+
+
+@dataclass(slots=True)
+class EntryChanges:
+    """The entries of a source that have changed since the last read, or all of them."""
+
+    entries: dict[str, SourceEntry] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    is_whole: bool = False  #: the entries are all that there are
+
+
+class EntrySource(Protocol):
+    """A source is read by one thread."""
+
+    name: str
+
+    def read(self) -> EntryChanges | None:
+        """Return the changes since the last call, or None without any. The first call returns all entries."""
+
+    def followed(self) -> None:
+        """Note that the changes of the last ``read`` are in the store."""
+
+    def reset(self) -> None:
+        """Have the next ``read`` return all entries."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether all listed entries are in the store."""
+
+
+def broken(task: str, reason: str) -> SourceEntry:
+    return SourceEntry({"task": task or "unknown", BROKEN: _text(reason)})
+
+
+def of_base(task: str, reason: str) -> SourceEntry:
+    """Return an entry that Beat's own scheduler runs."""
+    return SourceEntry({"task": task or "unknown", BASE: _text(f"it runs in Beat's own scheduler: {reason}")})
+
+
+def is_of_base(entry: SourceEntry) -> bool:
+    return BASE in entry.document
+
+
+def _text(reason: str) -> str:
+    return reason.replace("\0", "�").encode(errors="replace").decode()[:1_000]
+
+
+def digest(document: Document) -> bytes:
+    """Return a digest of a definition, without the anchor of its recurrence, which no user wrote."""
+    text = json.dumps(without_anchor(document), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def without_anchor(document: Document) -> Document:
+    recurrence = document.get("recurrence")
+    spec = recurrence.get("spec") if isinstance(recurrence, dict) else None
+    if not isinstance(recurrence, dict) or not isinstance(spec, dict):
+        return document
+    bare = {name: value for name, value in spec.items() if name != "anchor_ms"}
+    if isinstance(text := bare.get("text"), str):
+        bare["text"] = _DTSTART("DTSTART", text)
+    return {**document, "recurrence": {**recurrence, "spec": bare}}
+
+
+def with_anchor_of(document: Document, stored: Document) -> Document:
+    """Return a definition with the recurrence of the stored one, where the two differ in the anchor at most."""
+    ours, theirs = without_anchor(document).get("recurrence"), without_anchor(stored).get("recurrence")
+    return {**document, "recurrence": stored["recurrence"]} if ours is not None and ours == theirs else document

@@ -39,7 +39,7 @@ CACHED = 10_000
 
 
 class BeatApplyEntry:
-    """Implements ``scheduler.recurring.renderer.ApplyEntry``.
+    """Publishes occurrences by code of the application, instead of the templates.
 
     Args:
         base: the class of the base scheduler.
@@ -54,6 +54,7 @@ class BeatApplyEntry:
         return stored.source in (BEAT, DJANGO) and is_patched(self._base)
 
     def __call__(self, stored: Schedule, definition: Definition, producer: Any) -> None:
+        """Publish an occurrence by a ``CapturingProducer``, whose ``task_id`` the task may take as its id."""
         due = _EPOCH + timedelta(microseconds=producer.due_us)
         entry = _entry(stored, definition, self._schedules(definition.recurrence), self._app, due)
         self._scheduler.apply_entry(entry, producer=producer)

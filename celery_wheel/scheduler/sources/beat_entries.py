@@ -1,38 +1,63 @@
-"""Entries of Beat as definitions, and the source of their listings.
+"""The entries of Beat and of tasks as definitions, and the entries that Beat's own scheduler keeps.
 
 ::
 
-    ScheduleEntry(schedule, task, args, kwargs, options) ──► {"recurrence", "task", "args", "kwargs", "options"}
-
-    stays with the base scheduler, with the reason:
+    ScheduleEntry ─► {"recurrence", "task", "args", "kwargs", "options"}; with the base scheduler stay, with the reason:
       a class of entry or schedule with an is_due of its own, or a recurrence that the wheel refuses
-      arguments or options that JSON cannot express
-      options that a schedule does not have
+      arguments or options that JSON cannot express; options that a schedule does not have
 
-Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
+    @app.task(wheel_schedule=Crontab("0", "9"))                          a schedule with the name of the task
+    @shared_task(wheel_schedule={"recurrence": crontab(hour=9), "zone": "Asia/Tokyo", "queue": "mail"})
+    @app.task(wheel_schedule=[{"name": "hourly", "recurrence": 3600}, {"name": "nightly", …}])
+
+    takeover ─► setup_schedule ─► Sources starts
+    tick ─► Celery's tick ─► populate_heap ─► sift     every entry is listed; the heap keeps those of the base scheduler
+                                                       before the first difference is in the store: none
+         └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before, which is saved
+            at once: Celery would save it within three minutes, and a process killed before would repeat their runs
+
+1. Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
+2. A declaration has the arguments of ``app.wheel.schedules.create`` but the task, and is read when a scheduler takes
+   shard 0. An invalid one becomes a broken schedule, with the reason; of two with one name, the second is broken under
+   a name of its own.
+3. Celery's ``tick`` calls ``populate_heap`` whenever the schedule has changed, so a base scheduler that changes its
+   schedule at run time is followed as well. One with another ``tick``, like RedBeat's, keeps all its entries.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from threading import Lock
 from typing import Any
 
-from celery.beat import ScheduleEntry
+from celery.beat import ScheduleEntry, Scheduler
 from celery.utils.time import maybe_make_aware
 
 from celery_wheel import recurring
-from celery_wheel.errors import PackageMissing, RecurrenceError
+from celery_wheel.conf import Conf
+from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
 from celery_wheel.recurring.call import check_call
-from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry, of_base
-from celery_wheel.store.schedule_model import BEAT
+from celery_wheel.requests.schedules.definitions import definition_of
+from celery_wheel.scheduler.service import WheelService
+from celery_wheel.scheduler.sources import (
+    BEAT_HEADER,
+    EntryChanges,
+    EntrySource,
+    SourceEntry,
+    broken,
+    is_of_base,
+    of_base,
+)
+from celery_wheel.scheduler.sources.django_source import FollowedTables, tables_and_counts
+from celery_wheel.scheduler.sources.sources import Periodic, Sources
+from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
+from celery_wheel.values.text import text_rule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-#: The header by which Celery marks tasks that Beat has sent.
-BEAT_HEADER = "celery_beat_task"
 
 
 class EntryListing:
@@ -69,29 +94,22 @@ class EntryListing:
 
 
 def entry_of(entry: Any, app: Any) -> SourceEntry:
-    """Return an entry of Beat as an entry of the source."""
     task = entry.task if isinstance(entry.task, str) else ""
     try:
         return _converted(entry, task, app)
-    except _Stays as why:
-        return of_base(task, str(why))
     except (RecurrenceError, PackageMissing) as error:
         return of_base(task, str(error))
     except Exception as error:  # raised by code of the application
         return of_base(task, f"it cannot be read: {error!r}")
 
 
-class _Stays(Exception):
-    """The entry stays with the base scheduler, for the reason of the message."""
-
-
 def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
     if type(entry).is_due is not ScheduleEntry.is_due:
-        raise _Stays(f"its class, {type(entry).__qualname__}, decides itself when it is due")
+        raise RecurrenceError(f"its class, {type(entry).__qualname__}, decides itself when it is due")
     last_ms = to_ms(entry.last_run_at, app)
     recurrence = recurring.from_celery(entry.schedule, last_ms)
     if recurrence is None:
-        raise _Stays(f"its schedule, {type(entry.schedule).__qualname__}, decides itself when it is due")
+        raise RecurrenceError(f"its schedule, {type(entry.schedule).__qualname__}, decides itself when it is due")
     options = dict(entry.options or {})
     serializer = options.get("serializer") or getattr(app.tasks.get(task), "serializer", app.conf.task_serializer)
     parts = {"args": list(entry.args or ()), "kwargs": dict(entry.kwargs or {}), "options": options}
@@ -99,28 +117,146 @@ def _converted(entry: Any, task: str, app: Any) -> SourceEntry:
         check_json(value, name, lists=serializer == "json" or name == "options")
     options["headers"] = {**(options.get("headers") or {}), BEAT_HEADER: True}
     document = {"task": task, **{name: value for name, value in parts.items() if value}}
-    try:
-        check_call(document)
-    except RecurrenceError as error:
-        raise _Stays(str(error)) from None
+    check_call(document)
     return SourceEntry({"recurrence": recurring.to_json(recurrence), **document}, last_ms)
 
 
 def check_json(value: Any, path: str, lists: bool) -> None:
-    """Raise _Stays for a value that JSON would change; ``lists``: a tuple counts as a list."""
+    """Raise RecurrenceError for a value that JSON would change; ``lists``: a tuple counts as a list."""
     if isinstance(value, Mapping) and type(value) is dict:
         for key, one in value.items():
             if type(key) is not str:
-                raise _Stays(f"{path} has the key {key!r:.60}, which is not a text")
+                raise RecurrenceError(f"{path} has the key {key!r:.60}, which is not a text")
             check_json(one, f"{path}.{key}", lists)
     elif type(value) is list or (lists and type(value) is tuple):
         for number, one in enumerate(value):
             check_json(one, f"{path}[{number}]", lists)
     elif not (value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value))):
-        raise _Stays(f"{path} is not a value of JSON: {value!r:.60}")
+        raise RecurrenceError(f"{path} is not a value of JSON: {value!r:.60}")
 
 
 def to_ms(value: datetime | None, app: Any) -> int:
     """Return an instant of Beat as Unix milliseconds; a naive one is in the app's zone; None, before a run, is now."""
     aware: datetime = maybe_make_aware(value or app.now(), app.timezone)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+#: The option of a task, which Celery keeps as an attribute.
+OPTION = "wheel_schedule"
+
+
+def declared_entries(app: Any) -> dict[str, SourceEntry]:
+    found: dict[str, SourceEntry] = {}
+    for task_name, task in sorted(app.tasks.items()):
+        value = getattr(task, OPTION, None)
+        if value is None:
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            name, entry = _entry(app, task_name, one)
+            if name in found:
+                name, entry = _free_name(task_name, found), broken(task_name, f"another task declares {name!r:.100}")
+            found[name] = entry
+    return found
+
+
+def _entry(app: Any, task_name: str, value: Any) -> tuple[str, SourceEntry]:
+    declared = dict(value) if isinstance(value, Mapping) and "kind" not in value else {"recurrence": value}
+    name = declared.pop("name", task_name)
+    try:
+        if rule := text_rule(name):
+            raise RecurrenceError(f"name must be {rule}, got {name!r:.60}")
+        return name, SourceEntry(definition_of(app, {**declared, "task": task_name}))
+    except (WheelError, TypeError, ValueError) as error:
+        return (task_name if text_rule(name) else name), broken(task_name, f"{OPTION} of {task_name}: {error}")
+
+
+def _free_name(task_name: str, found: Mapping[str, SourceEntry]) -> str:
+    names = (f"{task_name} {number}" for number in count(2))
+    return next(name for name in names if name not in found)
+
+
+class PeriodicEntries:
+    """The periodic entries of one scheduler of Beat while it holds shard 0."""
+
+    def __init__(self, scheduler: Any, service: WheelService) -> None:
+        self._scheduler = scheduler
+        self._app = scheduler.app
+        self._wheel_runs = Conf(self._app).periodic == "wheel"
+        self._listing = EntryListing(BEAT)
+        self._listed: dict[str, Any] | None = None  #: the schedule of the last listing
+        self._kept: set[str] = set()  #: names of the entries that the base scheduler runs
+        self._is_open = False  #: it may send them: the listing is in the store
+        tables, beside = self._tables()
+        self._sources = Sources(
+            Conf(self._app),
+            [self._listing, tables, EntryListing(CODE, declared_entries(self._app))],
+            lambda: service.holds(0),
+            hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
+            beside=beside,
+            report=service.report_sources,
+        )
+
+    def _tables(self) -> tuple[EntrySource, list[Periodic]]:
+        if isinstance(self._scheduler, FollowedTables):
+            source, counts = tables_and_counts(self._app)
+            return source, [counts]
+        return EntryListing(DJANGO, {}), []
+
+    def start(self) -> None:
+        self._sources.start()
+
+    def stop(self) -> None:
+        self._sources.stop()
+        self._sources.take_back(self._advance)  # Beat saves its schedule next
+
+    def before_tick(self) -> None:
+        """Let the base scheduler make its heap again, once its entries are its own."""
+        if self._listed is None or self._is_open or not self._sources.settled:
+            return
+        if self._sources.take_back(self._advance):
+            self._scheduler.sync()
+        self._is_open = True
+        self._scheduler._heap = None
+
+    def _advance(self, name: str, last_ms: int) -> None:
+        """Set an entry's last run to that of the wheel, where it is later."""
+        entry = (self._listed or {}).get(name)
+        if entry is None:
+            return
+        last = _EPOCH + timedelta(milliseconds=last_ms)
+        before = entry.last_run_at
+        if before is not None and before.tzinfo is None:
+            last = last.replace(tzinfo=None)  # Celery's naive times are in UTC
+        if before is None or before < last:
+            entry.last_run_at = last
+
+    def after_tick(self) -> None:
+        """Leave the entries with a base scheduler that has a tick of its own."""
+        if self._listed is None:
+            self._list({})
+            self._is_open = True
+
+    def sift(self) -> None:
+        """List the entries of the schedule, and leave the base scheduler's own ones on its heap."""
+        scheduler = self._scheduler
+        events = scheduler._heap  # django-celery-beat empties it whenever it reads its schedule anew
+        schedule = dict(scheduler.schedule)
+        if schedule != self._listed:
+            self._list(schedule)
+        heap = [event for event in events if self._is_open and event[2].name in self._kept]
+        heapq.heapify(heap)
+        scheduler._heap = heap
+
+    def _list(self, schedule: dict[str, Any]) -> None:
+        entries: dict[str, SourceEntry] = {}
+        if self._wheel_runs:  # a name that no store holds stays with the base scheduler, and cannot be shown
+            entries = {name: self._entry(one) for name, one in schedule.items() if text_rule(name) is None}
+        self._listed, self._is_open = schedule, False
+        self._kept = {name for name in schedule if name not in entries or is_of_base(entries[name])}
+        self._listing.put(entries)
+        self._sources.wake()
+
+    def _entry(self, entry: Any) -> SourceEntry:
+        if type(self._scheduler).is_due is not Scheduler.is_due:
+            return of_base(entry.task, f"{type(self._scheduler).is_due.__qualname__} decides what is due")
+        return entry_of(entry, self._app)

@@ -1,4 +1,4 @@
-"""A row of django-celery-beat as a definition. Pure: no database.
+"""Rows of django-celery-beat, read with their schedules, as definitions; for the source and for the import.
 
 ::
 
@@ -11,21 +11,24 @@
     broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
     ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
 
-Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them.
+Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them. A row that
+raises while it is read is read alone, and is a broken entry with the reason.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Solar, Spec, to_json
 from celery_wheel.recurring.call import check_call
+from celery_wheel.recurring.celery_schedules import zone_name
 from celery_wheel.recurring.checks import refuse
-from celery_wheel.scheduler.sources.beat_entries import BEAT_HEADER
-from celery_wheel.scheduler.sources.entry import Document, SourceEntry, broken
+from celery_wheel.scheduler.sources import BEAT_HEADER, Document, SourceEntry, broken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "microseconds": 0.001}
@@ -161,3 +164,69 @@ def _json(name: str, text: str, kind: type) -> Any:
     if not isinstance(value, kind):
         refuse(name, f"JSON like {example}", text)
     return value
+
+
+#: Rows of one query.
+PAGE = 2_000
+
+_OWN = [name for name in TaskColumns._fields if name != "zone"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """A row of PeriodicTask, with the entry that it is."""
+
+    pk: int
+    name: str
+    enabled: bool
+    entry: SourceEntry
+    columns: TaskColumns | None  #: None: they cannot be read
+
+
+class TaskReader:
+    """Reads rows, with each its interval, crontab, solar event or clocked time. Django must be set up."""
+
+    def __init__(self, app: Any) -> None:
+        from django.conf import settings
+        from django_celery_beat.models import PeriodicTask
+
+        self.tasks = PeriodicTask._default_manager
+        is_aware = getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True)
+        self._zone = None if is_aware else zone_name(app.timezone) or "UTC"
+
+    def pages(self, query: Any) -> Iterator[list[TableTask]]:
+        """Yield the tasks of a query by their ids, PAGE at a time."""
+        after = 0
+        while page := self.page(query, after):
+            yield page
+            after = page[-1].pk
+
+    def page(self, query: Any, after: int) -> list[TableTask]:
+        return self.read(query.filter(pk__gt=after).order_by("pk")[:PAGE])
+
+    def read(self, query: Any) -> list[TableTask]:
+        from django.db import DataError
+
+        unreadable = (ValueError, TypeError, ArithmeticError, DataError)
+        try:
+            return self._read(query)
+        except unreadable:
+            found: list[TableTask] = []
+            for pk, name, task, enabled in query.values_list("pk", "name", "task", "enabled"):
+                try:
+                    found += self._read(self.tasks.filter(pk=pk))
+                except unreadable as error:
+                    entry = broken(task, f"the row cannot be read: {error}")
+                    found.append(TableTask(pk, name, bool(enabled), entry, None))
+            return found
+
+    def _read(self, query: Any) -> list[TableTask]:
+        from django.db.models import CharField
+        from django.db.models.functions import Cast
+
+        # As text: an invalid zone does not keep the other columns from being read.
+        rows = query.annotate(zone=Cast("crontab__timezone", CharField())).values_list(*_OWN, "zone")
+        return [self._task(TaskColumns(*row)) for row in rows]
+
+    def _task(self, row: TaskColumns) -> TableTask:
+        return TableTask(row.pk, row.name, row.enabled, entry_of_row(row, self._zone), row)

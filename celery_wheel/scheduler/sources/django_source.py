@@ -1,4 +1,4 @@
-"""The tables of django-celery-beat as a source: only rows that have changed are read.
+"""The tables of django-celery-beat as a source: only rows that have changed are read, and the runs are written back.
 
 ::
 
@@ -8,29 +8,67 @@
                      differ from what is known: all ids                             then the new ones are read
                   3  intervals, crontabs, solars, clocked rows, where they are    edited schedules: then the tasks
                      few, or where 1 and 2 have found nothing                       that refer to them are read
-                  4  none of it at two looks: all tasks                           an update that moves the marker only
-    as it was     the next PAGE tasks in the order of their ids, so that          an update that moves no marker
+                  4  none of it at two looks: all tasks                           an update that changes the marker only
+    as it was     the next PAGE tasks in the order of their ids, so that          an update that changes no marker
                   all are read once in FULL_READ_S
     at the first look, and after a failure: all tasks
 
-The marker and date_changed are django-celery-beat's own: Django's signals set them. An update by queryset moves
-neither; django-celery-beat, too, reads all tasks every five minutes, or after ``PeriodicTasks.update_changed()``.
+    every EVERY_S    runs of the store after the last one ─► those whose instant has come, by instant and count
+                     ─► an UPDATE of last_run_at and total_run_count; one-off tasks are disabled
+    at the start     schedules whose last instant is after ``last_run_at``: a former holder did not write it back
 
-Memory has a name for each enabled task.
+The marker and date_changed are django-celery-beat's own: Django's signals set them. An update by queryset changes
+neither, so the counts cause no reading; django-celery-beat, too, reads all tasks every five minutes. ``last_run_at`` is
+the instant, not the moment of the dispatch. Its former value is a condition of the update: an instant counts once.
+
+A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they are due, keeps its entries.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
-from celery_wheel.scheduler.sources.django_reader import PAGE, TableTask, TaskReader
-from celery_wheel.scheduler.sources.django_rows import TaskColumns, at_ms, is_over
-from celery_wheel.scheduler.sources.entry import EntryChanges
-from celery_wheel.store.schedule_model import DJANGO
+from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.definition import read_definition
+from celery_wheel.scheduler.sources import EntryChanges
+from celery_wheel.scheduler.sources.django_rows import PAGE, TableTask, TaskColumns, TaskReader, at_ms, is_over
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import DJANGO, Schedule
+from celery_wheel.timing import SystemClock
+
+#: The parts of a DatabaseScheduler that read the rows and decide when they are due.
+_OWN = ("Entry", "Model", "Changes", "tick", "is_due", "all_as_schedule", "enabled_models", "enabled_models_qs")
+
+
+class FollowedTables:
+    """Mixed into a DatabaseScheduler: it writes ``beat_schedule`` into its tables as before, and reads no row."""
+
+    @property
+    def schedule(self) -> dict[str, Any]:
+        return {}
+
+
+def follows_tables(base: type) -> bool:
+    """Whether a class of scheduler runs the rows of django-celery-beat as that package does."""
+    module = sys.modules.get("django_celery_beat.schedulers")
+    if module is None or not issubclass(base, module.DatabaseScheduler):
+        return False
+    return all(getattr(base, name, None) is getattr(module.DatabaseScheduler, name, None) for name in _OWN)
+
+
+def tables_and_counts(app: Any) -> tuple[DjangoSource, RunCounts]:
+    clock = SystemClock()
+    clocks = clock.now_ms, lambda: clock.monotonic_ms() / 1_000
+    source = DjangoSource(app, *clocks)
+    return source, RunCounts(source, *clocks)
+
 
 logger = logging.getLogger(__name__)
 
@@ -222,3 +260,116 @@ class DjangoSource:
 
 def _parts(ids: list[int]) -> Iterator[list[int]]:
     return (ids[start : start + IDS] for start in range(0, len(ids), IDS))
+
+
+#: Seconds from one batch to the next.
+EVERY_S = 5.0
+
+#: Names of one UPDATE, and runs or schedules that are read at a time.
+NAMES, AT_ONCE = 500, 5_000
+
+#: The most instants of one schedule that are counted for a former holder.
+MOST_MISSED = 1_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RunCounts:
+    """Works in the thread of the sources."""
+
+    def __init__(self, source: DjangoSource, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
+        from django.conf import settings
+        from django_celery_beat.models import PeriodicTask
+
+        self._source = source
+        self._tasks = PeriodicTask._default_manager
+        self._is_aware = bool(settings.USE_TZ)
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._last_run: list[int] | None = None  #: of each shard, the last run that was read
+        self._at_s = 0.0
+        self._waiting: list[tuple[str, int, int]] = []  #: (name, instant, count), until the instant has come
+        self._store: FullStore | None = None
+
+    def run(self, store: FullStore) -> None:
+        """Write a batch, where it is time for one. Raises StoreError, or an error of the database."""
+        self._store = store
+        if not self._source.is_followed or self._monotonic_s() - self._at_s < EVERY_S:
+            return
+        if self._last_run is None:
+            # The numbers first: a run between the two reads is read twice, and counted once.
+            numbers = [store.browse.last_run(shard) for shard in range(store.shards)]
+            self._read_missed(store)
+            self._last_run = numbers
+        self._read_runs(store, self._last_run)
+        self._write()
+        self._at_s = self._monotonic_s()
+
+    def close(self) -> None:
+        """Close the thread's connections; the next start finds the counts that are not written."""
+        from django.db import connections
+
+        connections.close_all()
+
+    def _read_runs(self, store: FullStore, last_run: list[int]) -> None:
+        for shard, number in enumerate(last_run):
+            while True:
+                runs = store.browse.runs_after(shard, number, AT_ONCE)
+                for run in runs:
+                    number = run.timer_id
+                    if run.source == DJANGO and run.name is not None and not run.requested:
+                        self._waiting.append((run.name, run.instant_ms, 1))
+                last_run[shard] = number
+                if len(runs) < AT_ONCE:
+                    break
+
+    def _read_missed(self, store: FullStore) -> None:
+        after: str | None = ""
+        while after is not None:
+            page = store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES)
+            made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
+            rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
+            for name, last_run_at in rows:
+                self._waiting += _missed(made[name], None if last_run_at is None else at_ms(last_run_at))
+            after = page.next
+
+    def _write(self) -> None:
+        now_ms = self._now_ms()
+        due = [one for one in self._waiting if one[1] <= now_ms]
+        self._waiting = [one for one in self._waiting if one[1] > now_ms]
+        found: dict[str, tuple[int, int]] = {}
+        for name, instant_ms, count in due:
+            last_ms, before = found.get(name, (0, 0))
+            found[name] = max(last_ms, instant_ms), before + count
+        alike: dict[tuple[int, int], list[str]] = {}
+        for name, last in found.items():
+            alike.setdefault(last, []).append(name)
+        for (last_ms, count), names in alike.items():
+            for start in range(0, len(names), NAMES):
+                self._count(names[start : start + NAMES], last_ms, count)
+
+    def _count(self, names: Sequence[str], last_ms: int, count: int) -> None:
+        from django.db.models import F, Q
+
+        at = _EPOCH + timedelta(milliseconds=last_ms)
+        at = at if self._is_aware else at.replace(tzinfo=None)
+        tasks = self._tasks.filter(name__in=names, enabled=True)
+        earlier = Q(last_run_at__isnull=True) | Q(last_run_at__lt=at)
+        tasks.filter(earlier).update(last_run_at=at, total_run_count=F("total_run_count") + count)
+        once = list(tasks.filter(one_off=True).values_list("pk", flat=True))
+        self._source.finish(once)
+
+
+def _missed(schedule: Schedule, last_run_ms: int | None) -> Iterable[tuple[str, int, int]]:
+    """Yield the last instant of a schedule, with the number of instants since its last run that was written back."""
+    last_ms = schedule.last_ms or 0
+    if last_run_ms is not None and last_run_ms >= last_ms:
+        return
+    count: Any = schedule.made
+    if last_run_ms is not None:
+        try:
+            recurrence = read_definition(schedule.definition).recurrence
+        except RecurrenceError:
+            return
+        count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
+    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED))

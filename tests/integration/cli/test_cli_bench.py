@@ -15,9 +15,7 @@ import sqlalchemy
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.operations.bench.isolation import check_own, own_app
-from celery_wheel.operations.bench.measurement import measure
-from celery_wheel.operations.bench.rig import Pace
+from celery_wheel.operations.bench import Pace, check_own, measure, own_app
 from celery_wheel.store import open_store
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.rabbit import RabbitServer

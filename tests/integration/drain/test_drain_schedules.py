@@ -12,7 +12,8 @@ import pytest
 
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable, StoreUnusable
-from celery_wheel.operations.drain import drain, import_, open_existing_store, to_file, would_drain
+from celery_wheel.operations.drain import drain, import_, open_existing_store, would_drain
+from celery_wheel.operations.drain import file as drain_file
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
 from celery_wheel.store.ports import FullStore
@@ -170,7 +171,7 @@ def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_ha
         raise RuntimeError("the end")
 
     with monkeypatch.context() as patched:
-        patched.setattr(to_file, "_remove_schedules", end)
+        patched.setattr(drain_file, "_remove_schedules", end)
         with pytest.raises(RuntimeError, match="the end"):
             drained(stack, file=file)
     ask(stack, "resume", ["paused"])

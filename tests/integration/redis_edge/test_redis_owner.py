@@ -19,8 +19,8 @@ from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import BrokerOffset, PublishResult
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost, StoreConflict
-from celery_wheel.operations.claim import claim_broker, other_owners
-from celery_wheel.operations.doctor import Grade, Installation, broker, queues
+from celery_wheel.operations.doctor import Grade, Installation, broker, shards
+from celery_wheel.operations.stores import claim_broker, other_owners
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import StoreIdentity
@@ -385,7 +385,7 @@ def test_the_doctor_reads_the_oldest_message_and_removes_none(
     app = make_app("first")
     client.lpush("wheel.0", data)
     with Installation(app) as site:
-        found = [one for one in queues.check(site) if one.grade is Grade.ERROR]
+        found = [one for one in shards.check_queues(site) if one.grade is Grade.ERROR]
     assert [one.grade for one in found] == ([grade] if grade else [])
     assert all(text in one.text for one in found)
     assert client.llen("wheel.0") == 1

@@ -14,7 +14,7 @@ from celery_wheel.engine.pool import Job, Wait
 from celery_wheel.errors import WheelError
 from celery_wheel.scheduler import service as services
 from celery_wheel.scheduler.service import WheelService
-from tests.integration.scheduler.test_health import status
+from tests.integration.scheduler.test_monitoring import status
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from celery_wheel.metrics.definitions import METRICS, Kind
+from celery_wheel.metrics.samples import METRICS, Kind
 from tests.kit.manual import anchors
 from tests.kit.processes import ROOT
 from tests.kit.servers.prometheus import promtool
@@ -233,6 +233,12 @@ def test_a_query_names_metrics_and_labels_that_exist(query: str) -> None:
     labels = {label for name, _ in named for label in known[name]}
     for grouped in re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", query):
         assert {label.strip() for label in grouped.split(",")} <= labels, query
+
+
+def test_the_dashboard_draws_every_counter_that_an_alert_reads() -> None:
+    drawn = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ()))
+    read = {name for rule in RULES for name in re.findall(r"celery_wheel_\w+_total", rule["expr"])}
+    assert [name for name in sorted(read) if name not in drawn] == []
 
 
 def test_every_query_of_the_dashboard_is_promql(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.engine.histogram import Histogram
-from celery_wheel.metrics import patient
-from celery_wheel.metrics.metrics import Collect
+from celery_wheel.metrics import samples
+from celery_wheel.metrics.samples import Collect
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.patience import patience
@@ -21,7 +21,7 @@ Read = Callable[[Collect], dict[str, dict[tuple[str, ...], float]]]
 @pytest.fixture(autouse=True)
 def patient_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a scrape wait for the store and the broker as long as this machine needs."""
-    monkeypatch.setattr(patient, "ANSWER_S", patience())
+    monkeypatch.setattr(samples, "ANSWER_S", patience())
 
 
 @pytest.fixture

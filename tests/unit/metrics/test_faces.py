@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from celery_wheel.engine.histogram import Histogram
 from celery_wheel.errors import PackageMissing
 from celery_wheel.metrics import opentelemetry, prometheus
-from celery_wheel.metrics.definitions import METRICS, Kind, Metric, Sample
+from celery_wheel.metrics.samples import METRICS, Kind, Metric, Sample
 
 
 def samples() -> Iterator[tuple[Metric, list[Sample]]]:

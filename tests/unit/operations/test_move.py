@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_wheel.conf import Conf
-from celery_wheel.operations.move import settings_line
+from celery_wheel.operations.stores import settings_line
 from celery_wheel.values.text import is_store_url
 
 

@@ -11,8 +11,8 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Pool, Stuck
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.overview import read_overview
-from celery_wheel.scheduler import health
-from celery_wheel.scheduler.health import Health
+from celery_wheel.scheduler import monitoring
+from celery_wheel.scheduler.monitoring import Health
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder
@@ -45,7 +45,7 @@ def test_a_holder_in_time_is_live_and_ready(rig: Rig, store: SqlStore) -> None:
     rig.run(rounds=1)
     Holder(store).accept(NOW - OBJECTIVE_MS)
     found = health_of(store, rig.engine)
-    assert (found.livez(""), found.readyz("")) == ((200, b"ok\n", health.HttpAnswer(1, b"").content_type),) * 2
+    assert (found.livez(""), found.readyz("")) == ((200, b"ok\n", monitoring.HttpAnswer(1, b"").content_type),) * 2
 
 
 def test_a_holder_that_is_later_than_the_objective_is_not_ready(rig: Rig, store: SqlStore) -> None:

@@ -11,7 +11,7 @@ from celery import Celery as PlainCelery
 
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
-from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, clocks, settings, split_remedy, store
+from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, settings, shards, split_remedy, store
 
 REDIS = "redis://127.0.0.1:1/0"
 
@@ -90,7 +90,7 @@ def test_a_broker_that_does_not_answer_is_to_be_reached(tmp_path: Path) -> None:
         [found] = broker.check(site)
         assert "cannot be reached" in found.text
         assert found.remedy == "Check that it runs and that this host reaches it, or correct broker_url."
-        [unseen] = clocks.check(site)
+        [unseen] = shards.check_clocks(site)
     assert (unseen.grade, "the broker and the store" in unseen.text) == (Grade.NOTE, True)
 
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from celery import Celery
 
-from celery_wheel.operations.doctor import Finding, Grade, Installation, server, store
+from celery_wheel.operations.doctor import Finding, Grade, Installation, store
 from celery_wheel.scheduler.service import _warn_of_server
 from celery_wheel.store import open_store
 from tests.kit.holder import NOW, Holder
@@ -118,7 +118,7 @@ def test_the_oldest_transaction_that_keeps_replaced_rows_is_named(url: str, monk
         Holder(opened).accept(NOW)
         [young] = looked_at(url, "vacuum")
         assert young.grade == Grade.OK
-        monkeypatch.setattr(server, "OLD_MS", 0)
+        monkeypatch.setattr(store, "OLD_MS", 0)
         [old] = looked_at(url, "vacuum")
         assert old.grade == Grade.WARNING
         pid = session.info.backend_pid

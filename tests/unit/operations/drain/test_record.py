@@ -11,7 +11,7 @@ import pytest
 from celery_wheel.broker.envelope import HEADER
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import FileUnusable
-from celery_wheel.operations.drain.record import DrainHeader, header_of, line_of, task_of
+from celery_wheel.operations.drain.file import DrainHeader, header_of, line_of, task_of
 from celery_wheel.operations.drain.to_broker import with_eta
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.ports.handover import HandoverMessage

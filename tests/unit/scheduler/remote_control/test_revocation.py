@@ -13,10 +13,9 @@ from celery import Celery
 
 from celery_wheel.engine.state.stamps import RevokedStamps
 from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.remote_control import revocation
-from celery_wheel.scheduler.remote_control.commands import Commands
+from celery_wheel.scheduler.remote_control import SchedulerView, revocation
+from celery_wheel.scheduler.remote_control.node import Commands
 from celery_wheel.scheduler.remote_control.revocation import RevokeListener
-from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.scheduler.service import node_name
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore

@@ -13,8 +13,8 @@ from celery import Celery, signals
 from celery.backends import cache
 from kombu.exceptions import EncodeError
 
-from celery_wheel.scheduler.remote_control.pending_request import read
 from celery_wheel.scheduler.remote_control.revoked_state import AWAY_AFTER, SUSPECTS, TRIES, RevokedState
+from celery_wheel.scheduler.remote_control.revoked_state import read_request as read
 from celery_wheel.store.model import TaskRow
 from tests.kit.chunks import make_row
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from celery_wheel import Celery
-from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry
-from celery_wheel.scheduler.sources.follower import Follower
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry
+from celery_wheel.scheduler.sources.sources import Follower
 from celery_wheel.store.schedule_model import BEAT, Schedule
 from celery_wheel.testing import VirtualWheel
 

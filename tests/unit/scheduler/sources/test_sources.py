@@ -1,7 +1,8 @@
-"""The thread of the sources, with a clock that its waits move: how often it looks at a source, and what it logs."""
+"""The follower, which makes the store's schedules equal to a source's entries, and the thread that looks at sources."""
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,224 @@ import pytest
 
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
-from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.sources import sources
+from celery_wheel.errors import StoreError, WheelUnavailable
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, broken, of_base, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.entry import EntryChanges
 from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Sources
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import ManualClock
+from tests.unit.scheduler.sources.conftest import NOW_MS, FollowerRig, entry
+
+
+def test_entries_are_created_changed_and_deleted(rig: FollowerRig) -> None:
+    rig.follow(a=entry(), b=entry())
+    assert (rig.stored("a").source, rig.stored("a").revision) == ("beat", 1)
+    rig.follow(a=entry(kwargs={"x": 1}), c=entry())
+    assert rig.document("a")["kwargs"] == {"x": 1}
+    assert rig.schedule("b") is None
+    assert rig.stored("c").revision == 1
+    assert rig.asked == [("create", ["a", "b"]), ("delete", ["b"]), ("update", ["a"]), ("create", ["c"])]
+
+
+def test_unchanged_entries_cost_no_command_also_after_a_restart(rig: FollowerRig) -> None:
+    entries = {name: entry() for name in "abc"}
+    rig.follow(**entries)
+    rig.asked.clear()
+    rig.follow(**entries)
+    rig.follower = rig.new()
+    rig.follow(**{name: entry(anchor_ms=NOW_MS + 7_000) for name in "abc"})
+    assert rig.asked == []
+
+
+def test_a_difference_that_a_killed_holder_left_is_followed_by_the_next(rig: FollowerRig) -> None:
+    rig.follow(a=entry(), b=entry())
+    rig.follower = rig.new()
+    rig.follow(a=entry(every_ms=5_000), c=entry())
+    assert rig.document("a")["recurrence"]["spec"]["every_ms"] == 5_000
+    assert rig.schedule("b") is None
+    assert rig.schedule("c") is not None
+
+
+def test_an_interval_keeps_its_anchor_until_its_period_changes(rig: FollowerRig) -> None:
+    rig.follow(a=entry(60_000, NOW_MS))
+    rig.follow(a=entry(60_000, NOW_MS + 7_000, args=[1]))
+    assert rig.document("a")["recurrence"]["spec"]["anchor_ms"] == NOW_MS
+    assert rig.stored("a").revision == 2
+    rig.follow(a=entry(30_000, NOW_MS + 9_000, args=[1]))
+    assert rig.document("a")["recurrence"]["spec"]["anchor_ms"] == NOW_MS + 9_000
+
+
+def test_a_relative_day_keeps_its_first_day(rig: FollowerRig) -> None:
+    def daily(day: str, interval: int) -> object:
+        spec = {"kind": "rrule", "text": f"DTSTART:{day}T000000\nRRULE:FREQ=DAILY;INTERVAL={interval}"}
+        return entry(recurrence={"kind": "recurrence", "spec": spec, "zone": "Europe/Paris"})
+
+    rig.follow(a=daily("20301121", 2))  # type: ignore[arg-type]
+    rig.follow(a=daily("20301124", 2))  # type: ignore[arg-type]
+    assert rig.stored("a").revision == 1
+    rig.follow(a=daily("20301124", 3))  # type: ignore[arg-type]
+    assert "20301124" in rig.document("a")["recurrence"]["spec"]["text"]
+
+
+def test_a_new_schedule_goes_on_after_the_last_instant_that_another_scheduler_sent(rig: FollowerRig) -> None:
+    rig.follow(sent=entry(after_ms=NOW_MS + 60_000), missed=entry(after_ms=NOW_MS - 90_000))
+    assert rig.stored("sent").next_ms == NOW_MS + 120_000
+    assert rig.stored("missed").next_ms == NOW_MS - 60_000, "its catch-up decides"
+
+
+def report() -> None: ...
+
+
+def once(at_ms: int) -> SourceEntry:
+    """Return an entry of one instant, as of a clocked row."""
+    recurrence = {"kind": "recurrence", "spec": {"kind": "instants", "at_ms": [at_ms]}, "times": 1}
+    return SourceEntry({"recurrence": recurrence, "task": "app.report"}, after_ms=at_ms - 1)
+
+
+def test_an_instant_that_is_edited_to_the_present_still_comes_and_comes_once(rig: FollowerRig) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rig.follow(a=once(NOW_MS + 3_600_000))
+    rig.follow(a=once(NOW_MS - 800))
+    assert rig.stored("a").next_ms == NOW_MS - 800
+    assert len(rig.wheel.advance(1)) == 1
+    rig.follow(a=once(NOW_MS - 500))
+    assert rig.wheel.advance(60) == []
+
+
+def test_a_schedule_that_has_run_goes_on_from_now(rig: FollowerRig) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rig.follow(a=entry(60_000))
+    assert len(rig.wheel.advance(90)) == 1
+    rig.follow(a=entry(1_000, after_ms=NOW_MS - 60_000))
+    next_ms = rig.stored("a").next_ms
+    assert next_ms is not None
+    assert 90_000 < next_ms - NOW_MS <= 91_500
+
+
+def test_an_entry_that_the_wheel_has_not_run_goes_back_as_it_came(rig: FollowerRig) -> None:
+    rig.follow(a=once(NOW_MS + 3_600_000), b=entry(after_ms=NOW_MS - 5_000))
+    assert rig.stored("b").last_ms is None, "the wheel has made none"
+    rig.follow()
+    assert rig.follower.handed_back == {}
+
+
+def test_a_name_of_another_source_is_a_clash_that_harms_no_other_entry(
+    rig: FollowerRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.app.wheel.schedules.create("b", 5, "app.own", check_task=False)
+    with caplog.at_level(logging.ERROR):
+        rig.follow(a=entry(), b=entry(), c=entry())
+    assert rig.stored("b").source == "api"
+    assert [rig.stored(name).source for name in "ac"] == ["beat", "beat"]
+    assert list(rig.follower.clashes) == ["b"]
+    [record] = caplog.records
+    assert "a schedule of api has that name" in record.getMessage()
+    rig.follower.retry_clashes()
+    assert len(caplog.records) == 1, "it is said once"
+    rig.follow(a=entry(), c=entry())
+    assert rig.stored("b").source == "api", "who leaves deletes no schedule of another"
+    rig.follow(a=entry(), b=entry(), c=entry())
+    rig.app.wheel.schedules.delete("b")
+    rig.follower.retry_clashes()
+    assert (rig.stored("b").source, rig.follower.clashes) == ("beat", {})
+
+
+def test_a_name_that_a_user_gave_to_another_schedule_is_not_overwritten(rig: FollowerRig) -> None:
+    rig.follow(a=entry())
+    rig.app.wheel.schedules.delete("a")
+    rig.app.wheel.schedules.create("a", 5, "app.own")
+    rig.follow(a=entry(args=[1]))
+    assert (rig.stored("a").source, list(rig.follower.clashes)) == ("api", ["a"])
+
+
+def test_a_schedule_that_a_user_deleted_comes_back_with_the_next_change(rig: FollowerRig) -> None:
+    rig.follow(a=entry())
+    rig.app.wheel.schedules.delete("a")
+    rig.follow(a=entry(args=[1]))
+    assert rig.document("a")["args"] == [1]
+
+
+def test_an_entry_that_the_engine_refuses_is_broken_with_the_reason_and_not_sent_again(rig: FollowerRig) -> None:
+    bad = entry(overlap="never")
+    rig.follow(a=bad, b=entry())
+    found = rig.stored("a")
+    assert (found.broken, found.next_ms) == (True, None)
+    assert found.note.startswith("overlap must be one of")
+    assert not rig.stored("b").broken
+    rig.asked.clear()
+    rig.follow(a=bad, b=entry())
+    assert rig.asked == []
+    rig.follow(a=entry(), b=entry())
+    assert (rig.stored("a").broken, rig.stored("a").note) == (False, "")
+    assert rig.stored("a").next_ms is not None
+
+
+def test_a_name_that_no_store_holds_is_said_and_harms_no_other(
+    rig: FollowerRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.follow(**{"x" * 600: entry(), "a": entry()})
+    assert rig.stored("a").source == "beat"
+    assert any("a name must be a text of 1 to 512 characters" in one.getMessage() for one in caplog.records)
+
+
+def test_entries_that_run_elsewhere_or_cannot_be_read_are_shown_with_the_reason(rig: FollowerRig) -> None:
+    rig.follow(a=of_base("app.report", "its schedule is a Market"), b=broken("app.report", "args must be JSON"))
+    kept, bad = rig.stored("a"), rig.stored("b")
+    assert (kept.broken, kept.next_ms, kept.note) == (
+        False,
+        None,
+        "it runs in Beat's own scheduler: its schedule is a Market",
+    )
+    assert (bad.broken, bad.next_ms, bad.note) == (True, None, "args must be JSON")
+    assert rig.app.wheel.schedules.resume(["a", "b"])["b"].result == "refused"
+
+
+def test_an_entry_that_goes_back_to_beat_is_handed_its_last_run(rig: FollowerRig) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rare = entry(864_000_000, NOW_MS - 60_000, after_ms=NOW_MS - 60_001)
+    rig.follow(a=rare, b=rare, c=rare)
+    assert len(rig.wheel.advance(1)) == 3
+    rig.follow(a=of_base("app.report", "its args are no JSON"))
+    assert rig.stored("a").next_ms is None, "the wheel makes no more instants of it"
+    assert rig.follower.handed_back == dict.fromkeys("abc", NOW_MS - 60_000)
+
+
+def test_only_the_named_entries_change_where_a_source_yields_a_part(rig: FollowerRig) -> None:
+    rig.follow(a=entry(), b=entry(), c=entry())
+    rig.follower.follow(EntryChanges({"a": entry(args=[1])}, gone=["b", "never there"]))
+    assert rig.document("a")["args"] == [1]
+    assert rig.schedule("b") is None
+    assert rig.schedule("c") is not None
+
+
+def test_a_request_without_an_answer_leaves_the_rest_for_the_next_difference(
+    rig: FollowerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.follow(a=entry())
+
+    def silent(*_: object) -> None:
+        raise WheelUnavailable("no scheduler answered", {})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.follower, "_ask", silent)
+        with pytest.raises(WheelUnavailable):
+            rig.follow(b=entry())
+    rig.follower.forget()
+    rig.follow(b=entry())
+    assert rig.schedule("a") is None
+    assert rig.schedule("b") is not None
+
+
+def test_a_schedule_that_broke_as_it_ran_runs_again_after_the_next_start(rig: FollowerRig) -> None:
+    rig.follow(a=entry())
+    with rig.app.wheel.store._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE wheel_schedule SET broken = 1, note = 'no such argument', next_ms = NULL")
+    rig.follower = rig.new()
+    rig.follow(a=entry(anchor_ms=NOW_MS + 7_000))
+    found = rig.stored("a")
+    assert (found.broken, found.note) == (False, "")
+    assert found.next_ms == NOW_MS + 60_000, "it keeps its anchor"
+
 
 #: Between two looks; the engine carries out a command within the rest of a second.
 MOST_S = 0.25

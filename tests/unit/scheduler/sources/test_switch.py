@@ -13,7 +13,7 @@ import pytest
 from celery.schedules import crontab
 
 from celery_wheel import Celery, beat
-from celery_wheel.scheduler.sources import base, sources
+from celery_wheel.scheduler.sources import beat_entries, sources
 from celery_wheel.scheduler.sources.sources import ACTOR, Sources
 from celery_wheel.testing import VirtualWheel
 
@@ -150,7 +150,7 @@ def test_a_scheduler_that_ends_as_it_takes_its_entries_back_repeats_no_instant(
 
 
 @pytest.mark.parametrize(
-    ("owner", "step"), [(base.PeriodicEntries, "_advance"), (Shelf, "__setitem__")], ids=["taking", "saving"]
+    ("owner", "step"), [(beat_entries.PeriodicEntries, "_advance"), (Shelf, "__setitem__")], ids=["taking", "saving"]
 )
 def test_a_signal_while_a_scheduler_takes_its_entries_back_repeats_no_instant(
     switched: Switched, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str

@@ -1,0 +1,382 @@
+"""Drain into a file, which is complete, on disk and under its name before the store retires a task or a schedule.
+
+::
+
+    ingest ─► count ─► <file>.part ─ fsync ─► <file> ─ fsync of the folder ─► outcome "moved" of the rows
+                                                                          └─► schedules removed, with a revision
+
+    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "created_ms": …}
+    {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
+     "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
+    {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
+
+A line is a JSON object, with bodies in base64. ``wire`` is the message as a producer would put it into the wheel queue;
+the document of a schedule is the definition of the command ``restore`` (``engine.recurring.restore``).
+
+A drain killed before the file has its name has changed nothing. After a kill at a later moment, the next drain to the
+same file finds it complete, writes no task again, and retires the file's tasks that are still pending.
+``dispatched_since`` counts tasks that a scheduler has dispatched in between: the file has them all the same. A schedule
+that has changed or made an occurrence in between stays in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from base64 import b64decode, b64encode
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
+from celery_wheel.errors import FileUnusable, SettingError, WheelError
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold
+from celery_wheel.store.model import STOPPED, Change, Message
+from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule, revised
+from celery_wheel.values.text import check_text
+
+VERSION = 1
+KIND = "drain"
+
+#: Outcomes of tasks that a file may have besides pending ones.
+OUTCOMES = ("rejected", "parked")
+
+_TEXTS = ("headers", "properties")
+_PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
+
+#: Fields of a message's envelope; the line has more, which the store knew.
+_ENVELOPE = tuple(one for one in Envelope.__struct_fields__ if one != "id")
+
+
+#: Fields that no message of the task has otherwise, unless it was rescheduled; claims end when it is due.
+_COMPARED = tuple(name for name in _PLAIN if name not in ("envelope_id", "task_id", "watch", "unique", "on_conflict"))
+
+#: Fields by the names that people read.
+_SHOWN = {"task": "name", "eta_ms": "instant", "body": "arguments", "created_ms": "time of sending"}
+
+
+@dataclass(frozen=True, slots=True)
+class DrainHeader:
+    drain: str
+    store: str
+    count: int  #: tasks
+    created_ms: int
+    schedules: int = 0
+
+    @property
+    def lines(self) -> int:
+        return self.count + self.schedules
+
+    def line(self) -> bytes:
+        return json.dumps({"celery_wheel": KIND, "version": VERSION, **asdict(self)}).encode() + b"\n"
+
+
+def check_include(include: Collection[str]) -> None:
+    """Raise SettingError unless ``include`` has only outcomes that a file may have."""
+    if unknown := set(include) - set(OUTCOMES):
+        raise SettingError(f"include must be among {OUTCOMES}, got {sorted(unknown)}")
+
+
+def header_of(line: bytes, name: str) -> DrainHeader:
+    """Return the header in a file's first line. Raises FileUnusable for any other line."""
+    try:
+        found = json.loads(line)
+        if found["celery_wheel"] != KIND:
+            raise ValueError(KIND)
+        version = found["version"]
+        drain, store = str(UUID(found["drain"])), str(UUID(found["store"]))
+        header = DrainHeader(drain, store, int(found["count"]), found["created_ms"], int(found.get("schedules", 0)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FileUnusable(
+            f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
+            "that `drain` has made"
+        ) from None
+    if version != VERSION:
+        raise FileUnusable(
+            f"{name} must be of version {VERSION}, got {version!r}; nothing was done; install the newer celery-wheel "
+            "that has made it"
+        )
+    return header
+
+
+def line_of(kept: HandoverMessage) -> bytes:
+    message = kept.message
+    found: dict[str, Any] = {"shard": kept.shard, "row": kept.id, "due_ms": kept.due_ms}
+    if kept.redelivered:
+        found["redelivered"] = True
+    if kept.outcome:
+        found |= {"outcome": kept.outcome, "reason": kept.reason}
+    found |= {name: getattr(message, name) for name in _PLAIN}
+    found |= {name: getattr(message, name).decode() for name in _TEXTS}
+    found["body"] = b64encode(message.body).decode()
+    return json.dumps(found).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedTask:
+    """The task of a line. ``task`` is empty for bytes that never were a message."""
+
+    envelope_id: str
+    shard: int
+    row: int
+    task: str
+    task_id: str
+    key: str | None
+    outcome: str | None  #: None where the task was pending
+    wire: bytes
+    found: dict[str, Any] = field(repr=False)  #: the line
+
+    def with_id(self, envelope_id: str) -> DrainedTask:
+        return replace(self, envelope_id=envelope_id, wire=_wire(self.found, envelope_id, self.found["body"]))
+
+    def differing(self, stored: Message) -> list[str]:
+        """Return the names of what another message of the task has otherwise."""
+        names = [name for name in _COMPARED if self.task and getattr(stored, name) != self.found[name]]
+        names += ["body"] if stored.body != b64decode(self.found["body"]) else []
+        return [_SHOWN.get(name, name) for name in names]
+
+
+def task_of(line: bytes) -> DrainedTask:
+    """Return the task of a line. Raises ValueError, with the reason, where the line cannot be read."""
+    try:
+        found = json.loads(line)
+        body = b64decode(found["body"], validate=True)
+        envelope_id = str(UUID(found["envelope_id"]))
+        task, task_id, key = found["task"], found["task_id"], found["key"]
+        wire = body if task == "" else _wire(found, envelope_id, found["body"])
+        place = int(found["shard"]), int(found["row"])
+    except KeyError as error:
+        raise ValueError(f"the line must have {error}") from None
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the line must be one that a drain writes ({error})") from None
+    return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire, found)
+
+
+def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
+    headers, properties = json.loads(found["headers"]), json.loads(found["properties"])
+    if type(headers) is not dict or type(properties) is not dict:
+        raise ValueError("headers and properties must be objects")
+    envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
+    headers[HEADER] = encode(envelope, headers.get(HEADER))
+    occurrence = headers.get(OCCURRENCE)
+    if isinstance(occurrence, dict):  # its worker must not report to a store that never had its run
+        headers[OCCURRENCE] = {**occurrence, "report": False}
+    if found.get("redelivered"):
+        headers[REDELIVERED] = True
+    kinds = {"content-type": properties.pop("content_type", None)}
+    kinds["content-encoding"] = properties.pop("content_encoding", None)
+    properties["body_encoding"] = "base64"
+    return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()
+
+
+# -- schedules ------------------------------------------------------------------------------------------
+
+#: Changes of a schedule that are written, the last ones: as many as the store shows.
+REVISIONS = 60
+
+_SCHEDULE_LINE = b'{"schedule": '
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedSchedule:
+    shard: int
+    schedule: Schedule  #: as it was in the store that was drained
+    document: dict[str, Any]  #: for the command ``restore``
+
+
+def schedule_line_of(kept: HandoverSchedule) -> bytes:
+    revisions = [asdict(one) for one in kept.revisions[-REVISIONS:]]
+    return json.dumps({"schedule": asdict(kept.schedule), "shard": kept.shard, "revisions": revisions}).encode() + b"\n"
+
+
+def is_schedule(line: bytes) -> bool:
+    return line.startswith(_SCHEDULE_LINE)
+
+
+def schedule_of(line: bytes, *, same_store: bool = False) -> DrainedSchedule:
+    """Return the schedule of a line. Raises ValueError, with the reason, where the line cannot be read.
+
+    Args:
+        same_store: the store has its revisions, with that of the drain.
+    """
+    try:
+        found = json.loads(line)
+        schedule, shard = Schedule(**found["schedule"]), int(found["shard"])
+        values = {name: value for name, value in found["schedule"].items() if name not in ("id", "name")}
+        of_schedule = [{**one} for one in found["revisions"]]
+        for one in of_schedule:
+            del one["schedule"], one["name"]
+        values["revision"] += same_store
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
+    check_text("name", schedule.name)
+    return DrainedSchedule(shard, schedule, {"schedule": values, "revisions": [] if same_store else of_schedule})
+
+
+ROWS_AT_ONCE, SCHEDULES_AT_ONCE = 1_000, 500
+
+
+def drain_to_file(
+    hold: ShardHold,
+    file: Path,
+    header: DrainHeader | None,
+    include: Collection[str],
+    done: DrainResult,
+    progress: Progress,
+) -> None:
+    """Write the tasks, retire them, and add the counts to ``done``; ``header`` is that of ``earlier_header``."""
+    for engine in hold.engines:
+        done.accepted += hold.ingest(engine.shard)
+        done.rejected += engine.stats.rejected
+    held = [hold.end_engine(engine.shard) for engine in hold.engines]
+    done.resumed = header is not None
+    if header is None:
+        header = _write(hold, file, include, progress)
+    done.in_file, done.schedules = header.count, header.schedules
+    _retire(hold, held, file, header, done, progress)
+    _remove_schedules(hold, held, file, header)
+
+
+def earlier_header(file: Path, store: str) -> DrainHeader | None:
+    """Return the header of a file that a drain of this store has written; None where there is no file.
+
+    Raises FileUnusable for any other file.
+    """
+    if not file.exists():
+        return None
+    with file.open("rb") as lines:
+        header = header_of(lines.readline(), str(file))
+        if header.store != store:
+            raise FileUnusable(
+                f"{file} must be new, or of this store, got one of store {header.store}; nothing was done; name another"
+            )
+        count = sum(1 for _ in lines)
+    if count != header.lines:
+        raise FileUnusable(
+            f"{file} must have the {header.lines:,} tasks and schedules that its header names, got {count:,}; nothing "
+            "was done; it was changed since: name another file"
+        )
+    return header
+
+
+def _write(hold: ShardHold, file: Path, include: Collection[str], progress: Progress) -> DrainHeader:
+    """Raises FileUnusable where the folder does not exist, may not be written to, or has no room."""
+    store, shards = hold.store, range(hold.store.shards)
+    count = sum(store.handover.count_pending(shard) + store.handover.count_stopped(shard, include) for shard in shards)
+    schedules = sum(store.handover.count_schedules(shard) for shard in shards)
+    header = DrainHeader(str(uuid.uuid4()), store.uuid, count, hold.clock.now_ms(), schedules)
+    try:
+        _write_lines(hold, file, header, _lines(hold, include), progress)
+    except WheelError:  # of the store; some are OSErrors too
+        raise
+    except OSError as error:
+        raise FileUnusable(
+            f"{file} must be in a folder that can be written to, got {error.strerror or error}; no task was moved; "
+            "name another file, or make room"
+        ) from error
+    return header
+
+
+def _write_lines(hold: ShardHold, file: Path, header: DrainHeader, lines: Iterator[bytes], progress: Progress) -> None:
+    part = file.with_name(file.name + ".part")
+    # Arguments of tasks are confidential: only the owner may read them.
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(header.line())
+        number = 0
+        for number, line in enumerate(lines, start=1):
+            out.write(line)
+            if number % ROWS_AT_ONCE == 0:
+                hold.check()
+                progress("written", number, header.lines)
+        if number != header.lines:
+            raise FileUnusable(
+                f"{part} must have {header.lines:,} tasks and schedules, got {number:,}: another process wrote to the "
+                "store; no task was moved; stop all schedulers and run this again"
+            )
+        out.flush()
+        os.fsync(out.fileno())
+    part.rename(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    progress("written", header.lines, header.lines)
+
+
+def _lines(hold: ShardHold, include: Collection[str]) -> Iterator[bytes]:
+    handover, shards = hold.store.handover, range(hold.store.shards)
+    for shard in shards:
+        yield from map(line_of, chain(handover.pending(shard), handover.stopped(shard, include)))
+    for shard in shards:
+        yield from map(schedule_line_of, handover.schedules(shard))
+
+
+def _retire(
+    hold: ShardHold, held: list[ShardEpoch], file: Path, header: DrainHeader, done: DrainResult, progress: Progress
+) -> None:
+    """Give the file's tasks the outcome "moved", and set the offsets of empty shards back to now."""
+    store, reason = hold.store, f"written to {file.name}, drain {header.drain}"
+    ids: dict[int, list[int]] = defaultdict(list)
+    number = pending = 0
+
+    def flush() -> None:
+        for shard, rows in ids.items():
+            hold.check()
+            done.moved += store.handover.mark_moved(held[shard], rows, reason)
+        ids.clear()
+        progress("moved", number, header.count)
+
+    for number, task in enumerate(_tasks(file, header), start=1):
+        ids[task.shard].append(task.row)
+        pending += task.outcome is None
+        if number % ROWS_AT_ONCE == 0:
+            flush()
+    flush()
+    if done.resumed and done.moved < pending:  # a row that was dispatched is in another lane than STOPPED
+        done.dispatched_since = sum(
+            any(row.lane != STOPPED for row in store.rows(task.shard, [task.row])) for task in _tasks(file, header)
+        )
+    for one in held:
+        for lane, offset in store.handover.offsets_to_correct(one.shard, one.now_ms).items():
+            state = next(state for state in store.lanes(one.shard) if state.lane == lane)
+            if not store.handover.count_pending(one.shard):
+                store.apply(one.shard, one.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
+
+
+def _remove_schedules(hold: ShardHold, held: list[ShardEpoch], file: Path, header: DrainHeader) -> None:
+    """Remove the file's schedules that are as the file has them."""
+    reason, by_shard = f"written to {file.name}, drain {header.drain}", defaultdict[int, list[DrainedSchedule]](list)
+    for one in _schedules(file, header):
+        by_shard[one.shard].append(one)
+    for shard in held:
+        schedules = by_shard[shard.shard]
+        for start in range(0, len(schedules), SCHEDULES_AT_ONCE):
+            hold.check()
+            _remove(hold, shard, schedules[start : start + SCHEDULES_AT_ONCE], reason)
+
+
+def _remove(hold: ShardHold, shard: ShardEpoch, written: list[DrainedSchedule], reason: str) -> None:
+    stored = {one.id: one for one in hold.store.schedules_named(shard.shard, [one.schedule.name for one in written])}
+    same = [one.schedule for one in written if stored.get(one.schedule.id) == one.schedule]
+    revisions = [revised(one, "deleted", "drain", reason, shard.now_ms)[1] for one in same]
+    if same:
+        change = Change(removed_schedules=[one.id for one in same], revisions=revisions)
+        hold.store.apply(shard.shard, shard.epoch, change)
+
+
+def _tasks(file: Path, header: DrainHeader) -> Iterator[DrainedTask]:
+    with file.open("rb") as lines:
+        yield from map(task_of, islice(lines, 1, 1 + header.count))
+
+
+def _schedules(file: Path, header: DrainHeader) -> Iterator[DrainedSchedule]:
+    with file.open("rb") as lines:
+        yield from map(schedule_of, islice(lines, 1 + header.count, None))

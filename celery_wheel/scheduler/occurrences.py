@@ -1,0 +1,252 @@
+"""Recurring schedules in the scheduler process: the parts of the engine that need Celery.
+
+::
+
+    an instant is due    Definition ─► TaskCall ─► bulk_load.Renderer ─┬─ the first two of a kind, by Celery's own code
+                                                                       └─ all others, by a template ─► stored_form
+                         or, where a project changes ``Scheduler.apply_entry``: apply_entry ─► CapturingProducer
+    a new kind           DeclaredQueues: its queue exists before the first message, which waits there for a worker
+    a run is replaced    ReplacedRuns: the earlier run is cancelled, pending, published or running
+
+    task id       made of the envelope id and does not reveal it: a commit that is tried again sends the same id
+    expires       in seconds after the run is due; the task's own ``expires`` too
+    misfire, key  the schedule's before those of the task's route
+    route         of the task and its options, also one with ``wheel=False``: no worker holds the message
+
+The header ``wheel_occurrence`` of such a message is read by the worker's side (``celery_wheel.worker``)::
+
+    {"schedule": "report", "id": 1793, "shard": 0, "scheduled_for": 1793664000000, "previous": 1793660400000,
+     "report": false}       instants are Unix milliseconds; report: the scheduler needs to know when the run ends
+
+A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
+log says so once. Anything that keeps ``apply_async`` from sending (a router of the project, arguments that the task
+does not take, a queue that may not be made, a message that is too large) raises, and the engine tries again for an
+hour. A broker or a result backend that does not answer raises BrokerError: the occurrence is made later.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from kombu.entity import Queue
+from kombu.exceptions import OperationalError
+
+from celery_wheel.broker.envelope import HEADER
+from celery_wheel.bulk_load.message_template import MessageTemplate, Sample, Sampler
+from celery_wheel.bulk_load.renderer import Renderer
+from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.engine.intake.stored_form import StoredForm, stored_form
+from celery_wheel.engine.recurring.header import header_of
+from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.errors import BrokerError, RecurrenceError
+from celery_wheel.producer.eta import DueTime
+from celery_wheel.producer.interception import DivertingProducer, WheelEta
+from celery_wheel.producer.options import CallOptions, parse
+from celery_wheel.recurring.definition import Definition
+from celery_wheel.requests.request import TASKS_AT_ONCE
+from celery_wheel.requests.schedules.task_names import warn_of_unknown
+from celery_wheel.store.message_pack import PackedKind
+from celery_wheel.store.model import CANCEL, Message, Unreadable
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+
+if TYPE_CHECKING:
+    from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
+
+_OPTIONS = CallOptions(transactional=False)
+
+
+class CapturingProducer:
+    """Passed as ``producer`` to ``apply_entry``, for one occurrence.
+
+    Args:
+        task_id: an id for the task, which stays the same when the occurrence is rendered once more.
+        headers: added to those of the task.
+    """
+
+    def __init__(self, app: Any, sampler: Sampler, due: DueTime, task_id: str, headers: dict[str, Any]) -> None:
+        self.task_id = task_id
+        self.due_us = due.at_us  #: when the task is due, in Unix microseconds
+        self._app = app
+        self._sampler = sampler
+        self._headers = headers
+        self._eta = WheelEta(due, time.time_ns() // 1_000_000, _OPTIONS)
+        self._found: list[Sample] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def publish(self, body: Any, *args: Any, **publish: Any) -> Any:
+        headers = publish.get("headers") or {}
+        fields = body if isinstance(body, dict) else headers
+        if "task" not in fields:  # an event
+            return self._sampler.publish(body, *args, **publish)
+        self._found.append(self._captured(body, fields, {**publish, "headers": {**headers, **self._headers}}))
+
+    def _captured(self, body: Any, fields: dict[str, Any], publish: dict[str, Any]) -> Sample:
+        headers = publish["headers"]
+        envelope = headers.get(HEADER)
+        if isinstance(envelope, dict) and "eta_ms" in envelope:  # the entry has a countdown; the instant counts
+            return self._sampler.capture(body, publish)
+        fields = headers if fields is not body else fields
+        eta, fields["eta"] = fields.get("eta"), str(self._eta)
+        try:
+            DivertingProducer(self._app, self._sampler, (headers,), self._eta, {}).publish(body, **publish)
+        finally:
+            fields["eta"] = eta
+        return self._sampler.take()
+
+    def raw(self) -> bytes:
+        """Return the message, in the form that it has in the wheel queue. Raises RecurrenceError."""
+        if len(self._found) != 1:
+            raise RecurrenceError(f"apply_entry must publish one task by its producer, got {len(self._found)}")
+        return self._found[0].raw
+
+
+#: A round of the engine waits for the connection, but no longer than this.
+CONNECT_S = 5
+
+
+class DeclaredQueues:
+    """Declares each queue once; use it in one thread."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._names: set[str] = set()
+
+    def __call__(self, queues: Iterable[Any]) -> None:
+        """Declare queues. Raises OperationalError where the broker does not answer, and its refusal of a queue."""
+        new = {one.name: one for one in queues if isinstance(one, Queue) and one.name not in self._names}
+        if not new:
+            return
+        with self._app.connection_for_write(heartbeat=0) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+            try:
+                for queue in new.values():
+                    queue(connection.default_channel).declare()  # type: ignore[no-untyped-call]
+            except connection.connection_errors as error:
+                raise OperationalError(str(error)) from error
+        self._names |= new.keys()
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class ScheduleRenderer:
+    """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread.
+
+    Args:
+        decode: reads bytes of the wheel queue (see ``Broker.decode``).
+        declare: declares the queues of messages (see ``declare``); without it they must exist.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        max_bytes: int,
+        decode: Callable[[bytes], Message | Unreadable],
+        apply_entry: BeatApplyEntry | None = None,
+        declare: Callable[[Iterable[Any]], None] | None = None,
+    ) -> None:
+        self._app = app
+        self._decode = decode
+        self._apply_entry = apply_entry
+        self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
+        self._renderer.sampler.declare = declare
+        self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
+        self._is_eager = bool(app.conf.task_always_eager)
+
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        if self._is_eager:
+            raise RecurrenceError("task_always_eager must be False in the scheduler, got True: no task would be sent")
+        try:
+            message = self._message(schedule, definition, occurrence)
+        except Exception as error:
+            if self._renderer.is_outage(error):
+                raise BrokerError(f"its message cannot be made now: {error!r}") from error
+            raise
+        misfire = definition.call.wheel.get("misfire")
+        if misfire is not None:
+            message.misfire_ms = parse({"misfire": misfire}).misfire_ms
+        return message
+
+    def is_watched(self, schedule: Schedule) -> bool:
+        return self._apply_entry is not None and self._apply_entry.watches(schedule)
+
+    def _message(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        warn_of_unknown(self._app, definition.call.task)
+        task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
+        header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
+        due = _due_time(occurrence.due_ms)
+        if self._apply_entry is not None and self._apply_entry.watches(schedule):
+            producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
+            self._apply_entry(schedule, definition, producer)
+            return self._read(producer.raw())
+        call = self._call(definition, due, task_id, header)
+        call.envelope_id = occurrence.envelope_id
+        rendered = self._renderer.render(call)
+        template, columns = rendered.template, [[value] for value in rendered.values]
+        if not isinstance(template, MessageTemplate):
+            return self._read(template.fill(rendered.values))
+        if template not in self._forms:
+            self._forms[template] = stored_form(PackedKind(template, 1, columns), self._decode)
+        form = self._forms[template]
+        block = None if form is None else form.block(columns)
+        return self._read(template.fill(rendered.values)) if block is None else block.messages()[0]
+
+    def _read(self, raw: bytes) -> Message:
+        message = self._decode(raw)
+        if isinstance(message, Unreadable):
+            raise RecurrenceError(f"its message cannot be read: {message.reason}")
+        return message
+
+    def _call(self, definition: Definition, due: DueTime, task_id: str, header: dict[str, Any]) -> TaskCall:
+        found = definition.call
+        task = self._app.tasks.get(found.task)
+        options = dict(found.options)
+        options["headers"] = {**options.get("headers", {}), **header}
+        expires = options.get("expires", getattr(task, "expires", None))
+        if isinstance(expires, int | float):
+            # As a time: an occurrence may be made long before or after it is due.
+            options["expires"] = _EPOCH + timedelta(microseconds=due.at_us) + timedelta(seconds=expires)
+        return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, found.wheel.get("key"))
+
+    def close(self) -> None:
+        self._renderer.close()
+
+
+def _due_time(due_ms: int) -> DueTime:
+    return DueTime((_EPOCH + due_ms * _MILLISECOND).isoformat(), due_ms * 1_000)
+
+
+REASON = "a later run of its schedule replaces it"
+
+#: The longest wait for a connection, in seconds; the round of the engine waits for the broadcast.
+
+
+class ReplacedRuns:
+    """Implements ``engine.recurring.port.OnOverlap``."""
+
+    def __init__(self, app: Any, store: FullStore) -> None:
+        self._app = app
+        self._store = store
+
+    def __call__(self, task_ids: Sequence[str]) -> None:
+        """Cancel the runs. Raises the store's and the broker's errors."""
+        ids = list(task_ids)
+        commands = []
+        for start in range(0, len(ids), TASKS_AT_ONCE):
+            names = ids[start : start + TASKS_AT_ONCE]
+            command = {"task_ids": names, "reason": REASON, "actor": "wheel", "for_good": True}
+            commands.append((CANCEL, json.dumps(command).encode()))
+        self._store.put_inboxes(dict.fromkeys(range(self._store.shards), commands))
+        with self._app.connection_for_write(heartbeat=0) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+            self._app.control.revoke(ids, terminate=True, connection=connection)

@@ -1,0 +1,154 @@
+"""The health of real schedulers: pages, the probe, messages to systemd; and a real Prometheus that scrapes them."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+from celery_wheel.metrics.samples import METRICS
+from tests.kit.patience import patience, wait_until
+from tests.kit.servers import free_port
+from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.prometheus import PrometheusServer, check_metrics
+from tests.kit.stack import Stack
+
+
+def status(port: int, page: str) -> int:
+    """Return the status of a page; 0 where nobody answers."""
+    try:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=patience(10))) as connection:
+            connection.request("GET", page)
+            return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 0
+
+
+def test_a_scheduler_is_ready_while_its_broker_answers_and_live_all_the_time(stack: Stack) -> None:
+    ports = [free_port(), free_port()]
+    holder, standby = [stack.beat(wheel_metrics=f"127.0.0.1:{port}") for port in ports]
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 200, "it is ready")
+    assert [status(port, "/livez") for port in ports] == [200, 200]
+    stack.server.client().save()
+    stack.server.kill()
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 503, "it is not ready")
+        assert status(port, "/livez") == 200
+    stack.server.start()
+    for port in ports:
+        wait_until(lambda port=port: status(port, "/readyz") == 200, "it is ready again")
+    assert holder.is_alive()
+    assert standby.is_alive()
+
+
+def test_the_probe_takes_little_cpu_and_exits_with_the_answer(stack: Stack) -> None:
+    port = free_port()
+    beat = stack.beat(wheel_metrics=f"127.0.0.1:{port}")
+    wait_until(lambda: status(port, "/readyz") == 200, "the scheduler is ready")
+    program = Path(sys.executable).with_name("celery-wheel-probe")
+    took_s: list[float] = []
+
+    def answers_ok() -> bool:
+        """Ask once; on a machine under load, a scheduler that is ready may be not ready for a moment."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found = subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, text=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert (found.returncode, found.stdout == "ok\n") in ((0, True), (3, False))
+        return found.returncode == 0
+
+    wait_until(answers_ok, "the probe is told that the scheduler is ready")
+    assert min(took_s) < patience(0.3)
+
+    def command_is_told_so() -> bool:
+        code, said = stack.celery("wheel", "status", "--probe", f"127.0.0.1:{port}").end()
+        assert code in (0, 3), said
+        return code == 0 and "ok" in said
+
+    wait_until(command_is_told_so, "the command is told so, too")
+    beat.terminate()
+    assert subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, check=False).returncode == 4
+
+
+def test_systemd_learns_that_the_scheduler_runs_lives_and_stops(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(patience())
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        beat = stack.beat()
+
+        def next_state() -> str:
+            return manager.recv(1_000).decode()
+
+        states = [next_state(), next_state()]
+        assert {state.partition("\n")[0] for state in states} <= {"READY=1", "WATCHDOG=1"}
+        wait_until(lambda: next_state() == "WATCHDOG=1\nSTATUS=holds 1 of 1 shards", "it holds its shard")
+        beat.signal(signal.SIGTERM)
+        wait_until(lambda: next_state() == "STOPPING=1", "it stops")  # nobody else reads, and a full socket blocks it
+        assert beat.end()[0] == 0
+
+
+def page(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patience()) as answer:
+        found: str = answer.read().decode()
+    return found
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Return the ports of two processes, the second next to the first."""
+    first = free_port(2)
+    return [first, first + 1]
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, ports: list[int]) -> Iterator[PrometheusServer]:
+    with PrometheusServer(tmp_path / "prometheus", {"wheel": [f"127.0.0.1:{port}" for port in ports]}) as server:
+        yield server
+
+
+def test_prometheus_sees_every_process_each_shard_once_and_every_metric(
+    stack: Stack, postgres: PostgresServer, prometheus: PrometheusServer, ports: list[int]
+) -> None:
+    stack.change(wheel_store=postgres.new_database(), wheel_shards=2, wheel_processes=2)
+    stack.change(wheel_metrics=f"127.0.0.1:{ports[0]}", beat_schedule={"tick": {"task": "tick", "schedule": 3600.0}})
+    stack.beat()
+    wait_until(lambda: len(set(stack.holders().values())) == 2, "each process holds a shard")
+    stack.send(0.5, 20)
+    stack.send(3_000, 5)
+    wait_until(lambda: len(stack.dispatched()) == 20, "the tasks are dispatched")
+
+    def shows(query: str, expected: dict[tuple[str, ...], float]) -> None:
+        """Wait for a value: a scrape may come before a commit, and a late one leaves the series out."""
+        wait_until(lambda: prometheus.query(query) == expected, f"Prometheus finds {expected} for {query}")
+
+    shows("sum(celery_wheel_dispatched_total)", {(): 20})
+    shows("sum(celery_wheel_accepted_total)", {(): 25})
+    shows("sum(celery_wheel_pending)", {(): 5})
+    shows("count(up == 1)", {(): 2})
+    shows("sum by (shard) (celery_wheel_holder)", {("0",): 1, ("1",): 1})
+    late = "celery_wheel_lateness_seconds"
+    wait_until(lambda: prometheus.query(f"{late}_count > 0").keys() == {("note", "celery")}, "it has the lateness")
+    greatest = f"histogram_quantile(1, sum by (le) ({late}_bucket))"
+    wait_until(lambda: prometheus.query(f"{greatest} > 0 < 1800"), "the greatest lateness is a time")
+    for port in ports:
+        assert check_metrics(page(port)) == ""
+
+    def missing() -> list[str]:
+        shown = page(ports[0])
+        return [name for name in METRICS if f"celery_wheel_{name}" not in shown]
+
+    wait_until(lambda: missing() == [], "the page of the first process has every metric")
