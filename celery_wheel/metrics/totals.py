@@ -10,9 +10,9 @@ from celery_wheel.engine.histogram import OTHER
 from celery_wheel.metrics.definitions import MAX_QUEUES, Sample
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED
-from celery_wheel.store.ports import StoreSize
-from celery_wheel.store.ports.schedules import ScheduleCounts
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.schedule_model import ScheduleCounts
+from celery_wheel.store.store_model import ServerState
 
 #: The periods of ``due``.
 WITHIN_MS = {"1h": HOUR_MS, "1d": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}

@@ -1,4 +1,4 @@
-"""``move``: the app's store to another database, while no scheduler runs; see ``celery_wheel.store.sql.move``."""
+"""``move``: the app's store to another database, while no scheduler runs; see ``celery_wheel.store.sql.upkeep``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.store import move_store
 from celery_wheel.store.place import place_of, read_url
-from celery_wheel.store.ports.maintenance import MovedStore, Progress
+from celery_wheel.store.store_model import MovedStore, Progress
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.store_urls import EXAMPLES, is_store_url
 

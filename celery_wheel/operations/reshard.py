@@ -11,7 +11,7 @@ from celery_wheel.errors import StoreUnusable
 from celery_wheel.operations.access import open_both
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import Store
-from celery_wheel.store.ports.maintenance import Resharded
+from celery_wheel.store.store_model import Resharded
 from celery_wheel.timing import SystemClock
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_wheel.store.ports.maintenance import MovedStore, Progress
     from celery_wheel.store.sql.store import SqlStore
+    from celery_wheel.store.store_model import MovedStore, Progress
 
 
 def open_store(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, fields
 from typing import Any
 
-from celery_wheel.store.model import Row
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import Route, Row
 
 
 def values_of(row: Row) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.block import new_rows
 from celery_wheel.store.model import (
     MAX_SEQ,
+    PLAIN,
     STOPPED,
     UNANNOUNCED,
     UNIQUE,
@@ -34,16 +34,17 @@ from celery_wheel.store.model import (
     NewItem,
     Position,
     RangeSummary,
+    Route,
     Row,
     ShardRecord,
     TallyKey,
     TaskRow,
     Tombstone,
     Unreadable,
+    join,
+    new_rows,
 )
-from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
-from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in

@@ -48,7 +48,7 @@ from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 from celery_wheel.values.format import format_duration
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
 from celery_wheel.broker.redis.wire import WireWriter
-from celery_wheel.store.model import Row
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import Route, Row
 from celery_wheel.values.dispatch_ids import dispatch_ids
 
 

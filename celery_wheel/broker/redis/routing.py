@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from celery_wheel.broker.names import is_own_name
 from celery_wheel.broker.redis.bindings import Bindings, BindingTable
 from celery_wheel.broker.redis.layout import Layout
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import Route
 
 
 @dataclass(slots=True)

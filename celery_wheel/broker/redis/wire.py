@@ -26,9 +26,7 @@ from binascii import b2a_base64
 
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
-from celery_wheel.store.model import Row
-from celery_wheel.store.packing import SEPARATOR
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import SEPARATOR, Route, Row
 
 #: Properties that the row's fields replace, or that have a place of their own.
 _REPLACED = NOT_STORED | {"delivery_mode"}

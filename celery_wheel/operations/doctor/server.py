@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_wheel.operations.doctor.finding import Finding, note, ok, warning
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.store_model import ServerState
 from celery_wheel.values.format import format_count, format_duration
 
 #: A dump or a report may take that long.

@@ -23,8 +23,8 @@ from uuid import UUID
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.store.model import Message
-from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from celery_wheel.store.store_model import HandoverMessage, HandoverSchedule
 from celery_wheel.values.text import check_text
 
 VERSION = 1

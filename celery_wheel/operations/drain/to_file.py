@@ -35,8 +35,8 @@ from celery_wheel.operations.drain.record import (
 )
 from celery_wheel.operations.drain.result import DrainResult, Progress
 from celery_wheel.store.model import STOPPED, Change
-from celery_wheel.store.ports.handover import ShardEpoch
 from celery_wheel.store.schedule_model import revised
+from celery_wheel.store.store_model import ShardEpoch
 
 ROWS_AT_ONCE, SCHEDULES_AT_ONCE = 1_000, 500
 

@@ -23,8 +23,7 @@ from celery_wheel.recurring.definition import read_definition
 from celery_wheel.scheduler.sources.django_rows import at_ms
 from celery_wheel.scheduler.sources.django_source import DjangoSource
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import DJANGO, Schedule
+from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 
 #: Seconds from one batch to the next.
 EVERY_S = 5.0

@@ -31,8 +31,7 @@ from celery_wheel.scheduler.sources.entry import (
     with_anchor_of,
 )
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import Schedule, ScheduleCriteria
 from celery_wheel.values.document import json_object
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ The ends of a holder; the lease runs by the database's clock alone
     stopped between transactions      the lease expires; the holder is fenced when it continues
     stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not
                                       count the session as idle (in the middle of a COPY, or of a message), the next
-                                      holder ends the session that has the row locked: ``eviction``
+                                      holder ends the session that has the row locked: ``StoppedHolders``
     disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
 
 The durability of a commit
@@ -31,6 +31,9 @@ millisecond): a plan from the time of empty tables used the wrong index.
 
 Prepared statements and session settings do not work through a pooler that shares sessions by transaction (pgbouncer's
 ``pool_mode=transaction``): connect to the server itself, or to a pool by session.
+
+A poll costs one message to the server and back, on a session of its own. It runs by libpq alone: a cursor's conversions
+and the pool's checks take three times as long as all the rest.
 """
 
 from __future__ import annotations
@@ -45,23 +48,73 @@ from socket import gethostname
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, create_engine, event
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
-from celery_wheel.store.ports import Bell, StoreSize
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.ports.overview import StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
-from celery_wheel.store.postgresql.eviction import StoppedHolders
-from celery_wheel.store.postgresql.poll import PostgresqlPolls
-from celery_wheel.store.postgresql.server import read_server
-from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql.server import STATEMENTS, read_server
+from celery_wheel.store.postgresql.sessions import (
+    STATEMENT_TIMEOUT_MS,
+    StoppedHolders,
+    connect,
+    connect_args,
+    patience_ms,
+    prepare,
+)
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
-from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
+from celery_wheel.store.store_model import Bell, ServerState
+
+
+class PostgresqlPolls:
+    """Cheap polls: whether a query has a row, as a prepared statement."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._pooled: Any = None
+        self._names: dict[str, bytes] = {}  #: of the statements that the session has prepared
+
+    def has_row(self, sql: str, places: tuple[int, ...]) -> bool:
+        """Whether the query has a row. Raises the driver's error, after which the next poll connects anew."""
+        with self._lock:
+            try:
+                if self._pooled is None:
+                    self._pooled = self._engine.raw_connection()
+                session = self._pooled.pgconn
+                if sql not in self._names:
+                    self._prepare(session, sql, len(places))
+                found = session.exec_prepared(self._names[sql], [b"%d" % value for value in places])
+                if found.status != ExecStatus.TUPLES_OK:
+                    raise error_from_result(found)
+            except BaseException:
+                self._drop()
+                raise
+            return bool(found.ntuples)
+
+    def _prepare(self, session: Any, sql: str, count: int) -> None:
+        name = b"wheel_poll_%d" % len(self._names)
+        numbered = sql.replace("%s", "${}").format(*range(1, count + 1))
+        session.prepare(name, numbered.encode())
+        self._names[sql] = name  # a statement that was not prepared fails when it runs
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        pooled, self._pooled = self._pooled, None
+        self._names.clear()
+        if pooled is not None:
+            pooled.invalidate()
+
 
 #: Six jobs of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
@@ -231,7 +284,7 @@ class PostgresqlDatabase:
         return session
 
     def tidy(self) -> None:
-        """Do nothing: autovacuum does it, see ``storage_parameters``."""
+        """Do nothing: autovacuum does it, see ``server``."""
 
     def close(self) -> None:
         with self._idle:

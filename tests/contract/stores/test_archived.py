@@ -11,9 +11,9 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import ORIGIN, STOPPED, Position
 from celery_wheel.store.ports import Retention, Store
-from celery_wheel.store.ports.maintenance import Unarchived
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.store_model import Unarchived
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
 from tests.simulation.model_store import ModelStore
 

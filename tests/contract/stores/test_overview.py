@@ -12,9 +12,9 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.overview import read_overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, PAUSED, Gate, LaneState, NewRow
 from celery_wheel.store.ports import Retention
-from celery_wheel.store.ports.handover import ShardEpoch
 from celery_wheel.store.sql.schema import total
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.store_model import ShardEpoch
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.counts import check_sums, check_tally, reads_of
 from tests.kit.holder import LEASE, NOW, Holder, hour_of, place

@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import Path
 
 import psycopg
@@ -18,8 +17,8 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.postgresql.database import MAKING_LOCK
 from celery_wheel.store.postgresql.errors import describe
-from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
-from celery_wheel.store.sql.statements.clauses import span
+from celery_wheel.store.postgresql.server import PARAMETERS
+from celery_wheel.store.sql.statement import span
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import MAX_TEXT_BYTES
 from tests.contract.stores.backends import LEASE_MS
@@ -27,6 +26,7 @@ from tests.kit.holder import NOW, Holder, hour_of
 from tests.kit.patience import wait_until
 from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.statements import prepared
 
 
 @pytest.fixture
@@ -231,34 +231,34 @@ def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlSto
 
 #: Statement → the index that its plan must use.
 PLANS = {
-    "known": "wheel_timer_envelope",
-    "count": "wheel_timer_position",
-    "sizes": "wheel_timer_position",
-    "ids_in_range": "wheel_timer_position",
-    "summary": "wheel_timer_position",
-    "slice": "wheel_timer_position",
-    "find": "wheel_timer_task",
-    "read_inbox": "wheel_inbox_shard",
-    "inbox_sizes": "wheel_inbox_shard",
-    "pending": "wheel_tally_place",
-    "forget_outcome": "wheel_outcome_timer",
-    "move.statement": "wheel_timer_pkey",
-    "lanes": "wheel_lane_place",
-    "close_lane": "wheel_lane_place",
-    "forget_lanes": "wheel_timer_position",
+    "intake.known": "wheel_timer_envelope",
+    "dispatch.count": "wheel_timer_position",
+    "dispatch.sizes": "wheel_timer_position",
+    "history.ids_in_range": "wheel_timer_position",
+    "dispatch.summary": "wheel_timer_position",
+    "dispatch.slice": "wheel_timer_position",
+    "dispatch.find": "wheel_timer_task",
+    "intake.read_inbox": "wheel_inbox_shard",
+    "intake.inbox_sizes": "wheel_inbox_shard",
+    "dispatch.pending": "wheel_tally_place",
+    "history.forget_outcome": "wheel_outcome_timer",
+    "changes.move": "wheel_timer_pkey",
+    "holding.lanes": "wheel_lane_place",
+    "changes.close_lane": "wheel_lane_place",
+    "history.forget_lanes": "wheel_timer_position",
     "control.tombstones": "wheel_tombstone_place",
     "control.tombstone_ids": "wheel_tombstone_place",
-    "archive.last_outcome": "wheel_outcome_timer",
-    "archive.ids_in_range": "wheel_outcome_timer",
-    "bulk_load.committed": "wheel_load_state",
-    "bulk_load.sizes": "wheel_load_chunk_shard",
-    "bulk_load.read": "wheel_load_chunk_shard",
-    "bulk_load.accept": "wheel_load_chunk_pkey",
-    "bulk_load.finish": "wheel_load_state",
+    "history.last_outcome": "wheel_outcome_timer",
+    "history.archived_in_range": "wheel_outcome_timer",
+    "intake.committed": "wheel_load_state",
+    "intake.chunk_sizes": "wheel_load_chunk_shard",
+    "intake.read_chunks": "wheel_load_chunk_shard",
+    "intake.accept_chunk": "wheel_load_chunk_pkey",
+    "loads.finish": "wheel_load_state",
     "schedules.due": "wheel_schedule_due",
     "schedules.next": "wheel_schedule_due",
     "schedules.named": "wheel_schedule_name",
-    "schedules.step.statement": "wheel_schedule_pkey",
+    "schedules.step": "wheel_schedule_pkey",
     "schedules.remove": "wheel_schedule_pkey",
     "schedules.runs": "wheel_schedule_run_instant",
     "schedules.pending_runs": "wheel_schedule_run_instant",
@@ -275,13 +275,13 @@ def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
     is as cheap. It finds an empty lane by its position also when its statistics say that all rows are in another lane.
     """
     Holder(pg_store).accept(*range(NOW, NOW + 3_000))
-    if name in ("find", "forget_lanes"):
+    if name in ("dispatch.find", "history.forget_lanes"):
         with pg_store.database.writing() as connection:
             connection.exec_driver_sql("ANALYZE wheel_timer")
-    statement = attrgetter(name)(pg_store.database.statements)
+    statement = prepared(pg_store, name)
     given = {
         **{n: "t" for n in statement.names if n[:5] in ("task_", "name_")},
-        **{n: b"t" for n in statement.names if name == "find" and n[:5] == "task_"},
+        **{n: b"t" for n in statement.names if name == "dispatch.find" and n[:5] == "task_"},
         "nullif_1": "",
         "shard": 0,
         "after": "t",
@@ -303,7 +303,7 @@ def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_stor
     holder.apply(outcomes=[holder.outcome(row.id, "moved") for row in rows])
     with pg_store.database.writing() as connection:
         connection.exec_driver_sql("ANALYZE wheel_timer, wheel_outcome, wheel_shard")
-    statement = pg_store.database.statements.archive.ids_in_range
+    statement = prepared(pg_store, "history.archived_in_range")
     given = {**span(0, 0, ORIGIN, Position(NOW + 3_000, 0)), "limit": 501}
     with pg_store.database.reading() as connection:
         places = tuple(given[name] for name in statement.names)

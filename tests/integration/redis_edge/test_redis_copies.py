@@ -13,7 +13,7 @@ from celery_wheel.engine.port import BrokerOffset, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, adopted, at, make_row, publish_rows
 from tests.kit.servers.redis import RedisServer
 

@@ -14,8 +14,8 @@ from celery_wheel.metrics.totals import Totals
 from celery_wheel.overview import PacedCounts, read_overview
 from celery_wheel.overview.cache import COUNTING_SHARE
 from celery_wheel.store.model import HOUR_MS, Gate
-from celery_wheel.store.ports import StoreSize
-from celery_wheel.store.ports.schedules import ScheduleCounts
+from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.unit.metrics.conftest import read

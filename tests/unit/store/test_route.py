@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_wheel.store import route
-from celery_wheel.store.route import Route
+from celery_wheel.store import model
+from celery_wheel.store.model import Route
 from tests.kit.holder import message
 
 
@@ -15,10 +15,10 @@ def test_messages_of_equal_destinations_have_one_route() -> None:
 
 
 def test_routes_in_memory_are_bounded_also_where_threads_have_made_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "_ROUTES", {})
+    monkeypatch.setattr(model, "_ROUTES", {})
     for number in range(5):
         Route.of(message(queue=f"queue-{number}"))
-    monkeypatch.setattr(route, "MAX_ROUTES", 3)
+    monkeypatch.setattr(model, "MAX_ROUTES", 3)
     for number in range(5, 20):
         Route.of(message(queue=f"queue-{number}"))
-        assert len(route._ROUTES) <= 3
+        assert len(model._ROUTES) <= 3

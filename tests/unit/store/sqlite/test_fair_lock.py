@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from celery_wheel.store.sqlite.fair_lock import FairLock
+from celery_wheel.store.sqlite.threads import FairLock
 from tests.kit.patience import patience, wait_until
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from celery_wheel.store.sqlite.fork_gate import ForkGate
+from celery_wheel.store.sqlite.threads import ForkGate
 from tests.kit.patience import patience, wait_until
 
 
