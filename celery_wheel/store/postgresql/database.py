@@ -6,34 +6,28 @@
     writing   BEGIN ─► the shard's row is locked, if the epoch is current ─► … ─► COMMIT
     acquire   UPDATE wheel_shard SET epoch = epoch + 1 … WHERE it has no holder, or its lease expired, or it is our own
 
-READ COMMITTED is enough. Every transaction of a holder begins with an update of its shard's row at its epoch. Two such
-transactions run one after the other: the second waits for the row and reads it anew. It finds its own epoch, and then
-sees every commit of the first; or it finds another epoch, and writes nothing. A takeover updates the same row, so no
-transaction of a former epoch commits after it. Inbox items are inserted without the fence and deleted behind it.
+    a holder that is      ends by
+    killed                its sessions, which end with it; the lease expires by the database's clock alone
+    stopped               its lease: it is fenced when it continues. Inside a transaction, by
+                          idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not count the
+                          session as idle (in a COPY, or in a message), by the next holder: ``StoppedHolders``
+    disconnected          tcp_user_timeout and keepalives, half of the lease, on both sides
 
-The ends of a holder; the lease runs by the database's clock alone
-    killed                            its sessions end with it; the lease expires
-    stopped between transactions      the lease expires; the holder is fenced when it continues
-    stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not
-                                      count the session as idle (in the middle of a COPY, or of a message), the next
-                                      holder ends the session that has the row locked: ``StoppedHolders``
-    disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
+    a durable commit      the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off"
+    durable=False         synchronous_commit=off, and always with durability "memory": a crash of the server may lose the
+                          last moments, in whole commits; the next durable commit makes it durable too
 
-The durability of a commit
-    durability "disk"     the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off":
-                          ``sessions`` sets it, and no reload of the server's configuration changes it
-    durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
-    durable=False         the same as "memory"; the next durable commit makes it durable too
+READ COMMITTED is enough. Every transaction of a holder begins with its shard's row at its epoch: the second of two waits
+for the row and reads it anew. It finds its own epoch, and then sees every commit of the first; or it finds another, and
+writes nothing. A takeover updates the same row, so no transaction of a former epoch commits after it.
 
 Plans: every statement has an index made for it, and the planner may not scan the table instead: after a burst that its
 statistics do not cover, it would read 10 million rows for a chunk of 1,000. Each plan is made anew (a tenth of a
-millisecond): a plan from the time of empty tables used the wrong index.
+millisecond): a plan from the time of empty tables used the wrong index. Polls run by libpq alone, on a session of their
+own: a cursor's conversions and the pool's checks take three times as long as all the rest.
 
-Prepared statements and session settings do not work through a pooler that shares sessions by transaction (pgbouncer's
-``pool_mode=transaction``): connect to the server itself, or to a pool by session.
-
-A poll costs one message to the server and back, on a session of its own. It runs by libpq alone: a cursor's conversions
-and the pool's checks take three times as long as all the rest.
+Non-promise: a pooler that shares sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses prepared
+statements and settings. Connect to the server itself, or to a pool by session.
 """
 
 from __future__ import annotations

@@ -25,10 +25,8 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
     Select,
     and_,
-    bindparam,
     delete,
     exists,
     func,
@@ -59,7 +57,6 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
 from celery_wheel.store.sql.intake import ENVELOPES, IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
-from celery_wheel.store.sql.queries.browse import TASKS
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import (
     batch,
@@ -82,111 +79,16 @@ MESSAGE = (
     *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in Route.__slots__]),
 )
 
+_TASKS = timer.join(route, route.c.id == timer.c.route)
 _KEY = (timer.c.due_ms, timer.c.seq)
 _PLACE = tuple_(*_KEY)
 _OFFSET = tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
 _SAME_LANE = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)
 _IS_PENDING = and_(_SAME_LANE, _PLACE > _OFFSET)
-_OF_SHARD = timer.c.shard == bindparam("shard")
-_AMONG_IDS = timer.c.id.in_(bindparam("ids", expanding=True))
-_LIMIT: Any = bindparam("limit")
-
-# -- pending rows -----------------------------------------------------------------------------------
-
-_AFTER = and_(
-    _OF_SHARD, timer.c.lane == bindparam("lane"), tuple_(bindparam("after_due_ms"), bindparam("after_seq")) < _PLACE
-)
-SIZES_AFTER = select(timer.c.size).where(_AFTER).order_by(*_KEY).limit(_LIMIT)
-#: (id, due_ms, seq, message …) of a lane's next rows.
-MESSAGES_AFTER = select(timer.c.id, *_KEY, *MESSAGE).select_from(TASKS).where(_AFTER).order_by(*_KEY).limit(_LIMIT)
-CLAIMS = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(
-    watch.c.shard == bindparam("shard"), watch.c.timer_id.in_(bindparam("ids", expanding=True))
-)
-COUNT_PENDING = select(func.count()).select_from(timer.join(lane, _IS_PENDING)).where(_OF_SHARD)
-#: The pending rows among ``ids``, with the columns of their tally keys.
-PENDING_AMONG = (
-    select(timer.c.id, timer.c.due_ms, route.c.target, route.c.task)
-    .select_from(TASKS.join(lane, _IS_PENDING))
-    .where(_OF_SHARD, _AMONG_IDS)
-)
-COUNT_INBOX = select(func.coalesce(func.sum(func.coalesce(inbox.c.rows, 1)), 0))
-
-# -- stopped rows -----------------------------------------------------------------------------------
 
 _others = outcome.alias()
 _LAST = select(func.max(_others.c.id)).where(_others.c.timer_id == timer.c.id).scalar_subquery()
-_WITH_OUTCOME = timer.join(outcome, and_(outcome.c.timer_id == timer.c.id, outcome.c.id == _LAST))
-_IS_STOPPED = and_(_OF_SHARD, timer.c.lane == STOPPED)
-_OF_KINDS = and_(_IS_STOPPED, outcome.c.kind.in_(bindparam("kinds", expanding=True)))
-COUNT_STOPPED = select(func.count()).select_from(_WITH_OUTCOME).where(_OF_KINDS)
-#: (id, due_ms, kind, reason, message …) of stopped rows with ids above ``after``.
-STOPPED_MESSAGES = (
-    select(timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
-    .select_from(_WITH_OUTCOME.join(route, route.c.id == timer.c.route))
-    .where(_OF_KINDS, timer.c.id > bindparam("after"))
-    .order_by(timer.c.id)
-    .limit(_LIMIT)
-)
-#: (id, due_ms, lane, accepted_ms, kind, reason, message …) of rows, with their last outcome if they have one.
-MESSAGES_OF = (
-    select(timer.c.id, timer.c.due_ms, timer.c.lane, timer.c.accepted_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
-    .select_from(TASKS.outerjoin(outcome, and_(outcome.c.timer_id == timer.c.id, outcome.c.id == _LAST)))
-    .where(_AMONG_IDS)
-    .order_by(timer.c.id)
-)
-_IS_MOVED = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
-#: The ids of stopped rows among ``ids`` that were not moved.
-STOPPED_AMONG = select(timer.c.id).where(_IS_STOPPED, _AMONG_IDS, ~_IS_MOVED)
-
-# -- settlements of rows that were not due: the values are those of a batch ----------------------------
-
-EARLY_BATCHES = (
-    select(batch)
-    .where(batch.c.shard == bindparam("shard"), batch.c.to_due_ms > batch.c.dispatched_ms)
-    .order_by(batch.c.id)
-)
-_IN_BATCH: ColumnElement[bool] = and_(
-    _OF_SHARD,
-    timer.c.lane == bindparam("lane"),
-    tuple_(bindparam("from_due_ms"), bindparam("from_seq")) < _PLACE,
-    tuple_(bindparam("to_due_ms"), bindparam("to_seq")) >= _PLACE,
-)
-_IS_SETTLED = exists().where(_SAME_LANE, _PLACE <= _OFFSET)
-#: The ids of a batch's settled rows that were due after its dispatch.
-EARLY_ROWS = (
-    select(timer.c.id)
-    .where(_IN_BATCH, timer.c.due_ms > bindparam("dispatched_ms"), _IS_SETTLED)
-    .order_by(*_KEY)
-    .limit(_LIMIT)
-)
-#: (count, bytes, last due_ms) of a batch's rows.
-BATCH_FIGURES = select(func.count(), func.coalesce(func.sum(timer.c.size), 0), func.max(timer.c.due_ms)).where(
-    _IN_BATCH
-)
-LAST_SEQ = select(func.max(timer.c.seq)).where(_IN_BATCH, timer.c.due_ms == bindparam("last_ms"))
-DELETE_BATCH = delete(batch).where(batch.c.id == bindparam("id"))
-SHRINK_BATCH = (
-    update(batch)
-    .where(batch.c.id == bindparam("batch"))
-    .values({name: bindparam(f"new_{name}") for name in ("count", "bytes", "to_due_ms", "to_seq")})
-)
-
-# -- schedules ------------------------------------------------------------------------------------------
-
-COUNT_SCHEDULES = select(func.count()).select_from(schedule).where(schedule.c.shard == bindparam("shard"))
-#: The schedules of a shard with ids above ``after``.
-SCHEDULES = (
-    select(*SCHEDULE)
-    .where(schedule.c.shard == bindparam("shard"), schedule.c.id > bindparam("after"))
-    .order_by(schedule.c.id)
-    .limit(_LIMIT)
-)
-REVISIONS = (
-    select(*columns_of(Revision, revision))
-    .where(revision.c.schedule.in_(bindparam("ids", expanding=True)))
-    .order_by(revision.c.schedule, revision.c.number)
-)
-
+_IS_LAST = and_(outcome.c.timer_id == timer.c.id, outcome.c.id == _LAST)
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
@@ -214,9 +116,9 @@ class SqlHandover:
     def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, HandoverMessage]]:
         after = state.offset
         while count := self._page_length(shard, state.lane, after):
-            values = {"shard": shard, "lane": state.lane, **_after(after), "limit": count}
+            page = select(timer.c.id, *_KEY, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
-                rows = connection.execute(MESSAGES_AFTER, values).all()
+                rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
                 messages = [self._message(connection, row[3:], claims.get(row.id, ())) for row in rows]
             for (id_, due_ms, seq, *_), message in zip(rows, messages, strict=True):
@@ -225,9 +127,9 @@ class SqlHandover:
 
     def _page_length(self, shard: int, lane: int, after: Position) -> int:
         """Return how many of the next rows fit into one read; at least one if any exists."""
-        values = {"shard": shard, "lane": lane, **_after(after), "limit": ROWS_AT_ONCE}
+        page = select(timer.c.size).where(_is_after(shard, lane, after)).order_by(*_KEY).limit(ROWS_AT_ONCE)
         with self._database.reading() as connection:
-            sizes = connection.execute(SIZES_AFTER, values).scalars().all()
+            sizes = connection.execute(page).scalars().all()
         weight = 0
         for number, size in enumerate(sizes):
             weight += size
@@ -237,10 +139,13 @@ class SqlHandover:
 
     def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[HandoverMessage]:
         """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""
-        after, values = -1, {"shard": shard, "kinds": list(kinds), "limit": STOPPED_AT_ONCE}
+        after = -1
+        found = select(timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
+        found = found.select_from(_TASKS.join(outcome, _IS_LAST)).where(_is_stopped(shard), outcome.c.kind.in_(kinds))
+        page = found.order_by(timer.c.id).limit(STOPPED_AT_ONCE)
         while True:
             with self._database.reading() as connection:
-                rows = connection.execute(STOPPED_MESSAGES, values | {"after": after}).all()
+                rows = connection.execute(page.where(timer.c.id > after)).all()
                 messages = [self._message(connection, row[4:]) for row in rows]
             if not rows:
                 return
@@ -250,6 +155,8 @@ class SqlHandover:
     def find(self, shard: int, envelope_ids: Sequence[str]) -> list[HandoverMessage]:
         """Return the messages with these ids that the shard has, pending or not, with their bytes."""
         found: list[HandoverMessage] = []
+        columns = (timer.c.id, timer.c.due_ms, timer.c.lane, timer.c.accepted_ms, outcome.c.kind, outcome.c.reason)
+        messages = select(*columns, *MESSAGE).select_from(_TASKS.outerjoin(outcome, _IS_LAST)).order_by(timer.c.id)
         with self._database.reading() as connection:
             for part in in_parts(uuids_to_bytes(envelope_ids), IN_PLACES):
                 known = self._statements.of(IntakeStatements).known(
@@ -257,7 +164,8 @@ class SqlHandover:
                 )
                 ids = sorted({row_id for _, _, row_id in known})
                 for start in range(0, len(ids), STOPPED_AT_ONCE):
-                    rows = connection.execute(MESSAGES_OF, {"ids": ids[start : start + STOPPED_AT_ONCE]}).all()
+                    some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
+                    rows = connection.execute(messages.where(some)).all()
                     for id_, due_ms, lane, accepted_ms, kind, reason, *message in rows:
                         why = {"outcome": kind, "reason": reason} if lane == STOPPED else {}
                         one = HandoverMessage(id_, shard, due_ms, self._message(connection, message), **why)
@@ -278,19 +186,25 @@ class SqlHandover:
 
     def count_pending(self, shard: int) -> int:
         """Return how many rows are after their lane's offset, counted row by row."""
-        return self._count(COUNT_PENDING, shard=shard)
+        rows = select(func.count()).select_from(timer.join(lane, _IS_PENDING))
+        return self._count(rows.where(timer.c.shard == shard))
 
     def count_stopped(self, shard: int, kinds: Collection[str]) -> int:
-        return self._count(COUNT_STOPPED, shard=shard, kinds=list(kinds))
+        rows = select(func.count()).select_from(timer.join(outcome, _IS_LAST))
+        return self._count(rows.where(_is_stopped(shard), outcome.c.kind.in_(kinds)))
 
     def schedules(self, shard: int) -> Iterator[HandoverSchedule]:
         """Iterate over the schedules of a shard in the order of their ids, a page at a time."""
-        values = {"shard": shard, "after": -1, "limit": SCHEDULES_AT_ONCE}
+        after = -1
+        of_shard = select(*SCHEDULE).where(schedule.c.shard == shard).order_by(schedule.c.id).limit(SCHEDULES_AT_ONCE)
+        changed = select(*columns_of(Revision, revision)).order_by(revision.c.schedule, revision.c.number)
         while True:
             with self._database.reading() as connection:
-                page = [schedule_of(row) for row in connection.execute(SCHEDULES, values)]
+                found = connection.execute(of_shard.where(schedule.c.id > after))
+                page = [schedule_of(row) for row in found]
                 ids = [one.id for one in page]
-                revisions = [revision_of(row) for row in connection.execute(REVISIONS, {"ids": ids})]
+                found = connection.execute(changed.where(revision.c.schedule.in_(ids)))
+                revisions = [revision_of(row) for row in found]
             if not page:
                 return
             changes = defaultdict(list)
@@ -298,31 +212,34 @@ class SqlHandover:
                 changes[change.schedule].append(change)
             for one in page:
                 yield HandoverSchedule(shard, one, changes[one.id])
-            values["after"] = ids[-1]
+            after = ids[-1]
 
     def count_schedules(self, shard: int) -> int:
-        return self._count(COUNT_SCHEDULES, shard=shard)
+        return self._count(select(func.count()).select_from(schedule).where(schedule.c.shard == shard))
 
     def count_inbox(self) -> int:
         """Return how many messages and commands the inboxes of all shards have, with those of committed loads."""
         with self._database.reading() as connection:
-            count: int = connection.execute(COUNT_INBOX).scalar_one()
-            return count + count_pending_in(connection)
+            items = select(func.coalesce(func.sum(func.coalesce(inbox.c.rows, 1)), 0))
+            return int(connection.execute(items).scalar_one()) + count_pending_in(connection)
 
-    def _count(self, query: Select[Any], **values: Any) -> int:
+    def _count(self, query: Select[Any]) -> int:
         with self._database.reading() as connection:
-            count: int = connection.execute(query, values).scalar_one()
-        return count
+            return int(connection.execute(query).scalar_one())
 
     def mark_moved(self, hold: ShardEpoch, ids: Sequence[int], reason: str) -> int:
         """Give the pending and the stopped rows among ``ids`` the outcome "moved"; returns how many were pending."""
         done = 0
         for start in range(0, len(ids), IN_PLACES):
-            part = {"shard": hold.shard, "ids": list(ids[start : start + IN_PLACES])}
+            among = timer.c.id.in_(ids[start : start + IN_PLACES])
+            is_moved = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
+            pending = select(timer.c.id, timer.c.due_ms, route.c.target, route.c.task)
+            pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(timer.c.shard == hold.shard, among)
             with self._database.writing() as connection:
                 fence(connection, self._statements, hold.shard, hold.epoch)
-                rows = connection.execute(PENDING_AMONG, part).all()
-                stopped = connection.execute(STOPPED_AMONG, part).scalars().all()
+                rows = connection.execute(pending).all()
+                others = select(timer.c.id).where(_is_stopped(hold.shard), among, ~is_moved)
+                stopped = connection.execute(others).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
                 counts = Counter(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in rows)
                 less = {key: -count for key, count in counts.items()}
@@ -333,14 +250,17 @@ class SqlHandover:
     def mark_early_moved(self, hold: ShardEpoch, reason: str) -> int:
         """Give rows that were dispatched before they were due the outcome "moved"; returns their number."""
         done = 0
+        ahead = select(batch).where(batch.c.shard == hold.shard, batch.c.to_due_ms > batch.c.dispatched_ms)
         with self._database.reading() as connection:
-            batches = connection.execute(EARLY_BATCHES, {"shard": hold.shard}).mappings().all()
+            batches = connection.execute(ahead.order_by(batch.c.id)).all()
         for early in batches:
-            more = True
+            is_settled = exists().where(_SAME_LANE, _PLACE <= _OFFSET)
+            rows = select(timer.c.id).where(_is_in(early), timer.c.due_ms > early.dispatched_ms, is_settled)
+            page, more = rows.order_by(*_KEY).limit(ROWS_AT_ONCE), True
             while more:
                 with self._database.writing() as connection:
                     fence(connection, self._statements, hold.shard, hold.epoch)
-                    ids = connection.execute(EARLY_ROWS, {**early, "limit": ROWS_AT_ONCE}).scalars().all()
+                    ids = connection.execute(page).scalars().all()
                     self._move(connection, hold, ids, (), reason)
                     more = len(ids) == ROWS_AT_ONCE
                     if not more:
@@ -367,18 +287,18 @@ class SqlHandover:
         self._statements.of(ChangeStatements).add_outcome.many(connection, moved, hold.shard)
         advance(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
 
-    def _shrink(self, connection: Connection, hold: ShardEpoch, batch: RowMapping) -> None:
+    def _shrink(self, connection: Connection, hold: ShardEpoch, early: Any) -> None:
         """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
-        values = {**batch}
-        count, weight, last_ms = connection.execute(BATCH_FIGURES, values).one()
+        figures = select(func.count(), func.coalesce(func.sum(timer.c.size), 0), func.max(timer.c.due_ms))
+        count, weight, last_ms = connection.execute(figures.where(_is_in(early))).one()
+        this = batch.c.id == early.id
         if count:
-            seq = connection.execute(LAST_SEQ, values | {"last_ms": last_ms}).scalar_one()
-            new = {"new_count": count, "new_bytes": int(weight), "new_to_due_ms": last_ms, "new_to_seq": seq}
-            connection.execute(SHRINK_BATCH, {"batch": batch["id"], **new})
+            last = select(func.max(timer.c.seq)).where(_is_in(early), timer.c.due_ms == last_ms)
+            new = {"count": count, "bytes": int(weight), "to_due_ms": last_ms, "to_seq": connection.scalar(last)}
+            connection.execute(update(batch).where(this).values(new))
         else:
-            connection.execute(DELETE_BATCH, {"id": batch["id"]})
-        more = int(weight) - batch["bytes"]
-        advance(connection, self._statements, hold.shard, hold.epoch, weight=more)
+            connection.execute(delete(batch).where(this))
+        advance(connection, self._statements, hold.shard, hold.epoch, weight=int(weight) - early.bytes)
 
     def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
         """Return lanes with another offset that they may have once nothing is pending in them: lanes whose watermark is
@@ -400,11 +320,22 @@ def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int,
     """Return row → the kinds and keys of its claims."""
     found = defaultdict(list)
     for start in range(0, len(ids), IN_PLACES):
-        values = {"shard": shard, "ids": ids[start : start + IN_PLACES]}
-        for id_, kind, key in connection.execute(CLAIMS, values):
+        some = watch.c.timer_id.in_(ids[start : start + IN_PLACES])
+        claims = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(watch.c.shard == shard, some)
+        for id_, kind, key in connection.execute(claims):
             found[id_].append((kind, key))
     return found
 
 
-def _after(position: Position) -> dict[str, int]:
-    return {"after_due_ms": position.due_ms, "after_seq": position.seq}
+def _is_after(shard: int, lane: int, after: Position) -> ColumnElement[bool]:
+    return and_(timer.c.shard == shard, timer.c.lane == lane, tuple_(*after) < _PLACE)
+
+
+def _is_stopped(shard: int) -> ColumnElement[bool]:
+    return and_(timer.c.shard == shard, timer.c.lane == STOPPED)
+
+
+def _is_in(one: Any) -> ColumnElement[bool]:
+    """Match the rows of a batch, given as its row."""
+    first, last = tuple_(one.from_due_ms, one.from_seq), tuple_(one.to_due_ms, one.to_seq)
+    return and_(timer.c.shard == one.shard, timer.c.lane == one.lane, first < _PLACE, last >= _PLACE)

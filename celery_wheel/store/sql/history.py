@@ -2,35 +2,25 @@
 
 ::
 
-    batch 1   batch 2   batch 3                   lane 0
+    batch 1   batch 2   batch 3                   lane 0      lane STOPPED   ├── stopped before before_ms ──┤
     ├─────────┼─────────┼────────┤     offset
     └ too old, or too many bytes       │          never a row after the offset, whatever a batch says:
       rows first, then the batch                  a rollback moves the offset back over batches that stay
 
-    lane STOPPED   ├── stopped before before_ms ──┤
-
     number   ──────────────────────────────────────────────────────────────►   of settlements and outcomes, in one order
                   forgotten         archived                    seq
-                  │                 └ an archive has all events up to it: raised by ``Maintenance.note_archived``
-                  └ the highest number of an event that was forgotten, wholly or in part: raised by ``forget``
+                  │                 └ an archive has all events up to it: raised by ``note_archived``
+                  └ the highest number of an event that was forgotten, wholly or in part: so an archive knows of a loss
 
 A timer goes with its outcomes, claims and run; skips of schedules go by their age. A settled row is anywhere in the
-tables, which are in the order of arrival: its removal writes a page of each table and of each index but the position's.
-The ids of a transaction are therefore sorted, so that a page is visited once, and a transaction is short, since every
-other writer waits for it. The transactions need not be durable: history that comes back after a loss of power is
+tables, which are in the order of arrival: the ids of a transaction are sorted, so that a page is visited once, and a
+transaction is short, since every other writer waits for it. It need not be durable: history that comes back is
 forgotten again.
 
 With ``wheel_history_archive`` a batch that must stay keeps all younger batches, and a row is forgotten only when every
-event of it is archived:
-
-    its settlement        has a number up to the mark
-    a later settlement    of the same positions, after a rollback of the broker: ``ArchiveFloors`` has, for each lane,
-                          the lowest position of a settlement beyond the mark
-    its outcomes          have numbers up to the mark of their shard, which is not the row's where the store was
-                          resharded in between
-
-``forgotten`` tells an archive of a loss, exactly: an archive that has all events up to n lacks events that were
-forgotten where ``forgotten`` is beyond n.
+event of it is archived: its settlement, and each later one of the same positions, after a rollback of the broker, have
+numbers up to the mark; its outcomes have numbers up to the mark of their shard, which is not the row's where the store
+was resharded in between.
 """
 
 from __future__ import annotations

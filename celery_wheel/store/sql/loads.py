@@ -29,7 +29,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Update, and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from celery_wheel.errors import LoadEnded
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
@@ -46,59 +58,6 @@ CHUNKS_AT_ONCE = 500
 
 _LOAD = select(*columns_of(BulkLoad, load))
 _ROWS = func.coalesce(func.sum(load_chunk.c.rows), 0)
-_THIS = load.c.id == bindparam("load")
-_CHUNK_OF_LOAD = load_chunk.c.load == bindparam("load")
-_CHUNK_OF_PART = and_(_CHUNK_OF_LOAD, load_chunk.c.part == bindparam("part"))
-_HAS_CHUNKS = exists().where(load_chunk.c.load == load.c.id)
-
-# -- loads ------------------------------------------------------------------------------------------
-
-BY_ID = _LOAD.where(_THIS)
-BY_NAME = _LOAD.where(load.c.name == bindparam("name"))
-BY_PREFIX = _LOAD.where(func.substr(load.c.name, 1, bindparam("length")) == bindparam("prefix")).order_by(load.c.id)
-LATEST = _LOAD.order_by(load.c.id.desc()).limit(bindparam("limit"))
-UNFINISHED = _LOAD.where((load.c.state == OPEN) | and_(load.c.state == COMMITTED, _HAS_CHUNKS)).order_by(load.c.id)
-#: The messages of committed loads.
-PENDING_ROWS = select(_ROWS).join(load, load.c.id == load_chunk.c.load).where(load.c.state == COMMITTED)
-LOCK_ABORTED = select(load.c.id).where(_THIS, load.c.state == ABORTED).with_for_update(read=True)
-#: Locks the load, shared with the transactions of its other parts.
-LOCK_RUN = select(load.c.name, load.c.state, load.c.run).where(_THIS).with_for_update(read=True)
-
-
-def _change(load_id: int, **values: Any) -> Update:
-    return update(load).where(load.c.id == load_id).values(**values)
-
-
-def _aborting(load_id: int, now_ms: int, run: int | None) -> Update:
-    """Abort the load where it is open, and in this run if ``run`` is given."""
-    aborted = _change(load_id, state=ABORTED, ended_ms=now_ms).where(load.c.state == OPEN)
-    return aborted if run is None else aborted.where(load.c.run == run)
-
-
-# -- parts ------------------------------------------------------------------------------------------
-
-_PART_OF_LOAD = load_part.c.load == bindparam("load")
-LOCK_ATTEMPT = select(load_part.c.attempt).where(_PART_OF_LOAD, load_part.c.part == bindparam("part")).with_for_update()
-ATTEMPTS = select(load_part.c.part, load_part.c.attempt).where(_PART_OF_LOAD)
-DELETE_PARTS = delete(load_part).where(_PART_OF_LOAD)
-
-_FORGOTTEN = and_(load.c.id.in_(bindparam("loads", expanding=True)), load.c.state == DONE)
-FORGET_PARTS = delete(load_part).where(load_part.c.load.in_(select(load.c.id).where(_FORGOTTEN)))
-FORGET = delete(load).where(_FORGOTTEN)
-
-# -- chunks -----------------------------------------------------------------------------------------
-
-_SLICE = (load_chunk.c.number, func.min(load_chunk.c.digest), func.sum(load_chunk.c.rows))
-SLICES = select(*_SLICE).where(_CHUNK_OF_PART).group_by(load_chunk.c.number)
-PART_ROWS = select(load_chunk.c.part, func.sum(load_chunk.c.rows)).where(_CHUNK_OF_LOAD).group_by(load_chunk.c.part)
-#: (chunks, rows) of a load.
-FIGURES = select(func.count(), _ROWS).where(_CHUNK_OF_LOAD)
-CHUNK_IDS = select(load_chunk.c.id).where(_CHUNK_OF_LOAD).order_by(load_chunk.c.id).limit(bindparam("limit"))
-DELETE_CHUNKS = delete(load_chunk).where(load_chunk.c.id.in_(bindparam("ids", expanding=True)))
-DELETE_SLICES = delete(load_chunk).where(_CHUNK_OF_PART, load_chunk.c.number.in_(bindparam("numbers", expanding=True)))
-DELETE_SLICES_FROM = delete(load_chunk).where(_CHUNK_OF_PART, load_chunk.c.number >= bindparam("slices"))
-
-# -- prepared statements ----------------------------------------------------------------------------
 
 
 class LoadStatements:
@@ -136,8 +95,8 @@ class SqlLoads:
     def begin(self, name: str, now_ms: int) -> BulkLoad:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
         with self._database.writing(durable=True) as connection:
-            load = self._lock(connection, name, now_ms)
-            return load if load.is_loaded else _begin_run(connection, load, load.run + 1, now_ms)
+            found = self._lock(connection, name, now_ms)
+            return found if found.is_loaded else _begin_run(connection, found, found.run + 1, now_ms)
 
     def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
         """Open the load in this run, together with the other processes of the run, or return it where it is committed.
@@ -145,24 +104,24 @@ class SqlLoads:
         Raises LoadEnded where a later run has begun, or this run was aborted.
         """
         with self._database.writing(durable=True) as connection:
-            load = self._lock(connection, name, now_ms)
-            if load.is_loaded:
-                return load
-            if load.run < run:
-                return _begin_run(connection, load, run, now_ms)
-            _check_open(connection, load.id, run)
-            return load
+            found = self._lock(connection, name, now_ms)
+            if found.is_loaded:
+                return found
+            if found.run < run:
+                return _begin_run(connection, found, run, now_ms)
+            _check_open(connection, found.id, run)
+            return found
 
     def _lock(self, connection: Connection, name: str, now_ms: int) -> BulkLoad:
         """Lock the load, which may be new.
 
         SQLite has one writer. On PostgreSQL a process that begins the same load at once waits for its row.
         """
-        locked = BY_NAME.with_for_update()
-        found = connection.execute(locked, {"name": name}).one_or_none()
+        locked = _LOAD.where(load.c.name == name).with_for_update()
+        found = connection.execute(locked).one_or_none()
         if found is None:
             self._statements.begin(connection, name=name, now_ms=now_ms)
-            found = connection.execute(locked, {"name": name}).one()
+            found = connection.execute(locked).one()
         return BulkLoad(*found)
 
     def claim(self, load_id: int, run: int, part: int) -> tuple[PartClaim, dict[int, WrittenSlice]]:
@@ -171,7 +130,9 @@ class SqlLoads:
         with self._database.writing() as connection:
             _check_open(connection, load_id, run)
             self._statements.claim(connection, load=load_id, part=part, run=run, attempt=claim.attempt)
-            found = connection.execute(SLICES, {"load": load_id, "part": part}).all()
+            slices = select(load_chunk.c.number, func.min(load_chunk.c.digest), func.sum(load_chunk.c.rows))
+            here = _is_of_part(load_id, part)
+            found = connection.execute(slices.where(*here).group_by(load_chunk.c.number)).all()
         return claim, {number: WrittenSlice(digest, int(rows)) for number, digest, rows in found}
 
     def put(self, claim: PartClaim, chunks: Sequence[PartChunk]) -> None:
@@ -180,9 +141,8 @@ class SqlLoads:
             _fence(connection, claim)
             numbers = sorted({chunk.number for chunk in chunks})
             for start in range(0, len(numbers), CHUNKS_AT_ONCE):
-                some = numbers[start : start + CHUNKS_AT_ONCE]
-                values = {"load": claim.load, "part": claim.part, "numbers": some}
-                connection.execute(DELETE_SLICES, values)
+                some = load_chunk.c.number.in_(numbers[start : start + CHUNKS_AT_ONCE])
+                connection.execute(delete(load_chunk).where(*_is_of_part(claim.load, claim.part), some))
             self._statements.add_chunk.many(connection, chunks, claim.load, claim.part)
         self._database.tidy()
 
@@ -190,30 +150,29 @@ class SqlLoads:
         """Keep the first ``slices`` slices of the part and remove all later ones. Raises LoadEnded."""
         with self._database.writing() as connection:
             _fence(connection, claim)
-            values = {"load": claim.load, "part": claim.part, "slices": slices}
-            connection.execute(DELETE_SLICES_FROM, values)
+            later = load_chunk.c.number >= slices
+            connection.execute(delete(load_chunk).where(*_is_of_part(claim.load, claim.part), later))
 
     def commit(self, load_id: int, run: int, parts: Mapping[int, PartResult], now_ms: int) -> BulkLoad:
         """Commit exactly ``parts``, for the holders to accept. Raises LoadEnded, and then nothing is loaded."""
         self._remove_other_parts(load_id, run, parts)
         with self._database.writing(durable=True) as connection:
-            found = connection.execute(BY_ID.with_for_update(), {"load": load_id}).one_or_none()
-            load = None if found is None else BulkLoad(*found)
-            if load is not None and load.run == run and load.is_loaded:
-                return load
+            row = connection.execute(_LOAD.where(load.c.id == load_id).with_for_update()).one_or_none()
+            found = None if row is None else BulkLoad(*row)
+            if found is not None and found.run == run and found.is_loaded:
+                return found
             _check_open(connection, load_id, run)
             _check_parts(connection, load_id, parts)
             rows = sum(part.rows for part in parts.values())
-            connection.execute(_change(load_id, state=COMMITTED, ended_ms=now_ms, rows=rows))
-            committed = BulkLoad(*connection.execute(BY_ID, {"load": load_id}).one())
+            committed = _changed(connection, load_id, state=COMMITTED, ended_ms=now_ms, rows=rows)
         self._database.ring()
         return committed
 
     def _remove_other_parts(self, load_id: int, run: int, parts: Mapping[int, PartResult]) -> None:
         """Remove the chunks of parts that only an earlier run had."""
         with self._database.reading() as connection:
-            found = connection.execute(PART_ROWS, {"load": load_id}).all()
-        for part, _ in found:
+            found = _rows_of_parts(connection, load_id)
+        for part in found:
             if part not in parts:
                 claim, _ = self.claim(load_id, run, part)
                 self.finish(claim, 0)
@@ -225,7 +184,9 @@ class SqlLoads:
             run: abort only this run; None: any run.
         """
         with self._database.writing(durable=True) as connection:
-            aborted = connection.execute(_aborting(load_id, now_ms, run)).rowcount > 0
+            is_open = (load.c.id == load_id, load.c.state == OPEN, *([] if run is None else [load.c.run == run]))
+            ended = update(load).where(*is_open).values(state=ABORTED, ended_ms=now_ms)
+            aborted = connection.execute(ended).rowcount > 0
         while self._clear(load_id):
             self._database.tidy()
         return aborted
@@ -233,39 +194,44 @@ class SqlLoads:
     def forget(self, load_ids: Sequence[int]) -> None:
         """Forget those of the loads that are done: their names may be loaded again."""
         with self._database.writing() as connection:
-            for query in (FORGET_PARTS, FORGET):
-                connection.execute(query, {"loads": list(load_ids)})
+            is_over = and_(load.c.id.in_(load_ids), load.c.state == DONE)
+            connection.execute(delete(load_part).where(load_part.c.load.in_(select(load.c.id).where(is_over))))
+            connection.execute(delete(load).where(is_over))
 
     def _clear(self, load_id: int) -> bool:
         """Remove some chunks of an aborted load; returns False where none is left, or the load was begun again."""
         with self._database.writing() as connection:
-            if connection.execute(LOCK_ABORTED, {"load": load_id}).one_or_none() is None:
+            aborted = select(load.c.id).where(load.c.id == load_id, load.c.state == ABORTED)
+            if connection.execute(aborted.with_for_update(read=True)).one_or_none() is None:
                 return False
-            ids = connection.execute(CHUNK_IDS, {"load": load_id, "limit": CHUNKS_AT_ONCE}).scalars().all()
+            some = select(load_chunk.c.id).where(load_chunk.c.load == load_id).order_by(load_chunk.c.id)
+            ids = connection.execute(some.limit(CHUNKS_AT_ONCE)).scalars().all()
             if ids:
-                connection.execute(DELETE_CHUNKS, {"ids": ids})
+                connection.execute(delete(load_chunk).where(load_chunk.c.id.in_(ids)))
             else:
-                connection.execute(DELETE_PARTS, {"load": load_id})
+                connection.execute(delete(load_part).where(load_part.c.load == load_id))
         return bool(ids)
 
     def latest(self, limit: int = 100) -> list[BulkLoadSummary]:
         """Return the latest loads, newest first. An open load that began long ago was abandoned: resume or abort it."""
+        figures = select(func.count(), _ROWS)
         with self._database.reading() as connection:
+            found = connection.execute(_LOAD.order_by(load.c.id.desc()).limit(limit)).all()
             return [
-                BulkLoadSummary(BulkLoad(*row), *connection.execute(FIGURES, {"load": row.id}).one())
-                for row in connection.execute(LATEST, {"limit": limit}).all()
+                BulkLoadSummary(BulkLoad(*row), *connection.execute(figures.where(load_chunk.c.load == row.id)).one())
+                for row in found
             ]
 
     def by_name(self, name: str) -> BulkLoad | None:
         with self._database.reading() as connection:
-            row = connection.execute(BY_NAME, {"name": name}).one_or_none()
+            row = connection.execute(_LOAD.where(load.c.name == name)).one_or_none()
         return None if row is None else BulkLoad(*row)
 
     def by_prefix(self, prefix: str) -> list[BulkLoad]:
         """Return the loads whose names begin so, the oldest first."""
+        named = func.substr(load.c.name, 1, len(prefix)) == prefix
         with self._database.reading() as connection:
-            found = connection.execute(BY_PREFIX, {"prefix": prefix, "length": len(prefix)})
-            return [BulkLoad(*row) for row in found]
+            return [BulkLoad(*row) for row in connection.execute(_LOAD.where(named).order_by(load.c.id))]
 
     def unfinished(self) -> list[BulkLoad]:
         """Return the loads that are open, or committed and not wholly accepted."""
@@ -278,15 +244,23 @@ class SqlLoads:
             return count_pending_in(connection)
 
 
-def _begin_run(connection: Connection, load: BulkLoad, run: int, now_ms: int) -> BulkLoad:
-    values = {"state": OPEN, "run": run, "begun_ms": now_ms, "ended_ms": None}
-    connection.execute(_change(load.id, **values))
-    return BulkLoad(*connection.execute(BY_ID, {"load": load.id}).one())
+def _begin_run(connection: Connection, found: BulkLoad, run: int, now_ms: int) -> BulkLoad:
+    return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
+
+
+def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:
+    connection.execute(update(load).where(load.c.id == load_id).values(**values))
+    return BulkLoad(*connection.execute(_LOAD.where(load.c.id == load_id)).one())
+
+
+def _is_of_part(load_id: int, part: int) -> tuple[ColumnElement[bool], ...]:
+    return load_chunk.c.load == load_id, load_chunk.c.part == part
 
 
 def _check_open(connection: Connection, load_id: int, run: int) -> None:
     """Lock the load (shared with the other parts) until the end of the transaction; raises LoadEnded."""
-    found = connection.execute(LOCK_RUN, {"load": load_id}).one_or_none()
+    locked = select(load.c.name, load.c.state, load.c.run).where(load.c.id == load_id).with_for_update(read=True)
+    found = connection.execute(locked).one_or_none()
     if found is None:
         raise LoadEnded(f"load {load_id} is no longer in the store; nothing was written; begin the load again")
     if found.state != OPEN:
@@ -303,16 +277,17 @@ def _check_open(connection: Connection, load_id: int, run: int) -> None:
 
 def _fence(connection: Connection, claim: PartClaim) -> None:
     _check_open(connection, claim.load, claim.run)
-    place = {"load": claim.load, "part": claim.part}
-    if connection.execute(LOCK_ATTEMPT, place).scalar() != claim.attempt:
+    here = (load_part.c.load == claim.load, load_part.c.part == claim.part)
+    if connection.scalar(select(load_part.c.attempt).where(*here).with_for_update()) != claim.attempt:
         raise LoadEnded(
             f"a later attempt took over part {claim.part}; this attempt writes nothing more; wait for the later attempt"
         )
 
 
 def _check_parts(connection: Connection, load_id: int, parts: Mapping[int, PartResult]) -> None:
-    attempts = {row.part: row.attempt for row in connection.execute(ATTEMPTS, {"load": load_id})}
-    counts = {part: int(count) for part, count in connection.execute(PART_ROWS, {"load": load_id})}
+    claimed = select(load_part.c.part, load_part.c.attempt).where(load_part.c.load == load_id)
+    attempts = {row.part: row.attempt for row in connection.execute(claimed)}
+    counts = _rows_of_parts(connection, load_id)
     remedy = "nothing was loaded; run the load again under the same name"
     for part, result in parts.items():
         if attempts.get(part) != result.attempt:
@@ -323,11 +298,19 @@ def _check_parts(connection: Connection, load_id: int, parts: Mapping[int, PartR
         raise LoadEnded(f"the load also has the parts {sorted(counts)}, which are not to be committed; {remedy}")
 
 
+def _rows_of_parts(connection: Connection, load_id: int) -> dict[int, int]:
+    rows = select(load_chunk.c.part, func.sum(load_chunk.c.rows)).where(load_chunk.c.load == load_id)
+    return {part: int(count) for part, count in connection.execute(rows.group_by(load_chunk.c.part))}
+
+
 def unfinished_in(connection: Connection) -> list[BulkLoad]:
     """Return the loads that are open, or committed and not wholly accepted, as the connection sees them."""
-    return [BulkLoad(*row) for row in connection.execute(UNFINISHED)]
+    waits = and_(load.c.state == COMMITTED, exists().where(load_chunk.c.load == load.c.id))
+    found = _LOAD.where((load.c.state == OPEN) | waits).order_by(load.c.id)
+    return [BulkLoad(*row) for row in connection.execute(found)]
 
 
 def count_pending_in(connection: Connection) -> int:
     """Return the messages of committed loads that no holder has accepted, as the connection sees them."""
-    return int(connection.execute(PENDING_ROWS).scalar_one())
+    rows = select(_ROWS).join(load, load.c.id == load_chunk.c.load).where(load.c.state == COMMITTED)
+    return int(connection.execute(rows).scalar_one())

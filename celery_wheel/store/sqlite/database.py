@@ -4,29 +4,22 @@
 
     writer    1 connection, BEGIN IMMEDIATE, one thread at a time
     readers   a pool; each statement sees every earlier commit, and waits for no lock
+    polls     a connection of their own: PRAGMA data_version tells, for a few system calls, whether anything has changed
     -wal      commits append to it; ``tidy`` copies it back, outside of commits
 
-The durability of a commit
     durability "disk"     synchronous=FULL: fsync of the log. Survives kill -9, a crash of the system, loss of power.
     durability "memory"   synchronous=NORMAL: survives kill -9. After a crash of the system the store is intact, and
                           the commits of the last moments may be missing.
     durable=False         NORMAL in both: the holder's snapshot, and the removal of history.
                           Never OFF, since a checkpoint of an OFF connection could tear the file.
 
-Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due times over 30 days, 600 B bodies and
-620 B of headers and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
+Chosen by measurement: filling to 2,000,000 rows at random due times over 30 days, 600 B bodies and 620 B of headers
+and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
     page_size       4096 wrote 7.2 kB a row, 8192 8.8 kB, 16384 10.1 kB: a row dirties one page of the position index
-    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it still took 22
-                    of 76 s; ``tidy`` does this work outside of commits
-    cache_size      8, 16, 32, 64 MiB: no difference beyond noise. The position index (90 MB) is larger than any of
-                    these; a page in the system's cache costs one system call
+    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it took 22 of 76 s
+    cache_size      8 to 64 MiB: no difference beyond noise. The position index (90 MB) is larger than any of these
     uuids           16 bytes instead of 32 digits: 1 % less to write, so they stay as Django stores them
-    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate, since one more index gets its entries
-                    anywhere; ``celery_wheel.Celery`` makes UUIDv7
-
-Polls: ``PRAGMA data_version`` differs after a commit of any other connection, also of another process. It costs a few
-system calls and is only comparable within one connection, so the polls have a connection of their own, which never
-writes; a query is asked again only where the file has changed since.
+    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate; ``celery_wheel.Celery`` makes UUIDv7
 """
 
 from __future__ import annotations
