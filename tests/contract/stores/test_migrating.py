@@ -24,14 +24,14 @@ from tests.kit.holder import NOW, Holder
 KILLED_HALFWAY = """
 import os, signal, sys
 from celery_wheel.store import migrate_store
-from celery_wheel.store.sql import migrate
+from celery_wheel.store.sql import upkeep
 from celery_wheel.store.sql.schema import gate
 
 def step(connection):
     gate.create(connection)
     os.kill(os.getpid(), signal.SIGKILL)
 
-migrate.STEPS[0] = step
+upkeep.STEPS[0] = step
 migrate_store(sys.argv[1])
 """
 
