@@ -6,7 +6,7 @@
     write        (tasks)    ``parts``: each task writes a part
     commit       (driver)   exactly the parts that Spark counts           abort   remove everything
 
-``celery_wheel.store.store_model`` has the protocol behind it. A driver that is killed leaves its load open: a
+``celery_wheel.store.sql.loads`` has the protocol behind it. A driver that is killed leaves its load open: a
 repeated job with the same batch name resumes it, and does not write slices again whose rows are unchanged.
 """
 

@@ -14,12 +14,12 @@
     disconnected          tcp_user_timeout and keepalives, half of the lease, on both sides
 
     a durable commit      the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off"
-    durable=False         synchronous_commit=off, and always with durability "memory": a crash of the server may lose the
-                          last moments, in whole commits; the next durable commit makes it durable too
+    durable=False         synchronous_commit=off, as always with durability "memory": a crash of the server may lose
+                          the last moments, in whole commits; the next durable commit makes it durable too
 
-READ COMMITTED is enough. Every transaction of a holder begins with its shard's row at its epoch: the second of two waits
-for the row and reads it anew. It finds its own epoch, and then sees every commit of the first; or it finds another, and
-writes nothing. A takeover updates the same row, so no transaction of a former epoch commits after it.
+READ COMMITTED is enough. Every transaction of a holder begins with its shard's row at its epoch: the second of two
+waits for the row and reads it anew. It finds its own epoch, and then sees every commit of the first; or it finds
+another, and writes nothing. A takeover updates the same row, so no transaction of a former epoch commits after it.
 
 Plans: every statement has an index made for it, and the planner may not scan the table instead: after a burst that its
 statistics do not cover, it would read 10 million rows for a chunk of 1,000. Each plan is made anew (a tenth of a
