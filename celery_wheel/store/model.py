@@ -122,11 +122,6 @@ class Route:
         return cls.make(task, "", "", queue, None, None, None)
 
     @property
-    def names_a_place(self) -> bool:
-        """Whether messages can be published at all; unreadable ones cannot."""
-        return bool(self.exchange or self.routing_key)
-
-    @property
     def target(self) -> str:
         """The destination's name: the queue, or the routing key where the queue is unknown."""
         return self.queue or self.routing_key
@@ -262,10 +257,6 @@ class Row:
     def parts(self) -> Parts:
         """Return headers, properties and body. Raises ValueError where the stored bytes are damaged."""
         return split(self.packing.unpack(self.packed))
-
-    @property
-    def tally_key(self) -> TallyKey:
-        return TallyKey(self.due_ms // HOUR_MS, self.route.target, self.route.task)
 
 
 class TallyKey(NamedTuple):
@@ -593,8 +584,3 @@ def each(arrivals: Iterable[Arrival]) -> list[Message | Unreadable]:
     """Return the arrivals, those of blocks one by one."""
     apart = (one.messages() if isinstance(one, MessageBlock) else (one,) for one in arrivals)
     return list(chain.from_iterable(apart))
-
-
-def new_rows(change: Change) -> list[NewRow]:
-    """Return the new rows of a change, those of blocks too."""
-    return [*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)]

@@ -1,2 +1,5 @@
-"""The store in a SQLite file: ``database`` is the file, ``lease`` an OS lock for each shard, ``threads`` the turns of
-writers and the gate for forks, ``errors`` SQLite's errors for people."""
+"""The store in a SQLite file.
+
+``database`` is the file; ``locks`` are the turns of its writers, the gate for forks and the lease of a shard; ``errors``
+are SQLite's errors for people.
+"""

@@ -46,8 +46,7 @@ from celery_wheel.store.ports.overview import Disk, StoreSize
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared, Statements
 from celery_wheel.store.sqlite.errors import describe, may_pass
-from celery_wheel.store.sqlite.lease import FileLease
-from celery_wheel.store.sqlite.threads import FORK_GATE, FairLock
+from celery_wheel.store.sqlite.locks import FORK_GATE, FairLock, FileLease
 from celery_wheel.store.store_model import Bell
 
 

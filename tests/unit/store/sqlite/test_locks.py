@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from celery_wheel.store.sqlite.threads import FairLock, ForkGate
+from celery_wheel.store.sqlite.locks import FairLock, ForkGate
 from tests.kit.patience import patience, wait_until
 
 
