@@ -64,8 +64,7 @@ from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCounts
-from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from celery_wheel.values.format import format_duration, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.store.ports import FullStore
-    from celery_wheel.store.ports.bulk_loads import BulkLoadSummary
+    from celery_wheel.store.store_model import BulkLoadSummary
 
 
 @wheel.command(short_help="List bulk loads; abort one that is open.")

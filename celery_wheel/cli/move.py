@@ -13,7 +13,7 @@ from celery_wheel.console.output import confirm, print_json, progress
 from celery_wheel.values.format import format_count
 
 if TYPE_CHECKING:
-    from celery_wheel.store.ports.maintenance import MovedStore
+    from celery_wheel.store.store_model import MovedStore
 
 
 @wheel.command(short_help="Move the store to another database.")

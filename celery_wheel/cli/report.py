@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from celery_wheel.cli.group import NEEDS_ACTION
 from celery_wheel.console.output import console, facts_table
 from celery_wheel.console.parameters import now_ms
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.values.format import PART_CUT, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.overview import ShardStatus
-    from celery_wheel.store.ports.schedules import ScheduleCounts, SilentSchedules
-    from celery_wheel.store.schedule_model import Schedule
+    from celery_wheel.store.schedule_model import Schedule, ScheduleCounts, SilentSchedules
 
 #: Broken schedules that are shown.
 BROKEN = 5

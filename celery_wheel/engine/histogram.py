@@ -16,8 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from celery_wheel.store.model import Row
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import Route, Row
 
 #: The upper ends of the buckets.
 LATENESS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000)

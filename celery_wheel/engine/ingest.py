@@ -66,7 +66,6 @@ from celery_wheel.engine.rejections import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.store.block import Arrival, MessageBlock, each
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
@@ -75,12 +74,15 @@ from celery_wheel.store.model import (
     REQUEUE,
     RESUME,
     UNIQUE,
+    Arrival,
     BulkLoadChunk,
     Change,
     InboxItem,
     Message,
+    MessageBlock,
     Tombstone,
     Unreadable,
+    each,
 )
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.values.ids import id_beside

@@ -40,7 +40,6 @@ from celery_wheel.engine.state.lanes import has_more
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import MAIN
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
-from celery_wheel.store.block import MessageBlock, NewBlock
 from celery_wheel.store.model import (
     HOUR_MS,
     STOPPED,
@@ -49,17 +48,19 @@ from celery_wheel.store.model import (
     Batch,
     Change,
     Message,
+    MessageBlock,
     Move,
+    NewBlock,
     NewReject,
     NewRow,
     Outcome,
     Position,
+    Route,
     Row,
     TallyKey,
     Unreadable,
     Watch,
 )
-from celery_wheel.store.route import Route
 
 
 @dataclass(slots=True, frozen=True)

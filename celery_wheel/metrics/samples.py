@@ -22,8 +22,8 @@ from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
 from celery_wheel.store.ports import StoreSize
-from celery_wheel.store.ports.schedules import ScheduleCounts
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.schedule_model import ScheduleCounts
+from celery_wheel.store.store_model import ServerState
 
 PREFIX = "celery_wheel_"
 

@@ -4,7 +4,7 @@
 
     claim_broker    the broker belongs to another store, or the store has another broker
     claim_store     the broker's last holder had another copy of the store: this one was moved on purpose
-    move            the store to another database, while no scheduler runs (``celery_wheel.store.sql.move``)
+    move            the store to another database, while no scheduler runs (``celery_wheel.store.sql.upkeep``)
     reshard_of      another number of shards, while no scheduler holds one of them (``store.sql.reshard``)
 
 Brokers other than Redis and RabbitMQ cannot tell which store uses them. Each store knows its broker.
@@ -27,7 +27,7 @@ from celery_wheel.store import move_store, open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.place import place_of, read_url
 from celery_wheel.store.ports import FullStore, Store
-from celery_wheel.store.ports.maintenance import MovedStore, Progress, Resharded
+from celery_wheel.store.store_model import MovedStore, Progress, Resharded
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.text import EXAMPLES, is_store_url
 

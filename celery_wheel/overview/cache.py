@@ -25,7 +25,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.overview.reading import DueLoad, Overview, read_overview
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCounts
+from celery_wheel.store.schedule_model import ScheduleCounts
 
 FRESH_S = 1.0
 

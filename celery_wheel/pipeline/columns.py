@@ -41,7 +41,7 @@ class SourceColumn:
 
 TARGET = "r.target"
 
-#: A task id as text, in the SQL of each database; ``celery_wheel.store.sql.ids`` has the form of its bytes.
+#: A task id as text, in the SQL of each database; ``celery_wheel.store.sql.schema`` has the form of its bytes.
 TASK_ID = "TASK_ID"
 _TEXT = "substr(t.task_id, CASE WHEN substr(t.task_id, 2, 1) = {zero} THEN 3 ELSE 2 END)"
 _POSTGRESQL_TEXT, _SQLITE_TEXT = _TEXT.format(zero=r"'\x00'::bytea"), _TEXT.format(zero="x'00'")

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import ScheduleCriteria
 
 
 def unknown_gate(app: Any, store: FullStore, scope: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The values of the store. Standard library only.
+r"""The values of the store: messages, rows, blocks, and the writes of a holder. Standard library only.
 
 ::
 
@@ -10,7 +10,16 @@
 
       lane STOPPED (-1)  rows with an outcome: rejected, cancelled, expired; never published, in order of their outcomes
 
-A holder writes a ``Change``: all of it is committed, or none.
+    pack of a load ──► MessageBlock ──admitted──► NewBlock ──► executemany or COPY    no object for any of its messages
+                           └─► messages()             └─► rows()                      where one has to be looked at
+
+    headers, properties, body ──pack──► b'{"lang": …}\\x1e{"content_type": …}\\x1e[[1], {}, …]'     PLAIN
+                                   └──► 60 bytes instead of 720                                    a dictionary's
+    Row.packed ──Row.parts()──► headers, properties, body                                          when published
+
+A holder writes a ``Change``: all of it is committed, or none. A block is all or nothing: where one of its messages may
+be known, cancelled or due in another lane, or is due so soon that it goes into the window, the block is taken apart. A
+message without a block costs 7 µs more.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
 unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads may
@@ -20,15 +29,107 @@ in the order of commits: a reader who reads a shard's history up to a number, an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
-from celery_wheel.store.packing import PLAIN, Packing, Parts, join, split
-from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import ScheduleChange
 
-if TYPE_CHECKING:
-    from celery_wheel.store.block import NewBlock
+SEPARATOR = b"\x1e"
+
+
+class Parts(NamedTuple):
+    """The bytes of a message."""
+
+    headers: bytes
+    properties: bytes
+    body: bytes
+
+
+class Packing(Protocol):
+    """A way to pack messages; ``number`` tells a store by which way a row is packed."""
+
+    number: int
+
+    def unpack(self, packed: bytes) -> bytes:
+        """Return what ``join`` returned. Raises ValueError for damaged bytes."""
+
+
+class Plain:
+    number = 0
+
+    def unpack(self, packed: bytes) -> bytes:
+        return packed
+
+
+PLAIN = Plain()
+
+
+def join(headers: bytes, properties: bytes, body: bytes) -> bytes:
+    """Return the three parts as one value, which ``split`` takes apart again."""
+    if SEPARATOR in headers or SEPARATOR in properties:
+        raise ValueError("headers and properties must be JSON texts, which have no control characters")
+    return b"%b\x1e%b\x1e%b" % (headers, properties, body)
+
+
+def split(plain: bytes) -> Parts:
+    """Return the three parts. Raises ValueError for other bytes."""
+    headers, properties, body = plain.split(SEPARATOR, 2)
+    return Parts(headers, properties, body)
+
+
+#: Routes that a process keeps in memory.
+MAX_ROUTES = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """The task and the destination of messages: of very many messages, a few.
+
+    ``Route.of`` returns the same object for the same values, so routes are compared and counted by identity, which
+    costs a row a tenth of what a comparison of the names does. Two objects may be equal routes all the same.
+    """
+
+    task: str
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    queue: str | None
+    priority: int | None
+    queue_expires_ms: int | None
+
+    @classmethod
+    def of(cls, message: Any) -> Route:
+        """Return the route of a message, whose attributes have the names of the fields."""
+        values = _ROUTE_OF(message)
+        return _ROUTES.get(values) or cls.make(*values)
+
+    @classmethod
+    def make(cls, *values: Any) -> Route:
+        """Return the route with these values, in the order of the fields."""
+        found = _ROUTES.get(values)
+        if found is None:
+            if len(_ROUTES) >= MAX_ROUTES:  # above it, where two threads made the last ones at once
+                _ROUTES.clear()
+            found = _ROUTES[values] = cls(*values)
+        return found
+
+    @classmethod
+    def named(cls, queue: str, task: str) -> Route:
+        """Return the route that has a queue's and a task's name and nothing else: counts are kept by it."""
+        return cls.make(task, "", "", queue, None, None, None)
+
+    @property
+    def target(self) -> str:
+        """The destination's name: the queue, or the routing key where the queue is unknown."""
+        return self.queue or self.routing_key
+
+
+_ROUTE_OF = attrgetter(*Route.__slots__)
+_ROUTES: dict[tuple[Any, ...], Route] = {}
+
 
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
@@ -156,10 +257,6 @@ class Row:
     def parts(self) -> Parts:
         """Return headers, properties and body. Raises ValueError where the stored bytes are damaged."""
         return split(self.packing.unpack(self.packed))
-
-    @property
-    def tally_key(self) -> TallyKey:
-        return TallyKey(self.due_ms // HOUR_MS, self.route.target, self.route.task)
 
 
 class TallyKey(NamedTuple):
@@ -398,3 +495,92 @@ class RangeSummary:
     count: int
     bytes: int
     tally: dict[TallyKey, int]
+
+
+@dataclass(slots=True, eq=False)
+class MessageBlock:
+    """Messages that differ in these columns only; none of them watches a key or has a unique one."""
+
+    like: Message  #: a message of the kind, for the values that all of them share
+    envelope_ids: list[str]
+    task_ids: list[str]
+    eta_ms: list[int]
+    created_ms: list[int]
+    keys: list[str | None]
+    expires_ms: list[int | None]
+    plain: list[bytes]  #: headers, properties and body, joined (``celery_wheel.store.model``)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    @property
+    def route(self) -> Route:
+        return Route.of(self.like)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each message's headers, properties and body: of ``plain`` without its two separators."""
+        return [len(one) - 2 for one in self.plain]
+
+    def messages(self) -> list[Message]:
+        one, kind = self.like, self.route
+        columns = zip(
+            self.envelope_ids,
+            self.task_ids,
+            self.eta_ms,
+            self.created_ms,
+            self.keys,
+            self.expires_ms,
+            map(split, self.plain),
+            strict=True,
+        )
+        return [
+            Message(  # by position, which takes a third of the time
+                envelope_id,
+                task_id,
+                kind.task,
+                eta_ms,
+                created_ms,
+                kind.exchange,
+                kind.exchange_type,
+                kind.routing_key,
+                kind.queue,
+                kind.priority,
+                key,
+                expires_ms,
+                kind.queue_expires_ms,
+                headers,
+                properties,
+                body,
+                one.misfire_ms,
+            )
+            for envelope_id, task_id, eta_ms, created_ms, key, expires_ms, (headers, properties, body) in columns
+        ]
+
+
+Arrival = Message | Unreadable | MessageBlock
+
+
+@dataclass(slots=True, eq=False)
+class NewBlock:
+    """A block accepted in a lane: its rows have successive ids, from ``first`` on, and each id is the row's seq."""
+
+    first: int
+    lane: int
+    due_ms: list[int]
+    accepted_ms: int
+    block: MessageBlock
+
+    @property
+    def ids(self) -> range:
+        return range(self.first, self.first + (len(self.block) << SHARD_BITS), 1 << SHARD_BITS)
+
+    def rows(self) -> list[NewRow]:
+        columns = zip(self.ids, self.due_ms, self.block.messages(), strict=True)
+        return [NewRow(id_, self.lane, due_ms, id_, self.accepted_ms, message) for id_, due_ms, message in columns]
+
+
+def each(arrivals: Iterable[Arrival]) -> list[Message | Unreadable]:
+    """Return the arrivals, those of blocks one by one."""
+    apart = (one.messages() if isinstance(one, MessageBlock) else (one,) for one in arrivals)
+    return list(chain.from_iterable(apart))

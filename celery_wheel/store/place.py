@@ -12,6 +12,7 @@ StorePlace, imported when such a URL is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -22,8 +23,12 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from celery_wheel.errors import SettingError
-from celery_wheel.store.postgresql.place import sqlalchemy_form
 from celery_wheel.values.text import EXAMPLES, SCHEMES
+
+#: ``postgres://``, which libpq and hosting providers write as well; SQLAlchemy has no such dialect.
+_SHORT = re.compile(r"^postgres(?=://)")
+
+_HOSTS = re.compile(r"(postgresql[^:/]*://(?:[^@/?]*@)?)([^/?@]*,[^/?@]*)(/[^?]*)(?:\?(.*))?").fullmatch
 
 #: The command whose scheduler makes the tables of a new store.
 BEAT = "celery -A proj beat -S wheel"
@@ -75,5 +80,14 @@ def shown_place(url: str) -> str:
 
 
 def read_url(url: str) -> URL:
-    """Parse the URL of a store. Raises ArgumentError or ValueError where it is no URL."""
-    return make_url(sqlalchemy_form(url))
+    """Parse the URL of a store. Raises ArgumentError or ValueError where it is no URL.
+
+    libpq reads ``postgres://h1:5432,h2:5433/db``; SQLAlchemy takes several hosts as parameters.
+    """
+    url = _SHORT.sub("postgresql", url)
+    found = _HOSTS(url)
+    if found is not None:
+        before, hosts, database, query = found.groups()
+        apart = [f"host={host}" for host in hosts.split(",")]
+        url = f"{before}{database}?{'&'.join(apart + ([query] if query else []))}"
+    return make_url(url)

@@ -2,8 +2,8 @@
 
 ::
 
-    URL ─► place ─┬► sqlite.place: file and folder ───────┬► its tables ─► version, shards ─► SqlStore
-                  └► postgresql.place: driver, database ──┘
+    URL ─► place ─┬► SQLite: file and folder ────────┬► its tables ─► version, shards ─► SqlStore
+                  └► PostgreSQL: driver, database ───┘
            SettingError └──────────── StoreUnusable, each with a remedy ────────────┘
 
     ``migrate_store`` and ``move_store`` are for a store that no scheduler uses meanwhile.
@@ -17,18 +17,24 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import URL, Connection, inspect
 
 from celery_wheel.errors import SettingError, StoreError, StoreNotReady, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
-from celery_wheel.store.ports.maintenance import MovedStore, Progress
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.migrate import check_version, migrate, newer_store_error
-from celery_wheel.store.sql.move import move
-from celery_wheel.store.sql.queries import setup
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.sql.upkeep import (
+    check_version,
+    migrate,
+    move,
+    new_shard,
+    new_store,
+    newer_store_error,
+    store_row,
+)
+from celery_wheel.store.store_model import MovedStore, Progress
 from celery_wheel.values.text import EXAMPLES
 
 MAX_SHARDS = 2**SHARD_BITS
@@ -72,7 +78,7 @@ def open_store(
 
 
 def migrate_store(url: str) -> list[int]:
-    """Bring an older store's tables to this version; see ``celery_wheel.store.sql.migrate``.
+    """Bring an older store's tables to this version; see ``celery_wheel.store.sql.upkeep``.
 
     Raises StoreUnusable or SettingError, with the remedy; nothing was changed then.
     """
@@ -94,7 +100,7 @@ def migrate_store(url: str) -> list[int]:
 
 
 def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> MovedStore:
-    """Move a store to another database; see ``celery_wheel.store.sql.move``.
+    """Move a store to another database; see ``celery_wheel.store.sql.upkeep``.
 
     Raises StoreUnusable or SettingError, with the remedy; the old store is as before then.
     """
@@ -120,15 +126,28 @@ def _database(place: StorePlace, durability: str, create: bool, lease_ms: int) -
     """Open the database; a dialect is imported only when it is used, since PostgreSQL's driver is an extra."""
     driver = place.url.drivername
     if driver in ("sqlite", "sqlite+pysqlite"):
-        from celery_wheel.store.sqlite import place as sqlite
+        from celery_wheel.store.sqlite.database import open_database
 
-        return sqlite.open_database(place, durability, create)
+        return open_database(place, durability, create)
     if driver in ("postgresql", "postgresql+psycopg"):
-        from celery_wheel.store.postgresql import place as postgresql
-
-        return postgresql.open_database(place.url, durability, lease_ms)
+        return _postgresql(place.url, durability, lease_ms)
     # The message has only the scheme: the rest may hold a password.
     raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got {driver}://…")
+
+
+def _postgresql(url: URL, durability: str, lease_ms: int) -> Database:
+    if not url.database:
+        raise SettingError("wheel_store must name a database, like postgresql://user@host/database, got none")
+    try:
+        import psycopg  # noqa: F401 - alone, so that no other missing module is reported as the driver
+    except ImportError:
+        raise SettingError(
+            "wheel_store must be a database whose driver is installed, got postgresql://…; "
+            "run: pip install 'celery-wheel[postgresql]'"
+        ) from None
+    from celery_wheel.store.postgresql.database import PostgresqlDatabase
+
+    return PostgresqlDatabase(url, durability=durability, lease_ms=lease_ms)
 
 
 def _open(database: Database, shards: int | None, create: bool, place: StorePlace) -> SqlStore:
@@ -157,14 +176,14 @@ def _read(connection: Connection) -> Any:
     """Return the one row of the meta table; None where the database has no store."""
     if not inspect(connection).has_table(meta.name):
         return None
-    return connection.execute(setup.store_row()).one_or_none()
+    return connection.execute(store_row()).one_or_none()
 
 
 def _make(connection: Connection, shards: int) -> Any:
     metadata.create_all(connection)  # existing tables stay unchanged
-    connection.execute(setup.new_store(str(uuid.uuid4()), str(uuid.uuid4()), SCHEMA_VERSION, shards))
+    connection.execute(new_store(str(uuid.uuid4()), str(uuid.uuid4()), SCHEMA_VERSION, shards))
     for number in range(shards):
-        for insert in setup.new_shard(number):
+        for insert in new_shard(number):
             connection.execute(insert)
     return _read(connection)
 

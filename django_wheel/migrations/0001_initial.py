@@ -7,12 +7,12 @@ from typing import Any
 from django.db import migrations, models
 
 import django_wheel.fields
-from celery_wheel.store.postgresql import storage_parameters
+from celery_wheel.store.postgresql import server
 
 
 def set_parameters(apps: Any, schema_editor: Any) -> None:
     if schema_editor.connection.vendor == "postgresql":
-        for statement in storage_parameters.STATEMENTS:
+        for statement in server.STATEMENTS:
             schema_editor.execute(statement)
 
 

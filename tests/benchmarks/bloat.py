@@ -28,7 +28,7 @@ import psycopg
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, Position
 from celery_wheel.store.ports import Retention
-from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
+from celery_wheel.store.postgresql.server import PARAMETERS
 from tests.benchmarks.filler import LEASE_MS, NOW, Filler
 from tests.kit.servers.postgres import PostgresServer
 

@@ -12,6 +12,7 @@ from contextlib import closing
 from celery_wheel.engine.limits import Limits
 from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.store import open_store
+from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.schema import timer
 
 
@@ -19,7 +20,7 @@ def insert_again(url: str, make: Callable[[], str], count: int) -> Pace:
     """Write ``count`` rows of the store at ``url`` into a new store."""
     at_once = Limits().bulk_count
     with closing(open_store(url, create=False)) as source, closing(open_store(make())) as target:
-        insert = target.database.statements.add_timer
+        insert = target.database.statements.of(ChangeStatements).add_timer
         with source.database.reading() as connection:
             # As bytes: the drivers' own values, which the columns' types would turn into text.
             found = connection.exec_driver_sql(f"SELECT {', '.join(insert.names)} FROM {timer.name} LIMIT {count}")

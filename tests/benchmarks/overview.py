@@ -31,6 +31,7 @@ from celery_wheel.operations.figure import Figure
 from celery_wheel.overview import cache, read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, Position
+from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.databases import Database, database
@@ -113,7 +114,7 @@ def _renew(holders: list[Filler], buckets: int) -> None:
 
 def _commits(store: SqlStore, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
     rng, sums_s = random.Random(2), [0.0]
-    statement, many = store.database.statements.add_total, Prepared.many
+    statement, many = store.database.statements.of(ChangeStatements).add_total, Prepared.many
 
     def timed(self: Prepared, *given: Any) -> int:
         began_s = time.process_time()

@@ -10,9 +10,7 @@ from uuid import UUID
 
 from celery_wheel.broker.envelope import Envelope, encode
 from celery_wheel.engine.port import Chunk, RangeChecksum
-from celery_wheel.store.model import ORIGIN, Position, Row
-from celery_wheel.store.packing import PLAIN, Parts, join
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import ORIGIN, PLAIN, Parts, Position, Route, Row, join
 
 SHARD = 3
 EPOCH = 7

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import astuple, fields
 from typing import Any
 
-from celery_wheel.store.model import Row
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import HOUR_MS, Route, Row, TallyKey
 
 
 def values_of(row: Row) -> dict[str, Any]:
     """Return the values of a row by name: its own, those of its route, and its headers, properties and body."""
     own = {one.name: getattr(row, one.name) for one in fields(Row) if one.name not in ("route", "packed", "packing")}
     return own | dict(zip(Route.__slots__, astuple(row.route), strict=True)) | row.parts()._asdict()
+
+
+def tally_key(row: Row) -> TallyKey:
+    """Return the pending count in which a row is."""
+    return TallyKey(row.due_ms // HOUR_MS, row.route.target, row.route.task)

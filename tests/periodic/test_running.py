@@ -17,8 +17,7 @@ from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask
 
 from celery_wheel.store import open_store
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import Schedule, ScheduleCriteria
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site.running import RunningSite, migrated

@@ -26,9 +26,9 @@ from celery_wheel.errors import StoreUnusable
 from celery_wheel.scheduler.service import limits_of
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import CANCEL, SCHEMA_VERSION
-from celery_wheel.store.ports.bulk_loads import PartChunk, PartResult
 from celery_wheel.store.schedule_model import OCCURRENCE, SCHEDULE
 from celery_wheel.store.sql.schema import tombstone
+from celery_wheel.store.store_model import PartChunk, PartResult
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.text import END_OF_TIME_MS
 from tests.kit.patience import wait_until

@@ -1,4 +1,4 @@
-"""A shard's data in a model store, with its history and the rules of ``celery_wheel.store.sql.forget``."""
+"""A shard's data in a model store, with its history and the rules of ``celery_wheel.store.sql.history``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bulk loads of a model store, as ``celery_wheel.store.sql.bulk_loads`` has them: each call is one transaction.
+"""Bulk loads of a model store, as ``celery_wheel.store.sql.loads`` has them: each call is one transaction.
 
 ``fenced`` off is the writer that does not look whether its load is still open.
 """

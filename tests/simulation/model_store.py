@@ -11,16 +11,18 @@ import bisect
 import itertools
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.block import new_rows
 from celery_wheel.store.model import (
     MAX_SEQ,
+    PLAIN,
     STOPPED,
     UNANNOUNCED,
     UNIQUE,
@@ -34,17 +36,18 @@ from celery_wheel.store.model import (
     NewItem,
     Position,
     RangeSummary,
+    Route,
     Row,
     ShardRecord,
     TallyKey,
     TaskRow,
     Tombstone,
     Unreadable,
+    join,
 )
-from celery_wheel.store.packing import PLAIN, join
 from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
-from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Run, Schedule
+from tests.kit.rows import tally_key
 from tests.simulation import model_history, model_schedules
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
@@ -160,7 +163,7 @@ class ModelStore:
             data = self._held(shard, epoch)
             if any(item_id not in data.inbox for item_id in change.inbox):
                 raise RequestWithdrawn("simulated")
-            for new in new_rows(change):
+            for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
                 self._insert(
                     data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
                 )
@@ -257,10 +260,7 @@ class ModelStore:
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         rows = self.slice(shard, lane, after, upto)
-        tally: dict[TallyKey, int] = {}
-        for row in rows:
-            tally[row.tally_key] = tally.get(row.tally_key, 0) + 1
-        return RangeSummary(len(rows), sum(row.size for row in rows), tally)
+        return RangeSummary(len(rows), sum(row.size for row in rows), Counter(map(tally_key, rows)))
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         self.fault("read")

@@ -17,8 +17,8 @@ from typing import Any
 
 from celery_wheel.operations.drain.file import schedule_line_of, schedule_of
 from celery_wheel.store.model import Change
-from celery_wheel.store.ports.handover import HandoverSchedule
 from celery_wheel.store.schedule_model import Revision, Schedule
+from celery_wheel.store.store_model import HandoverSchedule
 from tests.simulation.model_store import ModelStore
 
 

@@ -22,9 +22,8 @@ from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source.target import check_columns
 from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
-from celery_wheel.store.block import each
-from celery_wheel.store.model import ABORTED, COMMITTED, Message
-from celery_wheel.store.sql.bulk_loads import SqlLoads
+from celery_wheel.store.model import ABORTED, COMMITTED, Message, each
+from celery_wheel.store.sql.loads import SqlLoads
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.servers.postgres import PostgresServer
 

@@ -64,7 +64,7 @@ NEVER = {
     "celery_wheel.store.ports": ["celery", "kombu", "sqlalchemy", "django", "redis", "celery_wheel.engine"],
     "celery_wheel.store.sql.store": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.store.url": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
-    "celery_wheel.store.sqlite.place": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
+    "celery_wheel.store.sqlite.database": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.store.sql.browse": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.overview": ["celery", "kombu", "django", "redis", "psycopg", "celery_wheel.engine"],
     "celery_wheel.conf": ["celery", "kombu", "django"],

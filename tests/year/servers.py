@@ -21,7 +21,7 @@ from greenlet import GreenletExit
 
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Unreadable
-from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
+from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from tests.kit.virtual_machine import Host, Machine
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore

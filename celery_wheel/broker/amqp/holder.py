@@ -25,7 +25,7 @@ from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, AmqpLink
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 
 logger = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 from celery_wheel.values.format import format_duration
 
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.

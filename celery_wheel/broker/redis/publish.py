@@ -30,9 +30,7 @@ from dataclasses import dataclass, field
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
-from celery_wheel.store.model import Row
-from celery_wheel.store.packing import SEPARATOR
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import SEPARATOR, Route, Row
 from celery_wheel.values.ids import dispatch_ids
 
 #: Properties that the row's fields replace, or that have a place of their own.

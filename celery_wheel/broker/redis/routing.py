@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from celery_wheel.broker import is_own_name
 from celery_wheel.broker.redis.keys import Layout
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import Route
 
 #: A binding set may be used for this time after it was read.
 KEPT_S = 1.0

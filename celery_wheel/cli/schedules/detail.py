@@ -16,7 +16,7 @@ from celery_wheel.cli.schedules.group import instant_ms, schedules, state_of
 from celery_wheel.cli.schedules.listing import masked, schedule_as_dict, when
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
-from celery_wheel.store.ports.schedules import AHEAD_MS
+from celery_wheel.store.schedule_model import AHEAD_MS
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable, to_datetime
 
 if TYPE_CHECKING:

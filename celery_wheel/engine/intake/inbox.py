@@ -43,7 +43,6 @@ from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.intake.stored_form import Decode, DerivedId
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store.audit_model import AuditHead
-from celery_wheel.store.block import Arrival
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
     CANCEL,
@@ -55,6 +54,7 @@ from celery_wheel.store.model import (
     REPLAY,
     REQUEUE,
     RESUME,
+    Arrival,
     InboxItem,
     Message,
     Unreadable,

@@ -13,9 +13,8 @@ A message that cannot stay in a block costs 7 µs more.
 from __future__ import annotations
 
 from celery_wheel.engine.intake.stored_form import Decode, DerivedId, read_messages
-from celery_wheel.store.block import Arrival, each
 from celery_wheel.store.message_pack import unpack
-from celery_wheel.store.model import BulkLoadChunk, Unreadable
+from celery_wheel.store.model import Arrival, BulkLoadChunk, Unreadable, each
 
 
 def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) -> list[Arrival]:

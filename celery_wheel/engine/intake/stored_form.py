@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from celery_wheel.store.block import Arrival, MessageBlock
 from celery_wheel.store.message_pack import (
     BODY,
     CREATED_MS,
@@ -33,7 +32,7 @@ from celery_wheel.store.message_pack import (
     PackedKind,
     PackTemplate,
 )
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import Arrival, Message, MessageBlock, Unreadable
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]

@@ -42,8 +42,7 @@ from dataclasses import dataclass, field
 from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
 from celery_wheel.errors import InvariantBroken
-from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Row
-from celery_wheel.store.route import Route
+from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Route, Row
 
 #: After every row: the horizon of a lane whose every row is in memory.
 END = Position(2**63 - 1, 2**63 - 1)

@@ -10,8 +10,7 @@ from celery_wheel.operations.doctor.installation import Finding, Installation, o
 from celery_wheel.recurring.definition import CANCEL_RUNNING
 from celery_wheel.requests.schedules.task_names import unknown_tasks
 from celery_wheel.requests.schedules.views import schedule_view
-from celery_wheel.store.ports.schedules import REPLACED, ScheduleCriteria
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import REPLACED, Schedule, ScheduleCriteria
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 from celery_wheel.values.mask import Mask
 

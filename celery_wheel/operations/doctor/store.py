@@ -14,8 +14,7 @@ from celery_wheel.operations.doctor.installation import Finding, Installation, e
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.maintenance import ARCHIVE
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.store_model import ARCHIVE, ServerState
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 
 #: Free bytes on the disk. With a full disk nothing is accepted, and nothing is lost.

@@ -37,8 +37,8 @@ from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold
 from celery_wheel.store.model import STOPPED, Change, Message
-from celery_wheel.store.ports.handover import HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule, revised
+from celery_wheel.store.store_model import HandoverMessage, HandoverSchedule, ShardEpoch
 from celery_wheel.values.text import check_text
 
 VERSION = 1

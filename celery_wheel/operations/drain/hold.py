@@ -31,7 +31,7 @@ from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import BrokerError, StoreUnusable, WheelError
 from celery_wheel.scheduler.service import limits_of
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.handover import ShardEpoch
+from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
 
 #: Called with the step, the count that is done, and the total known so far.

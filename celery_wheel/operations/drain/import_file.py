@@ -47,8 +47,8 @@ from celery_wheel.operations.drain.file import (
 from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.handover import MOVED, HandoverMessage
 from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
+from celery_wheel.store.store_model import MOVED, HandoverMessage
 from celery_wheel.values.ids import id_beside
 
 #: Lines and bytes of one commit; schedules of one command.

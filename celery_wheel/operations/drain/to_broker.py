@@ -29,9 +29,8 @@ from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import OffsetLost
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold
-from celery_wheel.store.model import Change, Row
-from celery_wheel.store.packing import PLAIN, join
-from celery_wheel.store.ports.handover import ShardEpoch
+from celery_wheel.store.model import PLAIN, Change, Row, join
+from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.text import END_OF_TIME_MS
 

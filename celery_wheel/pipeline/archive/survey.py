@@ -20,7 +20,7 @@ from typing import Any
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.pipeline.source.snapshot import open_for_reading
 from celery_wheel.store.model import DAY_MS
-from celery_wheel.store.ports.maintenance import Archivable
+from celery_wheel.store.store_model import Archivable
 
 
 @dataclass(frozen=True, slots=True)

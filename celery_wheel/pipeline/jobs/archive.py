@@ -18,7 +18,7 @@ Promises
     5. The mark moves only after the rows were read back and counted. With ``wheel_history_archive`` retention removes
        nothing beyond the mark.
     6. The job reports events that retention removed before they were archived, with exit code 1: the shard's row says
-       up to which number retention has removed events (``celery_wheel.store.sql.archive_floor``).
+       up to which number retention has removed events (``celery_wheel.store.sql.history``).
 
 Non-promises
     If two runs write one archive at once, one may stop, without harm. A program that lists the folder instead of

@@ -45,7 +45,7 @@ from celery_wheel.pipeline.source.snapshot import open_for_reading
 from celery_wheel.pipeline.source.target import check_columns, read_target
 from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.pipeline.tables import write
-from celery_wheel.store.ports.bulk_loads import BulkLoad
+from celery_wheel.store.store_model import BulkLoad
 
 NAME = "schedule"
 OPTIONS = (

@@ -30,7 +30,7 @@ from celery_wheel.pipeline.source.target import WriteTarget
 from celery_wheel.store import open_store
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult
+from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult
 from celery_wheel.values import __version__
 
 #: Packed chunks in one transaction.

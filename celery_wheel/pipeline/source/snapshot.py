@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from celery_wheel.pipeline.source.statements import LaneOffset
 from celery_wheel.store import open_store
 from celery_wheel.store.place import place_of
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.schema import shard
 from celery_wheel.store.sql.store import SqlStore
 

@@ -43,7 +43,7 @@ from celery_wheel.pipeline.source.parts import WrittenPart, find_app, now_ms, op
 from celery_wheel.pipeline.source.target import WriteTarget, read_target
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.bulk_loads import BulkLoad
+from celery_wheel.store.store_model import BulkLoad
 from celery_wheel.values.text import text_rule
 
 #: Local properties of a task in a micro-batch.

@@ -6,7 +6,7 @@
     write        (tasks)    ``parts``: each task writes a part
     commit       (driver)   exactly the parts that Spark counts           abort   remove everything
 
-``celery_wheel.store.ports.bulk_loads`` has the protocol behind it. A driver that is killed leaves its load open: a
+``celery_wheel.store.sql.loads`` has the protocol behind it. A driver that is killed leaves its load open: a
 repeated job with the same batch name resumes it, and does not write slices again whose rows are unchanged.
 """
 
@@ -25,7 +25,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.source.parts import WrittenPart, find_app, now_ms, open_for_loading, part_results, write_part
 from celery_wheel.pipeline.source.target import WriteTarget, read_target
 from celery_wheel.pipeline.spark_errors import concise
-from celery_wheel.store.ports.bulk_loads import BulkLoad
+from celery_wheel.store.store_model import BulkLoad
 
 logger = logging.getLogger(__name__)
 

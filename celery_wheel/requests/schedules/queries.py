@@ -24,8 +24,7 @@ from celery_wheel.requests.schedules.views import (
 )
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail
-from celery_wheel.store.schedule_model import schedule_before
+from celery_wheel.store.schedule_model import ScheduleCriteria, ScheduleDetail, schedule_before
 from celery_wheel.values import ItemPage, json_object
 
 #: The most schedules of a page, and instants of a preview.

@@ -40,8 +40,7 @@ from celery_wheel.requests.schedules.definitions import (
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
 from celery_wheel.requests.schedules.task_names import check_task_name
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
 
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]

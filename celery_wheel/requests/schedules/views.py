@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
-from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
-from celery_wheel.store.schedule_model import Revision, Schedule, Skip, schedule_before
+from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, Skip, schedule_before
 from celery_wheel.values import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 

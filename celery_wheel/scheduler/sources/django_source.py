@@ -39,8 +39,7 @@ from celery_wheel.recurring.definition import read_definition
 from celery_wheel.scheduler.sources import EntryChanges
 from celery_wheel.scheduler.sources.django_rows import PAGE, TableTask, TaskColumns, TaskReader, at_ms, is_over
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import DJANGO, Schedule
+from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
 
 #: The parts of a DatabaseScheduler that read the rows and decide when they are due.

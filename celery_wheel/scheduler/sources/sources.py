@@ -43,8 +43,7 @@ from celery_wheel.scheduler.sources import (
     with_anchor_of,
 )
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import SCHEDULE, Schedule
+from celery_wheel.store.schedule_model import SCHEDULE, Schedule, ScheduleCriteria
 from celery_wheel.timing import Backoff, SystemClock
 from celery_wheel.values import json_object
 

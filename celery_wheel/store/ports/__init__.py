@@ -1,33 +1,293 @@
-"""The ports of a store: the methods that the other rooms call, and the values that they return. Standard library only.
+"""The engine's port of a store, and a store with all of its parts. Standard library only.
 
-::
+The store is the truth: it has every accepted message, and the window only caches its near part. The rules for every
+implementation of ``Store``, of which the SQL store is one and the simulation's model another:
 
-    store         Store        for the engine            FullStore   all ports: ``open_store`` returns one
-    browse        Browse       for people                pages, schedules   the values that it returns
-    bulk_loads    BulkLoads    for bulk loads
-    handover      Handover     for a drain
-    maintenance   Maintenance  another number of shards, and the archive's marks
+1. ``apply`` is one transaction. It begins by locking the shard's row and comparing its epoch; another
+   epoch raises ``Fenced`` and writes nothing. A takeover therefore waits for an open commit, and a
+   former holder can change nothing.
+2. ``acquire`` raises the epoch even where the caller held the shard before: a holder that drops its
+   memory returns under a new epoch, and calls of its former shard state are fenced.
+3. A read sees every change whose ``apply`` returned before the read began.
+4. Any failure raises ``StoreError``; the change may be committed or not.
+5. Several threads may call the methods at once.
 """
 
-from celery_wheel.store.ports.browse import Browse
-from celery_wheel.store.ports.bulk_loads import BulkLoads
-from celery_wheel.store.ports.handover import Handover
-from celery_wheel.store.ports.maintenance import Maintenance
-from celery_wheel.store.ports.overview import Disk, StoreSize
-from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store, StoreIdentity
+from __future__ import annotations
 
-__all__ = [
-    "Bell",
-    "Browse",
-    "BulkLoads",
-    "Disk",
-    "FullStore",
-    "Handover",
-    "Maintenance",
-    "Renewal",
-    "Retention",
-    "SilentBell",
-    "Store",
-    "StoreIdentity",
-    "StoreSize",
-]
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_wheel.store.model import (
+    BulkLoadChunk,
+    Change,
+    Gate,
+    InboxItem,
+    KeyedRow,
+    LaneState,
+    NewItem,
+    Position,
+    RangeSummary,
+    Row,
+    ShardRecord,
+    StoppedRow,
+    TallyKey,
+    TaskRow,
+    Tombstone,
+)
+from celery_wheel.store.schedule_model import Run, Schedule
+from celery_wheel.store.store_model import Bell as Bell
+from celery_wheel.store.store_model import Renewal as Renewal
+from celery_wheel.store.store_model import Retention as Retention
+from celery_wheel.store.store_model import SilentBell as SilentBell
+from celery_wheel.store.store_model import StoreIdentity as StoreIdentity
+
+if TYPE_CHECKING:
+    from celery_wheel.store.ports.browse import Browse
+    from celery_wheel.store.sql.handover import SqlHandover
+    from celery_wheel.store.sql.loads import SqlLoads
+    from celery_wheel.store.sql.maintenance import SqlMaintenance
+
+
+class Store(Protocol):
+    @property
+    def uuid(self) -> str:
+        """The store's id, which never changes: brokers keep it beside the offsets."""
+
+    def derived_id(self, name: str) -> str:
+        """Return an envelope id, always the same for a name; another store has another, and nobody else can guess it.
+
+        So it is for messages that the scheduler makes itself: a producer's message cannot take its place.
+        """
+
+    # -- holding a shard --------------------------------------------------------------------------
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        """Take the shard, or take it anew; returns the new epoch, or None while another holder has its lease.
+
+        The new epoch is greater than every earlier epoch. A lease expires by the store's own clock; by ``now_ms``
+        where the store has no clock and the kernel does not free the shard at its holder's death.
+        """
+
+    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+        """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover."""
+
+    def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
+        """Renew the leases of several shards in one transaction; returns the renewed shards.
+
+        It waits for no other transaction on a shard: a shard that one is changing is left out, as a fenced one is.
+        """
+
+    def release(self, shard: int, epoch: int) -> None:
+        """Give up the shard, so that a standby takes it without waiting for the lease."""
+
+    def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
+        """Record a sign of life; returns the schedulers with one in the last ``silent_ms``, sorted."""
+
+    def unregister_scheduler(self, scheduler: str) -> None:
+        """Remove a scheduler that stops, so that other schedulers need not wait for its silence."""
+
+    def holders(self) -> dict[int, str | None]:
+        """Return shard → its holder or last holder; None where the shard was given up."""
+
+    # -- the holder's one write, and housekeeping ---------------------------------------------------
+
+    def apply(self, shard: int, epoch: int, change: Change) -> None:
+        """Commit all of ``change``, durably, or nothing."""
+
+    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
+        """Remove up to about ``limit`` rows of the history not to be kept, oldest batch first; returns how many.
+
+        History is the rows of batches and of lane STOPPED. Closed lanes without rows and batches are removed too.
+        """
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int | None:
+        """Return the store's own clock; None where it has no clock but this host's."""
+
+    def state(self, shard: int) -> ShardRecord: ...
+
+    def lanes(self, shard: int) -> list[LaneState]:
+        """Return all open lanes, with lane 0, which always exists and is never closed."""
+
+    def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        """Return those of the ids that this shard has accepted or rejected and not yet forgotten, with their tasks'."""
+
+    def slice_end(
+        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
+    ) -> Position:
+        """Return the end of a slice from ``after``: ``upto`` if (after, upto] is within both bounds, else the position
+        of the last row within them; a slice has at least one row if (after, upto] has any."""
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        """Return the rows in (after, upto], in order."""
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        """Return how many rows (after, upto] has, for the guard; about 1 µs a row."""
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary: ...
+
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
+        """Return the rows of those tasks in every lane but STOPPED, settled or not."""
+
+    def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        """Return task id → kind of the last outcome, of those tasks with a row in lane STOPPED."""
+
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
+        """Return the rows of those tasks in lane STOPPED, in order of position: that of their outcomes."""
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        """Return the existing rows among these ids, in any lane."""
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        """Return ``from_`` of the lane's earliest batch that was dispatched at or after ``since_ms`` and begins before
+        ``upto``; None where no batch does. ``upto`` may be inside a batch, where a broker lost writes twice."""
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        """Return the tally: pending rows by hour, queue and task, without zeros."""
+
+    # -- the inbox: every process may write to it, the holder reads it ----------------------------------
+
+    def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
+
+    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
+        """Put items into the inboxes of several shards, in one transaction."""
+
+    def has_arrivals(self, shard: int) -> bool:
+        """Whether the inbox has an item or a committed load has a chunk; cheap enough for 20 calls a second."""
+
+    def arrivals(self, shards: Sequence[int]) -> Sequence[int]:
+        """Return those of the shards that have arrivals; where none has, as cheap as ``has_arrivals`` of one."""
+
+    def bell(self) -> Bell:
+        """Return a new bell, for one thread, which closes it."""
+
+    def read_inbox(
+        self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
+    ) -> list[InboxItem]:
+        """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no
+        cursor: the ``Change`` that carries out or accepts an item deletes it.
+
+        Args:
+            max_bytes: of their payloads; None: no limit, neither of bytes nor of messages.
+            max_rows: the most commands and messages in them, each message of a pack counted.
+        """
+
+    # -- bulk loads: ``loads`` writes them, the holder reads them -----------------------------------------
+
+    def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
+        """Return the oldest chunks of committed loads, up to ``max_rows`` messages but at least one chunk if any
+        exists, in the order of loads and then of ids. The ``Change`` that accepts a chunk deletes it."""
+
+    # -- commands: every process may send them, the holder answers ----------------------------------------
+
+    def put_command(self, shard: int, kind: str, payload: bytes) -> int:
+        """Put one command into the inbox; returns the item's id."""
+
+    def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
+        """Put commands (shard, kind, payload) into their inboxes, in one transaction; returns the items' ids.
+
+        Args:
+            items: the same list, filled before the commit: the caller has the ids where the commit's answer is lost.
+        """
+
+    def command_payload(self, item: int) -> bytes | None:
+        """Return an inbox item's payload; None where the holder has deleted it, or where it was never committed."""
+
+    def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
+        """Delete an inbox item; returns False where the holder deleted it first, or where it was never committed.
+
+        Either is final: a transaction that puts the item and has not ended is waited for.
+        """
+
+    def answer(self, command_id: str) -> dict[str, Any] | None:
+        """Return the answer to a command; the holder commits it together with the deletion of the inbox item."""
+
+    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return id → answer, of the answered ones among these commands."""
+
+    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+        """Return task id → tombstone; an expired tombstone is included until ``expire`` removes it."""
+
+    def tombstone_ids(self, shard: int) -> Iterator[str]:
+        """Iterate over the task ids of all tombstones, a page at a time."""
+
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[KeyedRow]:
+        """Return the rows with a watch of that kind on one of the keys, in every lane but STOPPED, settled or not, in
+        order of position."""
+
+    def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
+        """Return the rows with a watch of kind UNANNOUNCED and an id above ``after``, in the order of their ids."""
+
+    def gates(self, shard: int) -> list[Gate]:
+        """Return the gates in the order of their setting."""
+
+    # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
+
+    def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
+        """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
+
+    def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
+        """Return the earliest ``next_ms`` after ``skip`` earlier ones; None where there are no more."""
+
+    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+        """Return the existing schedules among these names, in no order."""
+
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, TaskRow]]:
+        """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
+
+        Args:
+            pending_only: only rows after the offset of their lane. All runs of a schedule without such rows are read.
+            limit: the most runs that are returned, for all schedules together.
+        """
+
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+        """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
+
+    def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
+        """Remove expired tombstones, old answers and the shard's old entries of the audit log, and mark wholly accepted
+        loads as done; need not be durable."""
+
+    def close(self) -> None: ...
+
+
+class FullStore(Store, Protocol):
+    """A store as ``open_store`` returns it: a type for rooms that are loaded long before a store is opened, and SQL."""
+
+    @property
+    def name(self) -> str:
+        """The store's name in messages: the file's path, or host and database."""
+
+    @property
+    def shards(self) -> int:
+        """The number of shards that the store had when it was opened."""
+
+    @property
+    def browse(self) -> Browse: ...
+
+    @property
+    def loads(self) -> SqlLoads: ...
+
+    @property
+    def handover(self) -> SqlHandover: ...
+
+    @property
+    def maintenance(self) -> SqlMaintenance: ...
+
+    def identity(self) -> StoreIdentity:
+        """Read the store's identity, by which a broker tells it from a copy."""
+
+    def is_as_opened(self) -> bool:
+        """Whether the database still has the opened store: not emptied, not made anew, with as many shards."""
+
+    def brokers(self) -> set[str]:
+        """The places of the broker to which the store's schedulers dispatch; none before the first of them ran."""
+
+    def add_brokers(self, places: set[str]) -> None:
+        """Record more places of that broker."""
+
+    def is_replaced(self) -> bool:
+        """Whether the store's file was deleted or replaced; cheap enough to be called before each use."""

@@ -27,7 +27,7 @@ from celery_wheel.store.ports.pages import (
     StoppedTask,
     Task,
 )
-from celery_wheel.store.ports.schedules import (
+from celery_wheel.store.schedule_model import (
     RunOfSource,
     ScheduleCounts,
     ScheduleCriteria,
@@ -35,7 +35,7 @@ from celery_wheel.store.ports.schedules import (
     SchedulePage,
     SilentSchedules,
 )
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.store_model import ServerState
 
 
 class Browse(Protocol):

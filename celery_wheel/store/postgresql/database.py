@@ -6,31 +6,28 @@
     writing   BEGIN ─► the shard's row is locked, if the epoch is current ─► … ─► COMMIT
     acquire   UPDATE wheel_shard SET epoch = epoch + 1 … WHERE it has no holder, or its lease expired, or it is our own
 
-READ COMMITTED is enough. Every transaction of a holder begins with an update of its shard's row at its epoch. Two such
-transactions run one after the other: the second waits for the row and reads it anew. It finds its own epoch, and then
-sees every commit of the first; or it finds another epoch, and writes nothing. A takeover updates the same row, so no
-transaction of a former epoch commits after it. Inbox items are inserted without the fence and deleted behind it.
+    a holder that is      ends by
+    killed                its sessions, which end with it; the lease expires by the database's clock alone
+    stopped               its lease: it is fenced when it continues. Inside a transaction, by
+                          idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not count the
+                          session as idle (in a COPY, or in a message), by the next holder: ``StoppedHolders``
+    disconnected          tcp_user_timeout and keepalives, half of the lease, on both sides
 
-The ends of a holder; the lease runs by the database's clock alone
-    killed                            its sessions end with it; the lease expires
-    stopped between transactions      the lease expires; the holder is fenced when it continues
-    stopped inside a transaction      idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not
-                                      count the session as idle (in the middle of a COPY, or of a message), the next
-                                      holder ends the session that has the row locked: ``eviction``
-    disconnected                      tcp_user_timeout and keepalives, half of the lease, on both sides
+    a durable commit      the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off"
+    durable=False         synchronous_commit=off, as always with durability "memory": a crash of the server may lose
+                          the last moments, in whole commits; the next durable commit makes it durable too
 
-The durability of a commit
-    durability "disk"     the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off":
-                          ``sessions`` sets it, and no reload of the server's configuration changes it
-    durability "memory"   synchronous_commit=off: a crash of the server may lose the last moments, in whole commits
-    durable=False         the same as "memory"; the next durable commit makes it durable too
+READ COMMITTED is enough. Every transaction of a holder begins with its shard's row at its epoch: the second of two
+waits for the row and reads it anew. It finds its own epoch, and then sees every commit of the first; or it finds
+another, and writes nothing. A takeover updates the same row, so no transaction of a former epoch commits after it.
 
 Plans: every statement has an index made for it, and the planner may not scan the table instead: after a burst that its
 statistics do not cover, it would read 10 million rows for a chunk of 1,000. Each plan is made anew (a tenth of a
-millisecond): a plan from the time of empty tables used the wrong index.
+millisecond): a plan from the time of empty tables used the wrong index. Polls run by libpq alone, on a session of their
+own: a cursor's conversions and the pool's checks take three times as long as all the rest.
 
-Prepared statements and session settings do not work through a pooler that shares sessions by transaction (pgbouncer's
-``pool_mode=transaction``): connect to the server itself, or to a pool by session.
+Non-promise: a pooler that shares sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses prepared
+statements and settings. Connect to the server itself, or to a pool by session.
 """
 
 from __future__ import annotations
@@ -45,23 +42,73 @@ from socket import gethostname
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, create_engine, event
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
-from celery_wheel.store.ports import Bell, StoreSize
-from celery_wheel.store.ports.server import ServerState
+from celery_wheel.store.ports.overview import StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
-from celery_wheel.store.postgresql.eviction import StoppedHolders
-from celery_wheel.store.postgresql.poll import PostgresqlPolls
-from celery_wheel.store.postgresql.server import read_server
-from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, connect, connect_args, patience_ms, prepare
+from celery_wheel.store.postgresql.server import STATEMENTS, read_server
+from celery_wheel.store.postgresql.sessions import (
+    STATEMENT_TIMEOUT_MS,
+    StoppedHolders,
+    connect,
+    connect_args,
+    patience_ms,
+    prepare,
+)
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
-from celery_wheel.store.postgresql.storage_parameters import STATEMENTS
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
+from celery_wheel.store.store_model import Bell, ServerState
+
+
+class PostgresqlPolls:
+    """Cheap polls: whether a query has a row, as a prepared statement."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._pooled: Any = None
+        self._names: dict[str, bytes] = {}  #: of the statements that the session has prepared
+
+    def has_row(self, sql: str, places: tuple[int, ...]) -> bool:
+        """Whether the query has a row. Raises the driver's error, after which the next poll connects anew."""
+        with self._lock:
+            try:
+                if self._pooled is None:
+                    self._pooled = self._engine.raw_connection()
+                session = self._pooled.pgconn
+                if sql not in self._names:
+                    self._prepare(session, sql, len(places))
+                found = session.exec_prepared(self._names[sql], [b"%d" % value for value in places])
+                if found.status != ExecStatus.TUPLES_OK:
+                    raise error_from_result(found)
+            except BaseException:
+                self._drop()
+                raise
+            return bool(found.ntuples)
+
+    def _prepare(self, session: Any, sql: str, count: int) -> None:
+        name = b"wheel_poll_%d" % len(self._names)
+        numbered = sql.replace("%s", "${}").format(*range(1, count + 1))
+        session.prepare(name, numbered.encode())
+        self._names[sql] = name  # a statement that was not prepared fails when it runs
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        pooled, self._pooled = self._pooled, None
+        self._names.clear()
+        if pooled is not None:
+            pooled.invalidate()
+
 
 #: Six jobs of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
@@ -231,7 +278,7 @@ class PostgresqlDatabase:
         return session
 
     def tidy(self) -> None:
-        """Do nothing: autovacuum does it, see ``storage_parameters``."""
+        """Do nothing: autovacuum does it, see ``server``."""
 
     def close(self) -> None:
         with self._idle:

@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
-from celery_wheel.store.sql.seal import SQLSTATE
+from celery_wheel.store.sql.upkeep import SQLSTATE
 
 
 class Sent(Enum):

@@ -1,17 +1,35 @@
-"""The store's statements for PostgreSQL: the two that differ there, and why."""
+"""The store's statements for PostgreSQL: the three that it plans better in another form, and many rows by COPY.
+
+::
+
+    rows ──► fewer than COPY_FROM ──► Prepared.many     prepared INSERTs, sent without waiting for each
+         └─► others ────────────────► COPY … FROM STDIN (FORMAT BINARY)
+
+Measured, 5,000 rows of 1.2 kB a commit with fsync, two busy cores: COPY takes 65 to 113 ms, 26 to 42 of them CPU time
+of this process; a pipeline of INSERTs 147 to 212 ms, 113 to 154 of them CPU time. Below about 20 rows the difference is
+noise. The binary format needs each value in exactly the column's type, so the types come from the table's description.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    Boolean,
     ColumnElement,
+    Connection,
+    Integer,
     LargeBinary,
+    SmallInteger,
     Subquery,
+    Table,
     Text,
+    Uuid,
     and_,
     bindparam,
     column,
@@ -23,42 +41,91 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from celery_wheel.store.postgresql.bulk_copy import CopyInsert
 from celery_wheel.store.sql.schema import timer, watch
-from celery_wheel.store.sql.statements import Statements
-from celery_wheel.store.sql.statements.clauses import ROW
-from celery_wheel.store.sql.statements.lookups import KNOWN
+from celery_wheel.store.sql.statement import Prepared, Statements, constant
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #: The same clock at the begin of the transaction.
 BEGAN_SQL = "floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
+COPY_FROM = 20
 
-class PostgresqlStatements(Statements):
-    def _rows_in(self, range_: ColumnElement[bool]) -> Any:
-        """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
-        return select(*ROW).where(range_).order_by(timer.c.due_ms, timer.c.seq)
+#: Subclasses first: SmallInteger and BigInteger are Integers too.
+_TYPES = {
+    SmallInteger: "int2",
+    BigInteger: "int8",
+    Integer: "int4",
+    LargeBinary: "bytea",
+    Uuid: "uuid",
+    Text: "text",
+    Boolean: "bool",
+}
 
-    def _known_of(self, shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
-        """Look up each id by itself.
 
-        The planner may ignore an index for ``IN``: without statistics of the tables (new, restored, upgraded) it
-        estimated a shard at one two-hundredth of the table, read the whole shard and compared each row with the 500
-        ids: 124 ms at 500,000 rows, and in proportion, instead of half a millisecond.
-        """
-        wanted = values(column("id", LargeBinary), name="wanted").data([(one,) for one in envelopes])
-        here = select(*KNOWN).where(and_(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id))
-        found = here.limit(literal_column("1")).lateral("found")
-        return select(*found.c).select_from(wanted.join(found, true()))
+class CopyInsert:
+    """Replaces the ``Prepared`` insert of a table in calls with many rows."""
 
-    def _claims_on(self, keys: list[BindParameter[str]]) -> Subquery:
-        """Look up each key by itself: for ``IN`` the planner read every watch of the shard, 10 ms at 40,000 watches."""
-        listed = values(column("key", Text), name="listed").data([(one,) for one in keys])
-        wanted = select(listed.c.key).distinct().subquery("wanted")
-        here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
-        # The planner does not flatten a subquery with an OFFSET.
-        found = select(watch.c.key, watch.c.timer_id).where(here).offset(literal_column("0")).lateral("found")
-        return select(found.c.key, found.c.timer_id).select_from(wanted.join(found, true())).subquery("claim")
+    __slots__ = ("_copy", "_insert", "_types", "_uuids", "names")
+
+    def __init__(self, table: Table, insert: Prepared) -> None:
+        self._insert = insert
+        self.names = insert.names
+        columns = ", ".join(f'"{name}"' for name in self.names)
+        self._copy = f"COPY {table.name} ({columns}) FROM STDIN (FORMAT BINARY)"
+        self._types = [_type_of(table.c[name].type) for name in self.names]
+        self._uuids = [place for place, type_ in enumerate(self._types) if type_ == "uuid"]
+
+    def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert the rows; does nothing without rows."""
+        if len(rows) < COPY_FROM:
+            self._insert.many(connection, rows)
+            return
+        driver: Any = connection.connection.dbapi_connection
+        with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
+            copy.set_types(self._types)
+            for row in rows:
+                copy.write_row(self._with_uuids(row))
+
+    def _with_uuids(self, row: tuple[Any, ...]) -> Sequence[Any]:
+        if not self._uuids:
+            return row
+        values = list(row)
+        for place in self._uuids:
+            values[place] = UUID(values[place])
+        return values
+
+
+def _type_of(type_: Any) -> str:
+    kind_of = getattr(type_, "impl", type_)
+    return next(name for kind, name in _TYPES.items() if isinstance(kind_of, kind))
+
+
+def _rows_in(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
+    """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
+    return select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq)
+
+
+def _known_of(columns: Sequence[Any], shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+    """Look up each id by itself.
+
+    The planner may ignore an index for ``IN``: without statistics of the tables (new, restored, upgraded) it
+    estimated a shard at one two-hundredth of the table, read the whole shard and compared each row with the 500
+    ids: 124 ms at 500,000 rows, and in proportion, instead of half a millisecond.
+    """
+    wanted = values(column("id", LargeBinary), name="wanted").data([(one,) for one in envelopes])
+    here = select(*columns).where(and_(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id))
+    found = here.limit(constant(1)).lateral("found")
+    return select(*found.c).select_from(wanted.join(found, true()))
+
+
+def _claims_on(keys: list[BindParameter[str]]) -> Subquery:
+    """Look up each key by itself: for ``IN`` the planner read every watch of the shard, 10 ms at 40,000 watches."""
+    listed = values(column("key", Text), name="listed").data([(one,) for one in keys])
+    wanted = select(listed.c.key).distinct().subquery("wanted")
+    here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
+    # The planner does not flatten a subquery with an OFFSET.
+    found = select(watch.c.key, watch.c.timer_id).where(here).offset(constant(0)).lateral("found")
+    return select(found.c.key, found.c.timer_id).select_from(wanted.join(found, true())).subquery("claim")
 
 
 @cache
@@ -66,4 +133,13 @@ def statements() -> Statements:
     """Return the statements, compiled once in a process."""
     clock, began = (literal_column(sql, BigInteger) for sql in (CLOCK_SQL, BEGAN_SQL))
     dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
-    return PostgresqlStatements(dialect, postgresql.insert, clock=clock, began=began, adding=CopyInsert)
+    return Statements(
+        dialect,
+        postgresql.insert,
+        clock=clock,
+        began=began,
+        adding=CopyInsert,
+        rows_in=_rows_in,
+        known_of=_known_of,
+        claims_on=_claims_on,
+    )

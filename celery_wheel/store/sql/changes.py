@@ -2,54 +2,96 @@
 
 ::
 
-    fence ─► routes, timers ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► … ─► schedules
-      │                                 └ numbered in the order of commits       └ an item is missing: RequestWithdrawn;
-      └ no row: another epoch holds the shard; raises Fenced,                      the caller rolls back
-        and the caller rolls back
+    plain ─► packed before the transaction begins         {(hour, queue, task): n}
+    fence ─► routes, timers ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► control ─► schedules
+             └ by column       └ numbered in the order of commits  └ totals      └ an item is missing: RequestWithdrawn,
+                                                                                   and the caller rolls back
+
+The rows of ``wheel_timer`` are made column by column from new rows, blocks and rejects. CPU of a row in a block: 0.6 µs
+beside 1.5 µs for zstd and 5 µs for the INSERT; of a row by itself, 2 µs.
+
+A pending count names its queue and task by a route that has nothing else (``Route.named``): a row of integers costs
+SQLite 12 µs where texts cost 23. Every change of the tally goes through ``add_tally``, so its sums, by hour, by day and
+by name, cannot differ from it. They are few whatever is pending: 8,760 hours, 365 days and 100 names for a year of 100
+tasks.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from itertools import repeat
+from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, false, func, true, update
 
-from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import SHARD_BITS, Change
-from celery_wheel.store.sql import timers
+from celery_wheel.errors import RequestWithdrawn
+from celery_wheel.store.model import (
+    DAY_MS,
+    HOUR_MS,
+    PLAIN,
+    SHARD_BITS,
+    STOPPED,
+    Change,
+    NewBlock,
+    NewReject,
+    NewRow,
+    Route,
+    TallyKey,
+    join,
+)
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
-from celery_wheel.store.sql.counts import add_tally, routes_of
-from celery_wheel.store.sql.fields import in_order
+from celery_wheel.store.sql.control import write_control
+from celery_wheel.store.sql.holding import advance, fence
+from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.schedules import write_schedules
-from celery_wheel.store.sql.statements import Statements
-from celery_wheel.store.sql.statements.control import ControlStatements
+from celery_wheel.store.sql.schema import batch, lane, outcome, tally, task_ids_to_bytes, timer, total, uuids_to_bytes
+from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, in_order, places
+
+_OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
+_OF_MESSAGE = ("eta_ms", "key", "expires_ms", "created_ms", "size", "misfire_ms")
+
+_Columns = dict[str, Any]
 
 
-def fence(connection: Connection, statements: Statements, shard: int, epoch: int) -> int:
-    """Lock the shard for this transaction, where this epoch still holds it; returns the highest seq stored."""
-    last: int | None = statements.fence(connection, at_shard=shard, at_epoch=epoch).scalar()
-    if last is None:
-        raise_fenced(connection, statements, shard, epoch)
-    return last
+class ChangeStatements:
+    def __init__(self, statements: Statements) -> None:
+        self.add_timer = statements.bulk(timer)
+        self.add_outcome = ObjectInsert(statements.bulk(outcome), "shard")
+        self.add_batch = ObjectInsert(
+            statements.bulk(batch), "shard", "epoch", **_halves(**{"from": "from_", "to": "to"})
+        )
+        move = (
+            update(timer)
+            .where(timer.c.id == bindparam("moved"), timer.c.shard == bindparam("at_shard"))
+            .values(
+                lane=bindparam("lane"),
+                due_ms=bindparam("due_ms"),
+                seq=bindparam("seq"),
+                eta_ms=func.coalesce(bindparam("eta_ms", type_=BigInteger), timer.c.eta_ms),
+            )
+        )
+        self.move = ObjectInsert(statements(move), "at_shard", moved="id")
+        ends = _halves(offset="offset", watermark="watermark")
+        set_lane = statements.put(lane, ["shard", "lane"], [*ends, "target", "redelivered", "scope"], closed=false())
+        self.set_lane = ObjectInsert(set_lane, "shard", **ends)
+        closed = and_(lane.c.shard == bindparam("at_shard"), lane.c.lane == bindparam("at_lane"))
+        self.close_lane = statements(update(lane).where(closed).values(closed=true()))
+        self.add_tally = _adding(statements, tally, "shard", "hour", "route")
+        self.add_total = _adding(statements, total, "kind", "number", "shard")
 
 
-def advance(
-    connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0, weight: int = 0
-) -> None:
-    """Fence, store a higher seq, and add the bytes of new batches: the one new version of the row in a transaction."""
-    if statements.advance(connection, at_shard=shard, at_epoch=epoch, seq=seq, more=weight).rowcount == 0:
-        raise_fenced(connection, statements, shard, epoch)
+def _halves(**ends: str) -> dict[str, str]:
+    """Return the columns of positions, with the attributes that they are of."""
+    return {f"{end}_{half}": f"{attribute}.{half}" for end, attribute in ends.items() for half in ("due_ms", "seq")}
 
 
-def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> NoReturn:
-    now = statements.epoch(connection, at_shard=shard).scalar()
-    raise Fenced(
-        f"shard {shard} is at epoch {now}, not {epoch}: another holder took it, or this holder took it anew; "
-        "nothing was written, and the memory of the former epoch is dropped; no action is needed"
-    )
+def _adding(statements: Statements, counts: Table, *place: str) -> Prepared:
+    new = statements.insert_or(counts).inline().values(places(*place, "pending"))
+    added = {"pending": counts.c.pending + new.excluded.pending}
+    return statements(new.on_conflict_do_update(index_elements=place, set_=added))
 
 
 def write(
@@ -62,44 +104,29 @@ def write(
     packed: Packed,
 ) -> None:
     """Write all parts of the change, behind the fence; ``packed`` are the bytes of its new messages."""
+    to = statements.of(ChangeStatements)
     late = _fenced(connection, statements, shard, epoch, change)
-    named = routes_of(change.tally)
-    route_ids = catalogue.route_ids(connection, [*timers.routes(change), *named.values()])
+    named = _routes_of(change.tally)
+    route_ids = catalogue.route_ids(connection, [*_routes(change), *named.values()])
     if change.rows or change.blocks or change.rejects:
-        insert = statements.add_timer
-        insert.many(connection, timers.tuples(change, packed, route_ids, shard, insert.names))
-    statements.move.many(connection, change.moves, shard)
+        to.add_timer.many(connection, _tuples(change, packed, route_ids, shard, to.add_timer.names))
+    to.move.many(connection, change.moves, shard)
     outcomes, batches = change.outcomes, change.batches
     if late:
         outcomes = [replace(one, id=one.id + late) for one in outcomes]
         batches = [replace(one, id=one.id + late) for one in batches]
-    statements.add_outcome.many(connection, outcomes, shard)
-    statements.add_batch.many(connection, batches, shard, epoch)
-    statements.set_lane.many(connection, change.lanes, shard)
+    to.add_outcome.many(connection, outcomes, shard)
+    to.add_batch.many(connection, batches, shard, epoch)
+    to.set_lane.many(connection, change.lanes, shard)
     closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
-    statements.close_lane.many(connection, in_order(statements.close_lane, closed))
-    add_tally(connection, statements, shard, change.tally, named, route_ids)
-    _delete_items(connection, statements, shard, change.inbox)
+    to.close_lane.many(connection, in_order(to.close_lane, closed))
+    _add_tally(connection, to, shard, change.tally, named, route_ids)
+    intake = statements.of(IntakeStatements)
+    _delete_items(connection, intake, shard, change.inbox)
     loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
-    statements.bulk_load.accept.many(connection, in_order(statements.bulk_load.accept, loaded))
-    _write_control(connection, statements.control, shard, change)
-    write_schedules(connection, statements.schedules, shard, change)
-
-
-def _write_control(connection: Connection, control: ControlStatements, shard: int, change: Change) -> None:
-    answers = [
-        {"id": digits(one.id), "shard": shard, "at_ms": one.at_ms, "results": json.dumps(one.results)}
-        for one in change.answers
-    ]
-    control.add_answer.many(connection, in_order(control.add_answer, answers))
-    control.add_tombstone.many(connection, change.tombstones, shard)
-    control.complete.many(connection, [(one,) for one in change.completed])
-    control.unwatch.many(connection, [(one,) for one in change.unwatched])
-    control.add_watch.many(connection, change.watches, shard)
-    opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
-    control.remove_gate.many(connection, in_order(control.remove_gate, opened))
-    control.set_gate.many(connection, change.gates, shard)
-    control.add_audit.many(connection, change.audits, shard)
+    intake.accept_chunk.many(connection, in_order(intake.accept_chunk, loaded))
+    write_control(connection, statements, shard, change)
+    write_schedules(connection, statements, shard, change)
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:
@@ -118,10 +145,10 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     return late
 
 
-def _delete_items(connection: Connection, statements: Statements, shard: int, items: Sequence[int]) -> None:
+def _delete_items(connection: Connection, intake: IntakeStatements, shard: int, items: Sequence[int]) -> None:
     """Delete the inbox items; raises RequestWithdrawn for a missing item: its sender was promised no effect."""
     rows = [{"item": item, "at_shard": shard} for item in items]
-    deleted = statements.delete_item.many(connection, in_order(statements.delete_item, rows))
+    deleted = intake.delete_item.many(connection, in_order(intake.delete_item, rows))
     if deleted != len(items):
         raise RequestWithdrawn(
             f"{len(items) - deleted} of {len(items)} inbox items of shard {shard} were withdrawn; nothing was written; "
@@ -129,6 +156,125 @@ def _delete_items(connection: Connection, statements: Statements, shard: int, it
         )
 
 
-def digits(uuid: str) -> str:
-    """Return the 32 hexadecimal digits of a UUID: the form of a database without a type for UUIDs."""
-    return uuid.replace("-", "").lower()
+# -- the pending counts -------------------------------------------------------------------------------------
+
+
+def recount(
+    connection: Connection, statements: Statements, catalogue: Catalogue, shard: int, more: Mapping[TallyKey, int]
+) -> None:
+    """Add to the pending counts in a transaction that adds no rows; negative numbers subtract."""
+    named = _routes_of(more)
+    route_ids = catalogue.route_ids(connection, named.values())
+    _add_tally(connection, statements.of(ChangeStatements), shard, more, named, route_ids)
+
+
+def _routes_of(keys: Iterable[TallyKey]) -> dict[tuple[str, str], Route]:
+    """Return (queue, task) → the route by which the two are counted."""
+    return {name: Route.named(*name) for name in {(key.queue, key.task) for key in keys}}
+
+
+def _add_tally(
+    connection: Connection,
+    to: ChangeStatements,
+    shard: int,
+    more: Mapping[TallyKey, int],
+    named: Mapping[tuple[str, str], Route],
+    ids: Mapping[Route, int],
+) -> None:
+    """Add to the pending counts and to their sums, in the same statements' batch."""
+    numbers = {name: ids[route] for name, route in named.items()}
+    counts = [(hour, numbers[queue, task], count) for (hour, queue, task), count in more.items() if count]
+    hours, days, names = Counter[int](), Counter[int](), Counter[int]()
+    for hour, route, count in counts:
+        hours[hour] += count
+        days[hour // (DAY_MS // HOUR_MS)] += count
+        names[route] += count
+    sums = (("hour", hours), ("day", days), ("name", names))
+    to.add_tally.many(connection, [(shard, *count) for count in counts])
+    to.add_total.many(connection, [(shard, kind, number, n) for kind, sum_ in sums for number, n in sum_.items() if n])
+
+
+# -- the rows of wheel_timer --------------------------------------------------------------------------------
+
+
+def plain(change: Change) -> list[bytes]:
+    """Return the messages to pack, in the order of their rows."""
+    found = [join(one.message.headers, one.message.properties, one.message.body) for one in change.rows]
+    for new in change.blocks:
+        found += new.block.plain
+    return found
+
+
+def _routes(change: Change) -> list[Route]:
+    found = [Route.of(row.message) for row in change.rows] + [new.block.route for new in change.blocks]
+    return found + [_nowhere(one) for one in change.rejects]
+
+
+def _tuples(
+    change: Change, packed: Packed, route_ids: Mapping[Route, int], shard: int, names: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """Return the rows of the table, with the values of ``names`` in their order."""
+    start, found = 0, list[tuple[Any, ...]]()
+    groups: list[tuple[int, _Columns]] = [(len(change.rows), _of_rows(change.rows, route_ids))] if change.rows else []
+    groups += [(len(one.block), _of_block(one, route_ids)) for one in change.blocks]
+    for count, columns in groups:
+        end = start + count
+        columns |= {"shard": repeat(shard), "packing": packed[0][start:end], "message": packed[1][start:end]}
+        found += zip(*[columns[name] for name in names], strict=False)  # constants are repeated without an end
+        start = end
+    for reject in change.rejects:
+        row = _of_reject(reject) | {"route": route_ids[_nowhere(reject)], "shard": shard}
+        found.append(tuple([row[name] for name in names]))
+    return found
+
+
+def _of_rows(rows: Sequence[NewRow], route_ids: Mapping[Route, int]) -> _Columns:
+    messages = [one.message for one in rows]
+    columns: _Columns = {name: map(attrgetter(name), rows) for name in _OF_ROW}
+    columns |= {name: map(attrgetter(name), messages) for name in _OF_MESSAGE}
+    envelope_ids = [one.envelope_id for one in messages]
+    ids = _ids(envelope_ids, [one.task_id for one in messages])
+    return columns | ids | {"route": [route_ids[Route.of(one)] for one in messages]}
+
+
+def _of_block(new: NewBlock, route_ids: Mapping[Route, int]) -> _Columns:
+    block = new.block
+    return _ids(block.envelope_ids, block.task_ids) | {
+        "id": new.ids,
+        "seq": new.ids,
+        "lane": repeat(new.lane),
+        "due_ms": new.due_ms,
+        "accepted_ms": repeat(new.accepted_ms),
+        "eta_ms": block.eta_ms,
+        "key": block.keys,
+        "expires_ms": block.expires_ms,
+        "created_ms": block.created_ms,
+        "size": block.sizes,
+        "misfire_ms": repeat(block.like.misfire_ms),
+        "route": repeat(route_ids[block.route]),
+    }
+
+
+def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
+    """Return the ids of the envelopes and of the tasks, which are mostly one UUID each."""
+    as_bytes = uuids_to_bytes(envelope_ids)
+    same = task_ids == envelope_ids
+    return {"envelope_id": as_bytes, "task_id": as_bytes if same else task_ids_to_bytes(task_ids)}
+
+
+def _nowhere(reject: NewReject) -> Route:
+    """Return the route of unreadable bytes: they have no destination."""
+    return Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
+
+
+def _of_reject(reject: NewReject) -> _Columns:
+    """Return the row at (accepted_ms, id) of lane STOPPED."""
+    at_ms, message = reject.accepted_ms, join(b"", b"", reject.unreadable.raw)
+    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
+    place = {"id": reject.id, "lane": STOPPED, "seq": reject.id}
+    ids = {
+        "envelope_id": uuids_to_bytes([reject.unreadable.envelope_id])[0],
+        "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
+    }
+    content = {"packing": PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
+    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}

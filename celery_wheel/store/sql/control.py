@@ -1,34 +1,97 @@
-"""The control part of a SQL store: commands, answers, tombstones, watches, gates, and chunks of bulk loads.
+"""Control: tombstones, watches, gates and the audit log, as a holder reads them, and their part of ``apply``.
 
 ::
 
-    client   put_command ─► item in the inbox ┄┄ polls ─► results       no answer in time: withdraw
-    holder                  └ read_inbox ─► Change(answers, tombstones, watches, gates) ─► expire, later
-    loader   ``loads`` ─► committed
-    holder                └ read_loads ─► Change(rows, loaded) ─► expire: done
+    wheel_tombstone  add, read, forget           the holder
+    wheel_watch      add, remove, watchers,      the holder
+                     unannounced
+    wheel_gate       set, remove, read           the holder; every process reads
+    wheel_answer     add, forget                 the holder; every process reads: ``intake``
+    wheel_audit      add, forget                 the holder; every process reads
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection
+from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, select
 
-from celery_wheel.store.model import BulkLoadChunk, Gate, KeyedRow, Row, StoppedRow, TaskRow, Tombstone
-from celery_wheel.store.sql import changes
+from celery_wheel.store.audit_model import AuditEntry
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, KeyedRow, TaskRow, Tombstone
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.ids import bytes_to_task_id, task_id_to_bytes
-from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements import Statements
-from celery_wheel.store.sql.statements.bulk_load import KEPT_MS
-from celery_wheel.store.sql.statements.clauses import KEY_PLACES, in_parts
-from celery_wheel.store.sql.statements.control import KEYS
+from celery_wheel.store.sql.holding import fence
+from celery_wheel.store.sql.loads import LoadStatements
+from celery_wheel.store.sql.schema import answer, audit, bytes_to_task_id, digits, gate, timer, tombstone, watch
+from celery_wheel.store.sql.statement import (
+    KEY_PLACES,
+    ROW,
+    ObjectInsert,
+    Statements,
+    columns_of,
+    constant,
+    in_order,
+    in_parts,
+    names_of,
+    numbered,
+    places,
+)
 
 #: Task ids of tombstones read at a time: memory holds one page of them, not all.
 IDS_AT_ONCE = 5_000
+
+#: Names of the bound keys.
+KEYS = tuple(one.key for one in numbered("key"))
+
+
+class ControlStatements:
+    def __init__(self, statements: Statements) -> None:
+        self._prepare_writes(statements)
+        of_shard = tombstone.c.shard == bindparam("shard")
+        named = select(*columns_of(Tombstone, tombstone)).where(of_shard)
+        self.tombstones = statements(named.where(tombstone.c.task_id.in_(numbered("task"))))
+        page = select(tombstone.c.task_id).where(of_shard, tombstone.c.task_id > bindparam("after"))
+        self.tombstone_ids = statements(page.order_by(tombstone.c.task_id).limit(bindparam("limit")))
+        gates = select(*columns_of(Gate, gate)).where(gate.c.shard == bindparam("shard"))
+        self.gates = statements(gates.order_by(gate.c.id))
+        claim = statements.claims_on(numbered("key"))
+        claimed = claim.join(timer, timer.c.id == claim.c.timer_id)
+        found = select(claim.c.key, timer.c.task_id, *ROW).select_from(claimed)
+        found = found.where(timer.c.lane != constant(STOPPED))
+        self.watchers = statements(found.order_by(timer.c.due_ms, timer.c.seq))
+        here = (watch.c.shard == bindparam("shard"), watch.c.kind == constant(UNANNOUNCED), watch.c.key == constant(""))
+        rows = select(timer.c.task_id, *ROW).select_from(watch.join(timer, timer.c.id == watch.c.timer_id))
+        rows = rows.where(*here, watch.c.timer_id > bindparam("after")).order_by(watch.c.timer_id)
+        self.unannounced = statements(rows.limit(bindparam("limit")))
+
+    def _prepare_writes(self, statements: Statements) -> None:
+        self.add_answer = statements(insert(answer).values(places("id", "shard", "at_ms", "results")))
+        entry = insert(audit).inline().values(places("shard", *names_of(AuditEntry)))
+        self.add_audit = ObjectInsert(statements(entry), "shard")
+        new = statements.put(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])
+        self.add_tombstone = ObjectInsert(new, "shard")
+        new = statements(insert(watch).inline().values(places("shard", "kind", "key", "timer_id")))
+        self.add_watch = ObjectInsert(new, "shard")
+        # By the timer alone, whose id implies the shard: with the shard as a condition, SQLite uses the index of the
+        # keys and reads every watch of the shard for each timer.
+        of_timer = watch.c.timer_id == bindparam("gone")
+        self.unwatch = statements(delete(watch).where(of_timer))
+        self.complete = statements(delete(watch).where(of_timer, watch.c.kind == constant(WATCH)))
+        new = statements.put(gate, ["shard", "scope", "name"], ["state", "per_ms", "reason", "actor", "at_ms"])
+        self.set_gate = ObjectInsert(new, "shard")
+        place = [gate.c[name] == bindparam(f"at_{name}") for name in ("shard", "scope", "name")]
+        self.remove_gate = statements(delete(gate).where(*place))
+        self.forget_answers, self.forget_audit = (
+            statements(
+                delete(table).where(
+                    table.c.shard == bindparam("at_shard"), table.c.at_ms < bindparam("before_ms", type_=BigInteger)
+                )
+            )
+            for table in (answer, audit)
+        )
+        over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
+        self.forget_tombstones = statements(delete(tombstone).where(over))
 
 
 class SqlControl:
@@ -38,133 +101,68 @@ class SqlControl:
     _statements: Statements
     _catalogue: Catalogue
 
-    def put_command(self, shard: int, kind: str, payload: bytes) -> int:
-        [item] = self.put_commands([(shard, kind, payload)])
-        return item
-
-    def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
-        put = self._statements.control.put_command
-        items = [] if items is None else items
-        with self._database.writing() as connection:
-            for shard, kind, payload in commands:
-                items.append(put(connection, shard=shard, kind=kind, payload=payload).scalar_one())
-        self._database.ring()
-        return items
-
-    def command_payload(self, item: int) -> bytes | None:
-        with self._database.reading() as connection:
-            found: bytes | None = self._statements.control.command_payload(connection, item=item).scalar()
-        return found
-
-    def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
-        shard, kind, payload = command
-        control = self._statements.control
-        with self._database.writing() as connection:
-            # PostgreSQL waits here for another transaction that has put the same id, be it a session whose client is
-            # gone: after it, the deletion finds the item, or nobody ever will.
-            was_absent = control.put_again(connection, item=item, shard=shard, kind=kind, payload=payload).rowcount
-            # The id of an item that was rolled back may be another item's by now, in SQLite.
-            return bool(control.withdraw(connection, item=item, payload=payload).rowcount) and not was_absent
-
-    def answer(self, command_id: str) -> dict[str, Any] | None:
-        return self.answers([command_id]).get(command_id)
-
-    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        if not command_ids:
-            return {}
-        ids = {changes.digits(one): one for one in command_ids}
-        with self._database.reading() as connection:
-            parts = in_parts(list(ids), KEY_PLACES)
-            found = [row for part in parts for row in self._statements.control.answers.at(connection, part)]
-        return {ids[changes.digits(str(number))]: json.loads(results) for number, results in found}
+    @property
+    def _control(self) -> ControlStatements:
+        return self._statements.of(ControlStatements)
 
     def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+        query = self._control.tombstones
         with self._database.reading() as connection:
-            found = self._found(connection, self._statements.control.tombstones, shard, task_ids, KEY_PLACES)
+            parts = in_parts(task_ids, KEY_PLACES)
+            found = [row for part in parts for row in query.at(connection, (shard, *part))]
         return {row.task_id: Tombstone(*row) for row in found}
 
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         after = ""
-        query = self._statements.control.tombstone_ids
         while True:
             with self._database.reading() as connection:
-                ids = query(connection, shard=shard, after=after, limit=IDS_AT_ONCE).scalars().all()
+                found = self._control.tombstone_ids(connection, shard=shard, after=after, limit=IDS_AT_ONCE)
+                ids = found.scalars().all()
             if not ids:
                 return
             yield from ids
             after = ids[-1]
 
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[KeyedRow]:
-        query = self._statements.control.watchers
+        query = self._control.watchers
         with self._database.reading() as connection:
             parts = [dict(zip(KEYS, part, strict=True)) for part in in_parts(keys, KEY_PLACES)]
             rows = [row for part in parts for row in query(connection, shard=shard, kind=kind, **part)]
             row_of = self._catalogue.row
             return [KeyedRow(key, bytes_to_task_id(id_), row_of(connection, row)) for key, id_, *row in rows]
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
-        with self._database.reading() as connection:
-            found = self._of_tasks(connection, self._statements.control.stopped_rows, shard, task_ids)
-            row_of = self._catalogue.row
-            last = {
-                row[0]: StoppedRow(bytes_to_task_id(id_), kind, row_of(connection, row)) for id_, kind, *row in found
-            }
-        return sorted(last.values(), key=lambda one: one.row.position)
-
-    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
-        with self._database.reading() as connection:
-            found = self._found(connection, self._statements.control.rows, shard, row_ids, KEY_PLACES)
-            return self._catalogue.rows(connection, found)
-
-    def _found(
-        self, connection: Connection, query: Prepared, shard: int, values: Sequence[Any], places: int
-    ) -> list[Any]:
-        """Run the query for the values, as many at a time as it has places."""
-        return [row for part in in_parts(values, places) for row in query.at(connection, (shard, *part))]
-
-    def _of_tasks(self, connection: Connection, query: Prepared, shard: int, task_ids: Sequence[str]) -> list[Any]:
-        """Run a query for task ids."""
-        return self._found(connection, query, shard, list(map(task_id_to_bytes, task_ids)), KEY_PLACES)
-
     def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
         with self._database.reading() as connection:
-            found = self._statements.control.unannounced(connection, shard=shard, after=after, limit=limit).all()
-            return self._task_rows(connection, found)
-
-    def _task_rows(self, connection: Connection, found: Iterable[Any]) -> list[TaskRow]:
-        row_of = self._catalogue.row
-        return [TaskRow(bytes_to_task_id(id_), row_of(connection, row)) for id_, *row in found]
+            found = self._control.unannounced(connection, shard=shard, after=after, limit=limit).all()
+            return self._catalogue.task_rows(connection, found)
 
     def gates(self, shard: int) -> list[Gate]:
         with self._database.reading() as connection:
-            return [Gate(*row) for row in self._statements.control.gates(connection, shard=shard)]
-
-    def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
-        found: list[BulkLoadChunk] = []
-        bulk_load = self._statements.bulk_load
-        with self._database.reading() as connection:
-            for number in bulk_load.committed(connection).scalars().all():
-                place = {"load": number, "shard": shard}
-                sizes = bulk_load.sizes(connection, **place, limit=max(1, max_rows)).all()
-                count = 0
-                for _, rows in sizes:
-                    if (found or count) and rows > max_rows:
-                        break
-                    max_rows -= rows
-                    count += 1
-                if count:
-                    found += [BulkLoadChunk(*row) for row in bulk_load.read(connection, **place, limit=count)]
-                if count < len(sizes) or max_rows <= 0:
-                    break
-        return found
+            return [Gate(*row) for row in self._control.gates(connection, shard=shard)]
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
-        control, bulk_load = self._statements.control, self._statements.bulk_load
+        control = self._control
         with self._database.writing(durable=False) as connection:
-            changes.fence(connection, self._statements, shard, epoch)
+            fence(connection, self._statements, shard, epoch)
             control.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
             control.forget_audit(connection, at_shard=shard, before_ms=audits_before_ms)
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
-            bulk_load.finish(connection)
-            bulk_load.forget_parts(connection)
-            bulk_load.forget(connection, before_ms=now_ms - KEPT_MS)
+            self._statements.of(LoadStatements).expire(connection, now_ms)
+
+
+def write_control(connection: Connection, statements: Statements, shard: int, change: Change) -> None:
+    """Write the part of a change that concerns control, behind the fence."""
+    control = statements.of(ControlStatements)
+    answers = [
+        {"id": digits(one.id), "shard": shard, "at_ms": one.at_ms, "results": json.dumps(one.results)}
+        for one in change.answers
+    ]
+    control.add_answer.many(connection, in_order(control.add_answer, answers))
+    control.add_tombstone.many(connection, change.tombstones, shard)
+    control.complete.many(connection, [(one,) for one in change.completed])
+    control.unwatch.many(connection, [(one,) for one in change.unwatched])
+    control.add_watch.many(connection, change.watches, shard)
+    opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
+    control.remove_gate.many(connection, in_order(control.remove_gate, opened))
+    control.set_gate.many(connection, change.gates, shard)
+    control.add_audit.many(connection, change.audits, shard)

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.ports import Bell, StoreSize
-from celery_wheel.store.ports.server import ServerState
-from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.sql.statement import Prepared, Statements
+from celery_wheel.store.store_model import Bell, ServerState
 
 
 class Database(Protocol):

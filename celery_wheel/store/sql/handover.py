@@ -1,13 +1,17 @@
-"""``Handover`` of a SQL store.
+"""A drain: every pending task as a whole message, and the mark of tasks that are elsewhere now.
 
 ::
 
     pending           rows after their lane's offset, in order, with their bytes; (offset, watermark] is in doubt
     stopped           rows of lane STOPPED with these outcomes
     find              rows of any lane, by their envelope ids
-    schedules         by id, with their revisions
+    schedules         by id, with their revisions; removed as every holder does it, by ``apply``
     mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
     mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
+
+Every write begins with the fence of the shard's epoch, like every write of a holder: it raises Fenced and writes
+nothing where another holder has the shard. A transaction has at most a thousand rows, and a later call does not find
+them again: every method can be interrupted at any point and called again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    delete,
+    exists,
+    func,
+    select,
+    tuple_,
+    update,
+)
 
 from celery_wheel.store.model import (
     HOUR_MS,
@@ -31,20 +46,49 @@ from celery_wheel.store.model import (
     Move,
     Outcome,
     Position,
+    Route,
     TallyKey,
 )
-from celery_wheel.store.ports.handover import MOVED, HandoverMessage, HandoverSchedule, ShardEpoch
-from celery_wheel.store.sql.bulk_loads import count_pending_in
+from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.changes import advance, fence
-from celery_wheel.store.sql.counts import recount
+from celery_wheel.store.sql.changes import ChangeStatements, recount
+from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.ids import uuids_to_bytes
-from celery_wheel.store.sql.lanes import read_lanes
-from celery_wheel.store.sql.queries import handover as queries
-from celery_wheel.store.sql.schedules import revision_of, schedule_of
-from celery_wheel.store.sql.statements.clauses import IN_PLACES, in_parts
-from celery_wheel.store.sql.statements.lookups import ENVELOPES
+from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
+from celery_wheel.store.sql.intake import ENVELOPES, IntakeStatements
+from celery_wheel.store.sql.loads import count_pending_in
+from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
+from celery_wheel.store.sql.schema import (
+    batch,
+    inbox,
+    lane,
+    outcome,
+    revision,
+    route,
+    schedule,
+    timer,
+    uuids_to_bytes,
+    watch,
+)
+from celery_wheel.store.sql.statement import IN_PLACES, columns_of, in_parts
+from celery_wheel.store.store_model import MOVED, HandoverMessage, HandoverSchedule, ShardEpoch
+
+#: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
+MESSAGE = (
+    *(timer.c.packing, timer.c.message, timer.c.envelope_id, timer.c.task_id, timer.c.eta_ms, timer.c.created_ms),
+    *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in Route.__slots__]),
+)
+
+_TASKS = timer.join(route, route.c.id == timer.c.route)
+_KEY = (timer.c.due_ms, timer.c.seq)
+_PLACE = tuple_(*_KEY)
+_OFFSET = tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
+_SAME_LANE = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)
+_IS_PENDING = and_(_SAME_LANE, _PLACE > _OFFSET)
+
+_others = outcome.alias()
+_LAST = select(func.max(_others.c.id)).where(_others.c.timer_id == timer.c.id).scalar_subquery()
+_IS_LAST = and_(outcome.c.timer_id == timer.c.id, outcome.c.id == _LAST)
 
 #: Rows and bytes read at a time; bodies may be large.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
@@ -54,14 +98,13 @@ STOPPED_AT_ONCE, SCHEDULES_AT_ONCE = 50, 200
 
 
 class SqlHandover:
-    """Implements ``celery_wheel.store.ports.Handover``."""
-
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
         self._catalogue = catalogue
         self._statements = database.statements
 
     def pending(self, shard: int) -> Iterator[HandoverMessage]:
+        """Iterate over the pending messages of all lanes, in order of position, with their bytes, a page at a time."""
         lanes = [self._lane(shard, state) for state in self._lanes(shard)]
         for _, message in heapq.merge(*lanes, key=itemgetter(0)):
             yield message
@@ -73,9 +116,9 @@ class SqlHandover:
     def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, HandoverMessage]]:
         after = state.offset
         while count := self._page_length(shard, state.lane, after):
-            values = {"shard": shard, "lane": state.lane, **_after(after), "limit": count}
+            page = select(timer.c.id, *_KEY, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
-                rows = connection.execute(queries.MESSAGES_AFTER, values).all()
+                rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
                 messages = [self._message(connection, row[3:], claims.get(row.id, ())) for row in rows]
             for (id_, due_ms, seq, *_), message in zip(rows, messages, strict=True):
@@ -84,9 +127,9 @@ class SqlHandover:
 
     def _page_length(self, shard: int, lane: int, after: Position) -> int:
         """Return how many of the next rows fit into one read; at least one if any exists."""
-        values = {"shard": shard, "lane": lane, **_after(after), "limit": ROWS_AT_ONCE}
+        page = select(timer.c.size).where(_is_after(shard, lane, after)).order_by(*_KEY).limit(ROWS_AT_ONCE)
         with self._database.reading() as connection:
-            sizes = connection.execute(queries.SIZES_AFTER, values).scalars().all()
+            sizes = connection.execute(page).scalars().all()
         weight = 0
         for number, size in enumerate(sizes):
             weight += size
@@ -95,10 +138,14 @@ class SqlHandover:
         return len(sizes)
 
     def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[HandoverMessage]:
-        after, values = -1, {"shard": shard, "kinds": list(kinds), "limit": STOPPED_AT_ONCE}
+        """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""
+        after = -1
+        found = select(timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
+        found = found.select_from(_TASKS.join(outcome, _IS_LAST)).where(_is_stopped(shard), outcome.c.kind.in_(kinds))
+        page = found.order_by(timer.c.id).limit(STOPPED_AT_ONCE)
         while True:
             with self._database.reading() as connection:
-                rows = connection.execute(queries.STOPPED_MESSAGES, values | {"after": after}).all()
+                rows = connection.execute(page.where(timer.c.id > after)).all()
                 messages = [self._message(connection, row[4:]) for row in rows]
             if not rows:
                 return
@@ -106,13 +153,19 @@ class SqlHandover:
                 yield HandoverMessage(after, shard, due_ms, message, outcome=kind, reason=reason)
 
     def find(self, shard: int, envelope_ids: Sequence[str]) -> list[HandoverMessage]:
+        """Return the messages with these ids that the shard has, pending or not, with their bytes."""
         found: list[HandoverMessage] = []
+        columns = (timer.c.id, timer.c.due_ms, timer.c.lane, timer.c.accepted_ms, outcome.c.kind, outcome.c.reason)
+        messages = select(*columns, *MESSAGE).select_from(_TASKS.outerjoin(outcome, _IS_LAST)).order_by(timer.c.id)
         with self._database.reading() as connection:
             for part in in_parts(uuids_to_bytes(envelope_ids), IN_PLACES):
-                known = self._statements.known(connection, shard=shard, **dict(zip(ENVELOPES, part, strict=True)))
+                known = self._statements.of(IntakeStatements).known(
+                    connection, shard=shard, **dict(zip(ENVELOPES, part, strict=True))
+                )
                 ids = sorted({row_id for _, _, row_id in known})
                 for start in range(0, len(ids), STOPPED_AT_ONCE):
-                    rows = connection.execute(queries.MESSAGES_OF, {"ids": ids[start : start + STOPPED_AT_ONCE]}).all()
+                    some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
+                    rows = connection.execute(messages.where(some)).all()
                     for id_, due_ms, lane, accepted_ms, kind, reason, *message in rows:
                         why = {"outcome": kind, "reason": reason} if lane == STOPPED else {}
                         one = HandoverMessage(id_, shard, due_ms, self._message(connection, message), **why)
@@ -124,7 +177,7 @@ class SqlHandover:
         self, connection: Connection, columns: Sequence[Any], claims: Iterable[tuple[str, str]] = ()
     ) -> Message:
         number, packed, *values = columns
-        names = [column.name for column in queries.MESSAGE[2:]]
+        names = [column.name for column in MESSAGE[2:]]
         parts = self._catalogue.parts(connection, number, packed)
         message = Message(**dict(zip(names, values, strict=True)), **parts._asdict())
         message.watch = [key for kind, key in claims if kind == WATCH] or None
@@ -132,48 +185,61 @@ class SqlHandover:
         return message
 
     def count_pending(self, shard: int) -> int:
-        return self._count(queries.COUNT_PENDING, shard=shard)
+        """Return how many rows are after their lane's offset, counted row by row."""
+        rows = select(func.count()).select_from(timer.join(lane, _IS_PENDING))
+        return self._count(rows.where(timer.c.shard == shard))
 
     def count_stopped(self, shard: int, kinds: Collection[str]) -> int:
-        return self._count(queries.COUNT_STOPPED, shard=shard, kinds=list(kinds))
+        rows = select(func.count()).select_from(timer.join(outcome, _IS_LAST))
+        return self._count(rows.where(_is_stopped(shard), outcome.c.kind.in_(kinds)))
 
     def schedules(self, shard: int) -> Iterator[HandoverSchedule]:
-        values = {"shard": shard, "after": -1, "limit": SCHEDULES_AT_ONCE}
+        """Iterate over the schedules of a shard in the order of their ids, a page at a time."""
+        after = -1
+        of_shard = select(*SCHEDULE).where(schedule.c.shard == shard).order_by(schedule.c.id).limit(SCHEDULES_AT_ONCE)
+        changed = select(*columns_of(Revision, revision)).order_by(revision.c.schedule, revision.c.number)
         while True:
             with self._database.reading() as connection:
-                page = [schedule_of(row) for row in connection.execute(queries.SCHEDULES, values)]
+                found = connection.execute(of_shard.where(schedule.c.id > after))
+                page = [schedule_of(row) for row in found]
                 ids = [one.id for one in page]
-                revisions = [revision_of(row) for row in connection.execute(queries.REVISIONS, {"ids": ids})]
+                found = connection.execute(changed.where(revision.c.schedule.in_(ids)))
+                revisions = [revision_of(row) for row in found]
             if not page:
                 return
             changes = defaultdict(list)
-            for one in revisions:
-                changes[one.schedule].append(one)
-            for schedule in page:
-                yield HandoverSchedule(shard, schedule, changes[schedule.id])
-            values["after"] = ids[-1]
+            for change in revisions:
+                changes[change.schedule].append(change)
+            for one in page:
+                yield HandoverSchedule(shard, one, changes[one.id])
+            after = ids[-1]
 
     def count_schedules(self, shard: int) -> int:
-        return self._count(queries.COUNT_SCHEDULES, shard=shard)
+        return self._count(select(func.count()).select_from(schedule).where(schedule.c.shard == shard))
 
     def count_inbox(self) -> int:
+        """Return how many messages and commands the inboxes of all shards have, with those of committed loads."""
         with self._database.reading() as connection:
-            count: int = connection.execute(queries.COUNT_INBOX).scalar_one()
-            return count + count_pending_in(connection)
+            items = select(func.coalesce(func.sum(func.coalesce(inbox.c.rows, 1)), 0))
+            return int(connection.execute(items).scalar_one()) + count_pending_in(connection)
 
-    def _count(self, query: Select[Any], **values: Any) -> int:
+    def _count(self, query: Select[Any]) -> int:
         with self._database.reading() as connection:
-            count: int = connection.execute(query, values).scalar_one()
-        return count
+            return int(connection.execute(query).scalar_one())
 
     def mark_moved(self, hold: ShardEpoch, ids: Sequence[int], reason: str) -> int:
+        """Give the pending and the stopped rows among ``ids`` the outcome "moved"; returns how many were pending."""
         done = 0
         for start in range(0, len(ids), IN_PLACES):
-            part = {"shard": hold.shard, "ids": list(ids[start : start + IN_PLACES])}
+            among = timer.c.id.in_(ids[start : start + IN_PLACES])
+            is_moved = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
+            pending = select(timer.c.id, timer.c.due_ms, route.c.target, route.c.task)
+            pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(timer.c.shard == hold.shard, among)
             with self._database.writing() as connection:
                 fence(connection, self._statements, hold.shard, hold.epoch)
-                rows = connection.execute(queries.PENDING_AMONG, part).all()
-                stopped = connection.execute(queries.STOPPED_AMONG, part).scalars().all()
+                rows = connection.execute(pending).all()
+                others = select(timer.c.id).where(_is_stopped(hold.shard), among, ~is_moved)
+                stopped = connection.execute(others).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
                 counts = Counter(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in rows)
                 less = {key: -count for key, count in counts.items()}
@@ -182,19 +248,23 @@ class SqlHandover:
         return done
 
     def mark_early_moved(self, hold: ShardEpoch, reason: str) -> int:
+        """Give rows that were dispatched before they were due the outcome "moved"; returns their number."""
         done = 0
+        ahead = select(batch).where(batch.c.shard == hold.shard, batch.c.to_due_ms > batch.c.dispatched_ms)
         with self._database.reading() as connection:
-            batches = connection.execute(queries.EARLY_BATCHES, {"shard": hold.shard}).mappings().all()
-        for batch in batches:
-            more = True
+            batches = connection.execute(ahead.order_by(batch.c.id)).all()
+        for early in batches:
+            is_settled = exists().where(_SAME_LANE, _PLACE <= _OFFSET)
+            rows = select(timer.c.id).where(_is_in(early), timer.c.due_ms > early.dispatched_ms, is_settled)
+            page, more = rows.order_by(*_KEY).limit(ROWS_AT_ONCE), True
             while more:
                 with self._database.writing() as connection:
                     fence(connection, self._statements, hold.shard, hold.epoch)
-                    ids = connection.execute(queries.EARLY_ROWS, {**batch, "limit": ROWS_AT_ONCE}).scalars().all()
+                    ids = connection.execute(page).scalars().all()
                     self._move(connection, hold, ids, (), reason)
                     more = len(ids) == ROWS_AT_ONCE
                     if not more:
-                        self._shrink(connection, hold, batch)
+                        self._shrink(connection, hold, early)
                 done += len(ids)
         return done
 
@@ -202,7 +272,7 @@ class SqlHandover:
         self, connection: Connection, hold: ShardEpoch, ids: Sequence[int], stopped: Sequence[int], reason: str
     ) -> None:
         """Move ``ids`` to lane STOPPED, and give them and the rows ``stopped`` the outcome."""
-        number: int = self._statements.seq(connection, at_shard=hold.shard).scalar_one()
+        number: int = self._statements.of(LeaseStatements).seq(connection, at_shard=hold.shard).scalar_one()
         count = number >> SHARD_BITS
 
         def next_seq() -> int:
@@ -212,27 +282,30 @@ class SqlHandover:
 
         moves = [Move(row_id, STOPPED, hold.now_ms, next_seq()) for row_id in ids]
         moved = [Outcome(next_seq(), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
-        self._statements.move.many(connection, moves, hold.shard)
-        self._statements.control.unwatch.many(connection, [(row_id,) for row_id in ids])
-        self._statements.add_outcome.many(connection, moved, hold.shard)
+        self._statements.of(ChangeStatements).move.many(connection, moves, hold.shard)
+        self._statements.of(ControlStatements).unwatch.many(connection, [(row_id,) for row_id in ids])
+        self._statements.of(ChangeStatements).add_outcome.many(connection, moved, hold.shard)
         advance(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
 
-    def _shrink(self, connection: Connection, hold: ShardEpoch, batch: RowMapping) -> None:
+    def _shrink(self, connection: Connection, hold: ShardEpoch, early: Any) -> None:
         """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
-        values = {**batch}
-        count, weight, last_ms = connection.execute(queries.BATCH_FIGURES, values).one()
+        figures = select(func.count(), func.coalesce(func.sum(timer.c.size), 0), func.max(timer.c.due_ms))
+        count, weight, last_ms = connection.execute(figures.where(_is_in(early))).one()
+        this = batch.c.id == early.id
         if count:
-            seq = connection.execute(queries.LAST_SEQ, values | {"last_ms": last_ms}).scalar_one()
-            new = {"new_count": count, "new_bytes": int(weight), "new_to_due_ms": last_ms, "new_to_seq": seq}
-            connection.execute(queries.SHRINK_BATCH, {"batch": batch["id"], **new})
+            last = select(func.max(timer.c.seq)).where(_is_in(early), timer.c.due_ms == last_ms)
+            new = {"count": count, "bytes": int(weight), "to_due_ms": last_ms, "to_seq": connection.scalar(last)}
+            connection.execute(update(batch).where(this).values(new))
         else:
-            connection.execute(queries.DELETE_BATCH, {"id": batch["id"]})
-        more = int(weight) - batch["bytes"]
-        advance(connection, self._statements, hold.shard, hold.epoch, weight=more)
+            connection.execute(delete(batch).where(this))
+        advance(connection, self._statements, hold.shard, hold.epoch, weight=int(weight) - early.bytes)
 
     def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
+        """Return lanes with another offset that they may have once nothing is pending in them: lanes whose watermark is
+        in the future, or that are in doubt. The new offset is after every row in the lane and before every later row.
+        """
         with self._database.reading() as connection:
-            seq: int = self._statements.seq(connection, at_shard=shard).scalar_one()
+            seq: int = self._statements.of(LeaseStatements).seq(connection, at_shard=shard).scalar_one()
             lanes = read_lanes(connection, self._statements, shard)
         now, found = Position(now_ms, seq), {}
         for state in lanes:
@@ -247,11 +320,22 @@ def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int,
     """Return row → the kinds and keys of its claims."""
     found = defaultdict(list)
     for start in range(0, len(ids), IN_PLACES):
-        values = {"shard": shard, "ids": ids[start : start + IN_PLACES]}
-        for id_, kind, key in connection.execute(queries.CLAIMS, values):
+        some = watch.c.timer_id.in_(ids[start : start + IN_PLACES])
+        claims = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(watch.c.shard == shard, some)
+        for id_, kind, key in connection.execute(claims):
             found[id_].append((kind, key))
     return found
 
 
-def _after(position: Position) -> dict[str, int]:
-    return {"after_due_ms": position.due_ms, "after_seq": position.seq}
+def _is_after(shard: int, lane: int, after: Position) -> ColumnElement[bool]:
+    return and_(timer.c.shard == shard, timer.c.lane == lane, tuple_(*after) < _PLACE)
+
+
+def _is_stopped(shard: int) -> ColumnElement[bool]:
+    return and_(timer.c.shard == shard, timer.c.lane == STOPPED)
+
+
+def _is_in(one: Any) -> ColumnElement[bool]:
+    """Match the rows of a batch, given as its row."""
+    first, last = tuple_(one.from_due_ms, one.from_seq), tuple_(one.to_due_ms, one.to_seq)
+    return and_(timer.c.shard == one.shard, timer.c.lane == one.lane, first < _PLACE, last >= _PLACE)

@@ -4,25 +4,22 @@
 
     writer    1 connection, BEGIN IMMEDIATE, one thread at a time
     readers   a pool; each statement sees every earlier commit, and waits for no lock
+    polls     a connection of their own: PRAGMA data_version tells, for a few system calls, whether anything has changed
     -wal      commits append to it; ``tidy`` copies it back, outside of commits
 
-The durability of a commit
     durability "disk"     synchronous=FULL: fsync of the log. Survives kill -9, a crash of the system, loss of power.
     durability "memory"   synchronous=NORMAL: survives kill -9. After a crash of the system the store is intact, and
                           the commits of the last moments may be missing.
     durable=False         NORMAL in both: the holder's snapshot, and the removal of history.
                           Never OFF, since a checkpoint of an OFF connection could tear the file.
 
-Chosen by measurement: filling to 1,000,000 and 2,000,000 rows at random due times over 30 days, 600 B bodies and
-620 B of headers and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
+Chosen by measurement: filling to 2,000,000 rows at random due times over 30 days, 600 B bodies and 620 B of headers
+and properties, 2,000 rows a commit, fsync on a virtual disk, two shared cores, SQLite 3.40
     page_size       4096 wrote 7.2 kB a row, 8192 8.8 kB, 16384 10.1 kB: a row dirties one page of the position index
-    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it still took 22
-                    of 76 s; ``tidy`` does this work outside of commits
-    cache_size      8, 16, 32, 64 MiB: no difference beyond noise. The position index (90 MB) is larger than any of
-                    these; a page in the system's cache costs one system call
+    wal_checkpoint  in the commit every 1,000 pages 21,000 rows/s, every 16,000 pages 26,000, where it took 22 of 76 s
+    cache_size      8 to 64 MiB: no difference beyond noise. The position index (90 MB) is larger than any of these
     uuids           16 bytes instead of 32 digits: 1 % less to write, so they stay as Django stores them
-    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate, since one more index gets its entries
-                    anywhere; ``celery_wheel.Celery`` makes UUIDv7
+    task ids        random ones instead of UUIDv7: 14 kB a row and half the rate; ``celery_wheel.Celery`` makes UUIDv7
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -41,17 +39,57 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite as dialect
 from sqlalchemy.exc import SQLAlchemyError
 
-from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.bell import FileBell, ring
-from celery_wheel.store.ports import Bell, Disk, StoreSize
+from celery_wheel.store.place import StorePlace
+from celery_wheel.store.ports.overview import Disk, StoreSize
 from celery_wheel.store.sql.database import errors_for_people
-from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.statement import Prepared, Statements
 from celery_wheel.store.sqlite.errors import describe, may_pass
-from celery_wheel.store.sqlite.fair_lock import FairLock
-from celery_wheel.store.sqlite.fork_gate import FORK_GATE
-from celery_wheel.store.sqlite.lease import FileLease
-from celery_wheel.store.sqlite.poll import SqlitePolls
+from celery_wheel.store.sqlite.locks import FORK_GATE, FairLock, FileLease
+from celery_wheel.store.store_model import Bell
+
+
+class SqlitePolls:
+    """Cheap polls: whether a query has a row."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._pooled: Any = None
+        self._cursor: Any = None
+        self._versions: dict[tuple[str, tuple[Any, ...]], int] = {}  #: in which a query had no row
+
+    def has_row(self, sql: str, places: tuple[Any, ...]) -> bool:
+        """Whether the query has a row. Raises the driver's error, after which the next poll connects anew."""
+        with FORK_GATE.entered(), self._lock:
+            try:
+                if self._pooled is None:
+                    self._pooled = self._engine.raw_connection()
+                    self._cursor = self._pooled.cursor()
+                # ``fetchall`` ends the read: an open one would keep the log from being copied back.
+                [(version,)] = self._cursor.execute("PRAGMA data_version").fetchall()
+                if self._versions.get((sql, places)) == version:
+                    return False
+                found = self._cursor.execute(sql, places).fetchall()
+            except BaseException:
+                self._drop()
+                raise
+            if not found:
+                self._versions[sql, places] = version
+            return bool(found)
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+            self._engine.dispose()
+
+    def _drop(self) -> None:
+        pooled, self._pooled = self._pooled, None
+        self._versions.clear()
+        if pooled is not None:
+            pooled.invalidate()
+
 
 #: A writer waits so long for another process that writes (the inbox has many writers); the holder's longest
 #: transactions take about 0.3 s.
@@ -323,3 +361,57 @@ def _engine(path: str, connections: int, cache_kib: int) -> Engine:
             raise
 
     return engine
+
+
+EXAMPLE = "sqlite:////var/lib/wheel/wheel.sqlite3 (absolute) or sqlite:///wheel.sqlite3 (relative)"
+
+
+def open_database(place: StorePlace, durability: str, create: bool) -> SqliteDatabase:
+    url = place.url
+    if not _names_a_file(url):
+        raise SettingError(f"wheel_store must name a file and nothing else, like {EXAMPLE}, got {url}")
+    path = Path(url.database or "").absolute()  # a daemon may change its working folder later
+    try:
+        _check_place(path, create, place)
+    except StoreUnusable:  # an OSError too
+        raise
+    except OSError as error:
+        raise StoreUnusable(describe(str(path), error)) from error
+    return SqliteDatabase(str(path), durability=durability)
+
+
+def _names_a_file(url: URL) -> bool:
+    name = url.database or ""
+    return bool(name) and name != ":memory:" and not name.startswith("file:") and not url.query and not url.host
+
+
+def _check_place(path: Path, create: bool, place: StorePlace) -> None:
+    if path.is_dir():
+        raise StoreUnusable(
+            f"the store {path} is a folder; nothing was read or written; let wheel_store name a file in it"
+        )
+    if path.exists():
+        if create and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
+            raise StoreUnusable(
+                f"this user may not write to the store {path}; nothing was written; make the file and its folder "
+                "writable, or set wheel_store to another file"
+            )
+        return
+    if not place.own:
+        raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
+    if not create:
+        raise StoreUnused(
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; start one, or "
+            "give wheel_store an absolute path where a scheduler runs (in another folder, or on another machine)"
+        )
+    folder = path.parent
+    if not folder.is_dir():
+        raise StoreUnusable(
+            f"the folder {folder} for the store does not exist; no store was made; make it, or set wheel_store to "
+            "another"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StoreUnusable(
+            f"this user may not write to the folder {folder} for the store; no store was made; change its owner or "
+            "mode, or set wheel_store to another"
+        )

@@ -12,8 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.recurring.definition import read_definition
-from celery_wheel.store.ports.schedules import AHEAD_MS, ScheduleDetail
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import AHEAD_MS, Schedule, ScheduleDetail
 from celery_wheel.values import json_object
 from django_wheel.formats import format_duration
 from django_wheel.views.payload import Sight, error_text

@@ -15,8 +15,7 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from celery_wheel.store.ports.schedules import ScheduleDetail
-from celery_wheel.store.schedule_model import Revision
+from celery_wheel.store.schedule_model import Revision, ScheduleDetail
 from celery_wheel.values import json_object
 from django_wheel.views.payload import Sight, shortened
 from django_wheel.views.schedules.actions import EDITABLE

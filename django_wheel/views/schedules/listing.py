@@ -13,8 +13,7 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.recurring.definition import BASE, read_definition
 from celery_wheel.recurring.words import in_words
-from celery_wheel.store.ports.schedules import ScheduleCriteria, SchedulePage
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.schedule_model import Schedule, ScheduleCriteria, SchedulePage
 from django_wheel.views.query import LINES, PageQuery
 from django_wheel.views.schedules.actions import OF_SELECTION
 

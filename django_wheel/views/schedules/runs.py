@@ -16,8 +16,16 @@ from dataclasses import dataclass
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from celery_wheel.store.ports.schedules import ScheduleDetail, ScheduleRun
-from celery_wheel.store.schedule_model import EXCLUDED, GAP, MISSED, OVERLAPPED, PAUSED, Skip
+from celery_wheel.store.schedule_model import (
+    EXCLUDED,
+    GAP,
+    MISSED,
+    OVERLAPPED,
+    PAUSED,
+    ScheduleDetail,
+    ScheduleRun,
+    Skip,
+)
 
 #: Marks of a chart.
 MARKS = 60

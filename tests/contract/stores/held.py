@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from celery_wheel.store import open_store
-from celery_wheel.store.postgresql.bulk_copy import CopyInsert
+from celery_wheel.store.postgresql.statements import CopyInsert
 from tests.contract.stores.killed import say, stop_before_the_commit
 from tests.kit.holder import NOW, Holder
 

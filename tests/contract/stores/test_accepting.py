@@ -10,9 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.block import MessageBlock, NewBlock
-from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, TallyKey
-from celery_wheel.store.packing import join, split
+from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, MessageBlock, NewBlock, TallyKey, join, split
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.schema import timer
 from celery_wheel.store.sql.store import SqlStore

@@ -22,7 +22,7 @@ from celery_wheel.store.model import (
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import model
-from tests.contract.stores.test_archived import note
+from tests.contract.stores.test_history import note
 from tests.kit.holder import END, EVERYTHING, NOW, Holder
 from tests.kit.rows import values_of
 

@@ -15,8 +15,8 @@ from sqlalchemy import select
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import move_store, open_store
 from celery_wheel.store.model import Position
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
 from celery_wheel.store.sql.schema import metadata
+from celery_wheel.store.store_model import EPOCH_LEAP
 from tests.kit.holder import NOW, Holder
 from tests.kit.processes import Process
 from tests.kit.servers.postgres import PostgresServer

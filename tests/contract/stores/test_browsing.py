@@ -12,7 +12,7 @@ from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
 from celery_wheel.store.ports.pages import Criteria, Page, Task
 from celery_wheel.store.sql.browse import overview
 from celery_wheel.store.sql.browse import pages as pages_module
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, hour_of, ids, place
 

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, text
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import Change
-from celery_wheel.store.sql.dictionary import FIRST_LOOK
+from celery_wheel.store.sql.catalogue import FIRST_LOOK
 from celery_wheel.store.sql.schema import dictionary, route, timer
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, NOW, Holder

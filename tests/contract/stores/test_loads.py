@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from celery_wheel.errors import Fenced, LoadEnded, StoreUnusable
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
-from celery_wheel.store.ports.bulk_loads import BulkLoad, PartChunk, PartResult, WrittenSlice
+from celery_wheel.store.sql.loads import KEPT_MS
 from celery_wheel.store.sql.schema import load_chunk
-from celery_wheel.store.sql.statements.bulk_load import KEPT_MS
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult, WrittenSlice
 from tests.contract.stores.conftest import MakeSqlStore
 from tests.kit.holder import NOW, Holder
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, inspect, update
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store import migrate_store
 from celery_wheel.store.model import SCHEMA_VERSION
-from celery_wheel.store.sql import migrate
+from celery_wheel.store.sql import upkeep
 from celery_wheel.store.sql.schema import gate, meta
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SqlBackend
@@ -24,14 +24,14 @@ from tests.kit.holder import NOW, Holder
 KILLED_HALFWAY = """
 import os, signal, sys
 from celery_wheel.store import migrate_store
-from celery_wheel.store.sql import migrate
+from celery_wheel.store.sql import upkeep
 from celery_wheel.store.sql.schema import gate
 
 def step(connection):
     gate.create(connection)
     os.kill(os.getpid(), signal.SIGKILL)
 
-migrate.STEPS[0] = step
+upkeep.STEPS[0] = step
 migrate_store(sys.argv[1])
 """
 
@@ -41,7 +41,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> None:
     def make_gates(connection: Connection) -> None:
         gate.create(connection)
 
-    monkeypatch.setitem(migrate.STEPS, 0, make_gates)
+    monkeypatch.setitem(upkeep.STEPS, 0, make_gates)
 
 
 def set_version(store: SqlStore, version: int) -> None:
@@ -119,4 +119,4 @@ def test_migrating_needs_a_store(tmp_path: Path) -> None:
 
 
 def test_every_version_has_a_step() -> None:
-    assert sorted(migrate.STEPS) == list(range(SCHEMA_VERSION))
+    assert sorted(upkeep.STEPS) == list(range(SCHEMA_VERSION))

@@ -12,12 +12,13 @@ from celery_wheel.broker import shard_of
 from celery_wheel.overview import read_overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, PAUSED, Gate, LaneState, NewRow
 from celery_wheel.store.ports import Retention
-from celery_wheel.store.ports.handover import ShardEpoch
 from celery_wheel.store.sql.schema import total
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.store_model import ShardEpoch
 from tests.contract.stores.test_tables import rows_of
 from tests.kit.counts import check_sums, check_tally, reads_of
 from tests.kit.holder import LEASE, NOW, Holder, hour_of, place
+from tests.kit.rows import tally_key
 
 MakeSqlStore = Callable[[], SqlStore]
 LATER = NOW + 60_000
@@ -133,7 +134,7 @@ def _change(store: SqlStore, holder: Holder, rng: random.Random) -> None:
     elif choice == 3:
         row = rng.choice(rows)
         move = holder.move(row, row.due_ms + rng.choice([1, HOUR_MS, DAY_MS]))
-        key = row.tally_key
+        key = tally_key(row)
         to = key._replace(hour=move.due_ms // HOUR_MS)
         holder.apply(moves=[move], tally={key: -1, to: 1} if to != key else {})
     elif choice == 4:

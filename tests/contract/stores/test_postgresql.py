@@ -1,4 +1,9 @@
-"""Tests of the PostgreSQL store alone: its opening, sessions, plans, and errors for people."""
+"""Tests of the PostgreSQL store alone: its opening, sessions, plans, and errors for people.
+
+On PostgreSQL an acknowledged commit is on disk, whatever the server's synchronous_commit becomes meanwhile.
+
+A holder's transactions make few new versions of rows: PostgreSQL keeps each for every open transaction.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
-from operator import attrgetter
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -15,18 +21,20 @@ import pytest
 
 from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Position
+from celery_wheel.store.model import ORIGIN, Answer, LaneState, Position
+from celery_wheel.store.ports import Renewal, Retention
 from celery_wheel.store.postgresql.database import MAKING_LOCK
 from celery_wheel.store.postgresql.errors import describe
-from celery_wheel.store.postgresql.storage_parameters import PARAMETERS
-from celery_wheel.store.sql.statements.clauses import span
+from celery_wheel.store.postgresql.server import PARAMETERS
+from celery_wheel.store.sql.statement import span
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import MAX_TEXT_BYTES
 from tests.contract.stores.backends import LEASE_MS
-from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.holder import NOW, Holder, hour_of, place
 from tests.kit.patience import wait_until
 from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.statements import prepared
 
 
 @pytest.fixture
@@ -231,34 +239,34 @@ def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlSto
 
 #: Statement → the index that its plan must use.
 PLANS = {
-    "known": "wheel_timer_envelope",
-    "count": "wheel_timer_position",
-    "sizes": "wheel_timer_position",
-    "ids_in_range": "wheel_timer_position",
-    "summary": "wheel_timer_position",
-    "slice": "wheel_timer_position",
-    "find": "wheel_timer_task",
-    "read_inbox": "wheel_inbox_shard",
-    "inbox_sizes": "wheel_inbox_shard",
-    "pending": "wheel_tally_place",
-    "forget_outcome": "wheel_outcome_timer",
-    "move.statement": "wheel_timer_pkey",
-    "lanes": "wheel_lane_place",
-    "close_lane": "wheel_lane_place",
-    "forget_lanes": "wheel_timer_position",
+    "intake.known": "wheel_timer_envelope",
+    "dispatch.count": "wheel_timer_position",
+    "dispatch.sizes": "wheel_timer_position",
+    "history.ids_in_range": "wheel_timer_position",
+    "dispatch.summary": "wheel_timer_position",
+    "dispatch.slice": "wheel_timer_position",
+    "dispatch.find": "wheel_timer_task",
+    "intake.read_inbox": "wheel_inbox_shard",
+    "intake.inbox_sizes": "wheel_inbox_shard",
+    "dispatch.pending": "wheel_tally_place",
+    "history.forget_outcome": "wheel_outcome_timer",
+    "changes.move": "wheel_timer_pkey",
+    "holding.lanes": "wheel_lane_place",
+    "changes.close_lane": "wheel_lane_place",
+    "history.forget_lanes": "wheel_timer_position",
     "control.tombstones": "wheel_tombstone_place",
     "control.tombstone_ids": "wheel_tombstone_place",
-    "archive.last_outcome": "wheel_outcome_timer",
-    "archive.ids_in_range": "wheel_outcome_timer",
-    "bulk_load.committed": "wheel_load_state",
-    "bulk_load.sizes": "wheel_load_chunk_shard",
-    "bulk_load.read": "wheel_load_chunk_shard",
-    "bulk_load.accept": "wheel_load_chunk_pkey",
-    "bulk_load.finish": "wheel_load_state",
+    "history.last_outcome": "wheel_outcome_timer",
+    "history.archived_in_range": "wheel_outcome_timer",
+    "intake.committed": "wheel_load_state",
+    "intake.chunk_sizes": "wheel_load_chunk_shard",
+    "intake.read_chunks": "wheel_load_chunk_shard",
+    "intake.accept_chunk": "wheel_load_chunk_pkey",
+    "loads.finish": "wheel_load_state",
     "schedules.due": "wheel_schedule_due",
     "schedules.next": "wheel_schedule_due",
     "schedules.named": "wheel_schedule_name",
-    "schedules.step.statement": "wheel_schedule_pkey",
+    "schedules.step": "wheel_schedule_pkey",
     "schedules.remove": "wheel_schedule_pkey",
     "schedules.runs": "wheel_schedule_run_instant",
     "schedules.pending_runs": "wheel_schedule_run_instant",
@@ -275,13 +283,13 @@ def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
     is as cheap. It finds an empty lane by its position also when its statistics say that all rows are in another lane.
     """
     Holder(pg_store).accept(*range(NOW, NOW + 3_000))
-    if name in ("find", "forget_lanes"):
+    if name in ("dispatch.find", "history.forget_lanes"):
         with pg_store.database.writing() as connection:
             connection.exec_driver_sql("ANALYZE wheel_timer")
-    statement = attrgetter(name)(pg_store.database.statements)
+    statement = prepared(pg_store, name)
     given = {
         **{n: "t" for n in statement.names if n[:5] in ("task_", "name_")},
-        **{n: b"t" for n in statement.names if name == "find" and n[:5] == "task_"},
+        **{n: b"t" for n in statement.names if name == "dispatch.find" and n[:5] == "task_"},
         "nullif_1": "",
         "shard": 0,
         "after": "t",
@@ -303,7 +311,7 @@ def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_stor
     holder.apply(outcomes=[holder.outcome(row.id, "moved") for row in rows])
     with pg_store.database.writing() as connection:
         connection.exec_driver_sql("ANALYZE wheel_timer, wheel_outcome, wheel_shard")
-    statement = pg_store.database.statements.archive.ids_in_range
+    statement = prepared(pg_store, "history.archived_in_range")
     given = {**span(0, 0, ORIGIN, Position(NOW + 3_000, 0)), "limit": 501}
     with pg_store.database.reading() as connection:
         places = tuple(given[name] for name in statement.names)
@@ -360,3 +368,127 @@ def test_an_error_has_state_consequence_and_remedy(error: Exception, said: str) 
     read = describe("wheel on db", error, reading=True)
     assert "; nothing was read; " in read
     assert not re.search("written|committed|adopted|change is", read)
+
+
+COMMITS = 20
+
+
+_OF_THE_SERVER = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
+
+
+def _reload(server: PostgresServer, store: SqlStore, value: str) -> None:
+    """Change the configuration; returns when the store's open session has read it."""
+
+    def has_read_it() -> bool:
+        with store.database.reading() as connection:
+            return bool(connection.exec_driver_sql(_OF_THE_SERVER).scalar_one() == value)
+
+    server.sql(f"ALTER SYSTEM SET synchronous_commit = {value}", "SELECT pg_reload_conf()")
+    wait_until(has_read_it, f"the open session has read synchronous_commit = {value}")
+
+
+def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_off() -> None:
+    """The log is written seldom, so that every commit that did not wait for it is lost with the server."""
+    with PostgresServer(wal_writer_delay="10s") as server:
+        with closing(open_store(server.url(), lease_ms=LEASE_MS)) as store:
+            holder = Holder(store)
+            holder.accept(NOW)
+            _reload(server, store, "off")
+            rows = [row.id for _ in range(COMMITS) for row in holder.accept(NOW)]
+            items = [store.put_command(0, "cancel", b"{}") for _ in range(COMMITS)]
+            server.kill()
+        server.start()
+        with closing(open_store(server.url(), lease_ms=LEASE_MS)) as store:
+            assert [row.id for row in Holder(store).slice()][-COMMITS:] == rows
+            assert [item.id for item in store.read_inbox(0, 2 * COMMITS)] == items
+
+
+def test_a_reload_in_the_middle_of_a_transaction_does_not_change_its_durability() -> None:
+    with (
+        PostgresServer() as server,
+        closing(open_store(server.url(), lease_ms=LEASE_MS)) as store,
+        store.database.writing() as connection,
+    ):
+
+        def has_read_it() -> bool:
+            return bool(connection.exec_driver_sql(_OF_THE_SERVER).scalar_one() == "off")
+
+        server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
+        wait_until(has_read_it, "the session in the transaction has read the configuration")
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+
+
+def test_a_store_that_need_not_be_durable_does_not_wait_for_the_log(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    with closing(open_store(url, durability="memory", lease_ms=LEASE_MS)) as store:
+        for durable, said in ((None, "off"), (False, "off"), (True, "on")):
+            with store.database.writing(durable=durable) as connection:
+                assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == said
+
+
+#: Each update is a new version.
+_COUNT = """
+    CREATE TABLE version (name text);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN INSERT INTO version VALUES (TG_TABLE_NAME); RETURN NULL; END';
+    CREATE TRIGGER note AFTER UPDATE ON wheel_shard FOR EACH ROW EXECUTE FUNCTION note();
+    CREATE TRIGGER note AFTER UPDATE ON wheel_snapshot FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+#: A snapshot as holders write it.
+SNAPSHOT: dict[str, object] = {"recent": list(range(300)), "levels": [list(range(300))] * 4}
+
+
+@pytest.fixture
+def old_holder(url: str) -> Iterator[Holder]:
+    with closing(open_store(url, shards=2, lease_ms=LEASE_MS)) as store:
+        yield Holder(store)
+
+
+@pytest.fixture
+def versions(old_holder: Holder, url: str) -> Iterator[Callable[[], Counter[str]]]:
+    """Return the versions made since the last call, by table."""
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute(_COUNT)
+
+        def made() -> Counter[str]:
+            return Counter(name for (name,) in session.execute("DELETE FROM version RETURNING name"))
+
+        yield made
+
+
+def test_each_transaction_of_a_holder_makes_one_version_of_its_row_at_most(
+    old_holder: Holder, versions: Callable[[], Counter[str]]
+) -> None:
+    [row] = old_holder.accept(NOW)
+    assert versions() == {"wheel_shard": 1}
+    old_holder.settle(ORIGIN, place(row), at_ms=NOW - 1)
+    assert versions() == {"wheel_shard": 1}, "a settlement has a new seq, and bytes"
+    old_holder.apply(lanes=[LaneState(0, place(row), place(row))])
+    old_holder.apply(answers=[Answer("01900000-0000-7000-8000-000000000001", {}, NOW)])
+    old_holder.store.expire(0, old_holder.epoch, NOW, NOW)
+    old_holder.store.forget(0, old_holder.epoch, Retention(before_ms=NOW - 60_000, max_bytes=1_000_000), 10)
+    assert versions() == {}, "no seq is new"
+
+
+def test_a_renewal_writes_the_snapshot_apart_from_the_lease(
+    old_holder: Holder, url: str, versions: Callable[[], Counter[str]]
+) -> None:
+    """Commits rewrite the row of the lease, which must not have the bytes of a snapshot in each version."""
+    store = old_holder.store
+    store.renew(0, old_holder.epoch, NOW, LEASE_MS, SNAPSHOT)
+    assert store.renew_all([Renewal(0, old_holder.epoch, SNAPSHOT)], NOW, LEASE_MS) == {0}
+    assert versions() == {"wheel_shard": 2, "wheel_snapshot": 2}
+    assert store.state(0).snapshot == SNAPSHOT
+    with psycopg.connect(url) as session:
+        [(bytes_,)] = session.execute("SELECT pg_column_size(s) FROM wheel_shard AS s WHERE shard = 0").fetchall()
+    assert bytes_ < 200
+
+
+def test_a_former_holder_shows_no_snapshot(old_holder: Holder) -> None:
+    assert isinstance(old_holder.store, SqlStore)
+    former = old_holder.epoch
+    old_holder.store.renew(0, former, NOW, LEASE_MS, {"of": "the former"})
+    old_holder.acquire()
+    assert old_holder.store.renew_all([Renewal(0, former, {"of": "nobody"})], NOW, LEASE_MS) == set()
+    assert old_holder.store.state(0).snapshot == {"of": "the former"}

@@ -8,8 +8,16 @@ from dataclasses import replace
 import pytest
 
 from celery_wheel.store.model import ORIGIN, LaneState, Position
-from celery_wheel.store.ports.schedules import ScheduleCriteria, ScheduleDetail, ScheduleRun, SilentSchedules
-from celery_wheel.store.schedule_model import MISSED, PAUSED, Schedule, Skip
+from celery_wheel.store.schedule_model import (
+    MISSED,
+    PAUSED,
+    Schedule,
+    ScheduleCriteria,
+    ScheduleDetail,
+    ScheduleRun,
+    SilentSchedules,
+    Skip,
+)
 from celery_wheel.store.sql.browse import schedules as browsing
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, place

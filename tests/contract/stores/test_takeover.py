@@ -17,7 +17,7 @@ from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Change
 from celery_wheel.store.ports import Renewal
-from celery_wheel.store.postgresql.eviction import StoppedHolders
+from celery_wheel.store.postgresql.sessions import StoppedHolders
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.held import LEASE, ROWS

@@ -16,7 +16,7 @@ import pytest
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.stores import claim_broker
-from celery_wheel.store.sql.ids import bytes_to_task_id
+from celery_wheel.store.sql.schema import bytes_to_task_id
 from tests.kit.processes import Process
 from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer

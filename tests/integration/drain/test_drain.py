@@ -18,7 +18,7 @@ from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
 from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.handover import SqlHandover
-from celery_wheel.store.sql.ids import bytes_to_task_id
+from celery_wheel.store.sql.schema import bytes_to_task_id
 from tests.integration.drain.conftest import LeavingStack, claimed, now_ms, waiting
 from tests.kit.patience import PATIENCE_S, patience, wait_until
 from tests.kit.servers.postgres import PostgresServer

@@ -8,7 +8,7 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import BrokerError, StoreConflict
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 from tests.integration.rabbit_edge.conftest import Yard
 from tests.kit.patience import wait_until
 

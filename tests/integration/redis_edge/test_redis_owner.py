@@ -24,7 +24,7 @@ from celery_wheel.operations.stores import claim_broker, other_owners
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.store.ports.maintenance import EPOCH_LEAP
+from celery_wheel.store.store_model import EPOCH_LEAP
 from tests.contract.edges.peers import OTHER_STORE
 from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, Connect, adopted, at, make_row, publish_rows
 from tests.kit.chunks import raw

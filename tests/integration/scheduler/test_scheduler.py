@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.packing import split
+from celery_wheel.store.model import split
 from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Stack

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from celery_wheel.store.ports.schedules import ScheduleCriteria
+from celery_wheel.store.schedule_model import ScheduleCriteria
 from tests.kit.patience import wait_until
 from tests.kit.stack import Stack
 

@@ -22,9 +22,8 @@ from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.engine.intake.load_chunks import unpack_messages
 from celery_wheel.engine.intake.stored_form import FEW, stored_form
-from celery_wheel.store.block import MessageBlock, each
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackedKind, PackTemplate, pack
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import Message, MessageBlock, Unreadable, each
 from tests.kit.packs import lines
 
 NOW = datetime(2029, 1, 1, tzinfo=UTC)

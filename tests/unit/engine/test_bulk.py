@@ -13,9 +13,8 @@ from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.round import run_round
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import StoreError
-from celery_wheel.store.block import MessageBlock
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, WHOLE, PackTemplate, pack
-from celery_wheel.store.model import COMMITTED, DONE, MESSAGES, STOPPED, Message, Unreadable
+from celery_wheel.store.model import COMMITTED, DONE, MESSAGES, STOPPED, Message, MessageBlock, Unreadable
 from tests.unit.engine.conftest import START_MS, Rig
 
 LIMITS = Limits(bulk_count=2)

@@ -20,7 +20,7 @@ from celery_wheel.overview import PacedCounts, read_overview
 from celery_wheel.overview.cache import COUNTING_SHARE
 from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
 from celery_wheel.store.ports import StoreSize
-from celery_wheel.store.ports.schedules import ScheduleCounts
+from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.patience import patience

@@ -7,14 +7,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection
 
-from celery_wheel.store.model import LaneState
-from celery_wheel.store.packing import Parts
+from celery_wheel.store.model import LaneState, Parts
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, StoppedTask, Task
 from celery_wheel.store.sql.browse.dispatch_times import dispatches_of
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
 
 #: Most rows of one task id that are returned: a retried task has a row for each try.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from celery_wheel.store.ports.pages import MessageHead, Task
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
 
 #: Ids in one query; SQLite may allow no more than 999 values.

@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import HOUR_MS, Gate, LaneState
 from celery_wheel.store.ports.overview import LaneHead, OverviewRows, ShardHead, StoreSize
 from celery_wheel.store.ports.pages import Criteria, NamedHourCount, Names, ShardLanes
-from celery_wheel.store.ports.server import ServerState
 from celery_wheel.store.sql.browse.pages import shards_of
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.lanes import lane_state, read_lanes, shard_record
+from celery_wheel.store.sql.holding import lane_state, read_lanes, shard_record
 from celery_wheel.store.sql.queries import browse as queries
+from celery_wheel.store.sql.statements.overview import OverviewStatements
+from celery_wheel.store.store_model import ServerState
 
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
@@ -31,7 +32,7 @@ class StoreCounts:
     def overview(
         self, now_ms: int, before_ms: int, *, with_seconds: bool = False, with_levels: bool = False
     ) -> OverviewRows:
-        statements, before_hour = self._database.statements.overview, before_ms // HOUR_MS
+        statements, before_hour = self._database.statements.of(OverviewStatements), before_ms // HOUR_MS
         shards = statements.shards_with_levels if with_levels else statements.shards
         with self._database.snapshot() as connection:
             heads = [ShardHead(shard_record(row), int(row.inbox)) for row in shards(connection)]
@@ -69,7 +70,7 @@ class StoreCounts:
 
     def levels(self, shard: int) -> list[dict[str, Any]]:
         with self._database.reading() as connection:
-            found = self._database.statements.overview.levels(connection, shard=shard).scalar()
+            found = self._database.statements.of(OverviewStatements).levels(connection, shard=shard).scalar()
         return [] if found is None else list(json.loads(found))
 
     def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:

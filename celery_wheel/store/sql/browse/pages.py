@@ -27,7 +27,7 @@ from celery_wheel.store.ports.pages import END, Criteria, Page, Settlement, Stop
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.sources import Backward, Forward, Outcomes, Settlements, Source, merged
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.queries import browse as queries
 
 #: Most rows read for one page, shared by its sources: each row costs a visit to the table's tree.

@@ -15,21 +15,22 @@ from sqlalchemy import Connection
 
 from celery_wheel.store.model import STOPPED, LaneState
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.ports.schedules import (
+from celery_wheel.store.schedule_model import (
     AHEAD_MS,
     RunOfSource,
+    Schedule,
     ScheduleCounts,
     ScheduleCriteria,
     ScheduleDetail,
     SchedulePage,
     ScheduleRun,
     SilentSchedules,
+    Skip,
 )
-from celery_wheel.store.schedule_model import Schedule, Skip
 from celery_wheel.store.sql.browse.dispatch_times import with_times
 from celery_wheel.store.sql.browse.states import state_of
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.lanes import read_lanes
+from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.queries import schedules as queries
 from celery_wheel.store.sql.queries.browse import TASK
 from celery_wheel.store.sql.schedules import revision_of, schedule_of

@@ -1,14 +1,1 @@
-"""The queries of the store that run rarely, by room: SQLAlchemy compiles each shape at its first use and keeps it.
-
-::
-
-    browse        pages, tasks and counts for people
-    bulk_loads    loads, parts and chunks
-    handover      whole messages for a drain; the correction of settlements
-    maintenance   marks and figures of an archive
-    reshard       another number of shards
-    schedules     schedules for people
-    setup         the store's own row, and a new shard
-
-The statements that a holder runs in its rounds are prepared: see ``celery_wheel.store.sql.statements``.
-"""
+"""The queries of pages for people, which run rarely: SQLAlchemy compiles each shape at its first use and keeps it."""

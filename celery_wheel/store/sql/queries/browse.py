@@ -30,8 +30,8 @@ from sqlalchemy import (
 
 from celery_wheel.store.model import HOUR_MS, Position
 from celery_wheel.store.ports.pages import ALL_BYTES, END, Criteria, Settlement, StoppedTask, Task
-from celery_wheel.store.sql.fields import columns_of
 from celery_wheel.store.sql.schema import batch, outcome, route, tally, timer, total
+from celery_wheel.store.sql.statement import columns_of
 
 Condition = ColumnElement[bool]
 

@@ -9,12 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, func, select, tuple_
 
 from celery_wheel.store.model import SHARD_BITS
-from celery_wheel.store.ports.schedules import ScheduleCriteria
-from celery_wheel.store.schedule_model import Revision, Skip
-from celery_wheel.store.sql.fields import columns_of
+from celery_wheel.store.schedule_model import Revision, ScheduleCriteria, Skip
 from celery_wheel.store.sql.queries.browse import TASK, TASKS
+from celery_wheel.store.sql.schedules import SCHEDULE
 from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
-from celery_wheel.store.sql.statements.schedules import SCHEDULE
+from celery_wheel.store.sql.statement import columns_of
 
 
 def nth_name(after: str, number: int) -> Select[Any]:

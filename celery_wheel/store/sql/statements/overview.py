@@ -24,10 +24,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, literal_column, null, select, tuple_
 
 from celery_wheel.store.model import Gate
-from celery_wheel.store.sql.fields import columns_of
 from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, snapshot, timer, total
-from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements.clauses import SHOWN
+from celery_wheel.store.sql.statement import SHOWN, Prepared, columns_of
 
 #: Overdue rows of a lane, and items of an inbox, that are counted.
 COUNTED = 1_000

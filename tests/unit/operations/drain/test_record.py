@@ -14,7 +14,7 @@ from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain.file import DrainHeader, header_of, line_of, task_of
 from celery_wheel.operations.drain.to_broker import with_eta
 from celery_wheel.store.model import Message, Row
-from celery_wheel.store.ports.handover import HandoverMessage
+from celery_wheel.store.store_model import HandoverMessage
 from tests.kit.holder import message
 
 LIMIT = 2**20

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from celery_wheel.requests.schedules.views import history_view, schedule_view
-from celery_wheel.store.ports.schedules import ScheduleDetail
-from celery_wheel.store.schedule_model import Revision, Schedule
+from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail
 
 BROKEN = '{"task": "report", "overlap": "skip", "max_runtime_ms": 4611686018427387904, "jitter_ms": -1}'
 

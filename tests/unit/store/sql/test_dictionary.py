@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.store.packing import PLAIN, Parts, join, split
-from celery_wheel.store.sql.dictionary import FIRST_LOOK, LOOK_FACTOR, SKELETON, Dictionary, Learner
+from celery_wheel.store.model import PLAIN, Parts, join, split
+from celery_wheel.store.sql.catalogue import FIRST_LOOK, LOOK_FACTOR, SKELETON, Dictionary, Learner
 
 FIRST = Dictionary(1, SKELETON)
 

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.store.sql.ids import (
-    UUID_BYTES,
-    bytes_to_task_id,
-    bytes_to_uuid,
-    task_id_to_bytes,
-    uuid_to_bytes,
-)
+from celery_wheel.store.sql.schema import UUID_BYTES, bytes_to_task_id, bytes_to_uuid, task_id_to_bytes, uuid_to_bytes
 
 UUIDS = st.uuids().map(str)
 #: Task ids that the rule of texts allows, those of fifteen and sixteen bytes among them.

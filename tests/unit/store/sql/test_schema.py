@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from sqlalchemy.schema import CreateTable
 
 from celery_wheel.store import open_store
 from celery_wheel.store.sql import schema
-from celery_wheel.store.sql.statement import Prepared
-from celery_wheel.store.sql.statements import Statements
+from celery_wheel.store.sql.changes import ChangeStatements
+from celery_wheel.store.sql.statement import Statements
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.statements import prepared
 
 TABLES = sorted(schema.metadata.tables.values(), key=lambda table: table.name)
 
@@ -49,14 +49,14 @@ def test_rows_are_in_the_order_of_their_ids(name: str) -> None:
 
 def test_the_statements_are_made_for_postgresql_too() -> None:
     statements = Statements(postgresql.dialect(paramstyle="format"), postgresql.insert)
-    assert "ON CONFLICT (shard, hour, route) DO UPDATE" in statements.add_tally.sql
+    assert "ON CONFLICT (shard, hour, route) DO UPDATE" in statements.of(ChangeStatements).add_tally.sql
 
 
 def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
     statements = Statements(sqlite.dialect(paramstyle="qmark"), sqlite.insert)
     for name in ("outcome", "batch"):
         table = getattr(schema, name)
-        assert getattr(statements, f"add_{name}").statement.names == tuple(table.columns.keys())
+        assert getattr(statements.of(ChangeStatements), f"add_{name}").statement.names == tuple(table.columns.keys())
 
 
 # -- plans ----------------------------------------------------------------------------------------------
@@ -70,36 +70,38 @@ ROWS_OF_RUNS = [
     "USE TEMP B-TREE FOR ORDER BY",
 ]
 PLANS = {
-    "count": [f"SEARCH wheel_timer {POSITION}"],
-    "sizes": [f"SEARCH wheel_timer {POSITION}"],
-    "ids_in_range": [f"SEARCH wheel_timer {POSITION}"],
-    "summary": [
+    "dispatch.count": [f"SEARCH wheel_timer {POSITION}"],
+    "dispatch.sizes": [f"SEARCH wheel_timer {POSITION}"],
+    "history.ids_in_range": [f"SEARCH wheel_timer {POSITION}"],
+    "dispatch.summary": [
         "MATERIALIZE anon_1",
         f"SEARCH wheel_timer {POSITION}".replace("COVERING ", ""),
         "USE TEMP B-TREE FOR GROUP BY",
         "SCAN anon_1",
         "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
     ],
-    "slice": [
+    "dispatch.slice": [
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
         "LIST SUBQUERY 1",
         f"SEARCH wheel_timer {POSITION}",
     ],
-    "known": ["SEARCH wheel_timer USING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
-    "latest_envelope": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=?)"],
-    "find": [
+    "intake.known": ["SEARCH wheel_timer USING INDEX sqlite_autoindex_wheel_timer_1 (shard=? AND envelope_id=?)"],
+    "intake.latest_envelope": ["SEARCH wheel_timer USING COVERING INDEX sqlite_autoindex_wheel_timer_1 (shard=?)"],
+    "dispatch.find": [
         "SEARCH wheel_timer USING INDEX wheel_timer_task (shard=? AND task_id=?)",
         "USE TEMP B-TREE FOR ORDER BY",
     ],
-    "batches_since": ["SEARCH wheel_batch USING INDEX wheel_batch_dispatched (shard=? AND lane=? AND dispatched_ms>?)"],
-    "oldest_batches": ["SEARCH wheel_batch USING INDEX wheel_batch_age (shard=?)"],
-    "read_inbox": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
-    "inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
-    "pending": [
+    "dispatch.batches_since": [
+        "SEARCH wheel_batch USING INDEX wheel_batch_dispatched (shard=? AND lane=? AND dispatched_ms>?)"
+    ],
+    "history.oldest_batches": ["SEARCH wheel_batch USING INDEX wheel_batch_age (shard=?)"],
+    "intake.read_inbox": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
+    "intake.inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
+    "dispatch.pending": [
         "SEARCH wheel_tally USING INDEX sqlite_autoindex_wheel_tally_1 (shard=?)",
         "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
     ],
-    "forget_total": [
+    "history.forget_total": [
         "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=? AND number<?)",
     ],
     "overview.shards": [
@@ -141,18 +143,18 @@ PLANS = {
         "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND due_ms>? AND due_ms<?)",
         "USE TEMP B-TREE FOR GROUP BY",
     ],
-    "forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
-    "archive.last_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
-    "archive.ids_in_range": [
+    "history.forget_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
+    "history.last_outcome": ["SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)"],
+    "history.archived_in_range": [
         f"SEARCH wheel_timer {POSITION}",
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH wheel_outcome USING INDEX wheel_outcome_timer (timer_id=?)",
         "SEARCH wheel_shard USING INDEX sqlite_autoindex_wheel_shard_1 (shard=?)",
     ],
-    "move.statement": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
-    "lanes": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=?)"],
-    "close_lane": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)"],
-    "forget_lanes": [
+    "changes.move": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
+    "holding.lanes": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=?)"],
+    "changes.close_lane": ["SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)"],
+    "history.forget_lanes": [
         "SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=?)",
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=?)",
@@ -165,16 +167,16 @@ PLANS = {
     "control.tombstone_ids": [
         "SEARCH wheel_tombstone USING COVERING INDEX sqlite_autoindex_wheel_tombstone_1 (shard=? AND task_id>?)"
     ],
-    "bulk_load.committed": ["SEARCH wheel_load USING COVERING INDEX wheel_load_state (state=?)"],
-    "bulk_load.sizes": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
-    "bulk_load.read": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
-    "bulk_load.accept": ["SEARCH wheel_load_chunk USING INTEGER PRIMARY KEY (rowid=?)"],
+    "intake.committed": ["SEARCH wheel_load USING COVERING INDEX wheel_load_state (state=?)"],
+    "intake.chunk_sizes": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
+    "intake.read_chunks": ["SEARCH wheel_load_chunk USING INDEX wheel_load_chunk_shard (load=? AND shard=?)"],
+    "intake.accept_chunk": ["SEARCH wheel_load_chunk USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.unwatch": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
     "control.complete": ["SEARCH wheel_watch USING INDEX wheel_watch_timer (timer_id=?)"],
     "schedules.due": ["SEARCH wheel_schedule USING INDEX wheel_schedule_due (shard=? AND next_ms<?)"],
     "schedules.next": ["SEARCH wheel_schedule USING COVERING INDEX wheel_schedule_due (shard=? AND next_ms>?)"],
     "schedules.named": ["SEARCH wheel_schedule USING INDEX sqlite_autoindex_wheel_schedule_1 (name=?)"],
-    "schedules.step.statement": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.step": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.remove": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.runs": [
         "MATERIALIZE run",
@@ -205,7 +207,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_statement_goes_by_its_index(store: SqlStore, name: str) -> None:
     """A range that scans the table passes every other test and is a thousand times too slow."""
-    statement: Prepared = attrgetter(name)(store.database.statements)
+    statement = prepared(store, name)
     with store.database.reading() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", (1,) * len(statement.names))
         found = [row.detail for row in plan]

@@ -19,10 +19,8 @@ from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
-from celery_wheel.store.sqlite import fork_gate
 from celery_wheel.store.sqlite.database import SqliteDatabase
-from celery_wheel.store.sqlite.fork_gate import FORK_GATE
-from celery_wheel.store.sqlite.lease import FileLease
+from celery_wheel.store.sqlite.locks import FORK_GATE, FileLease
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import python
 
@@ -346,7 +344,7 @@ def test_a_fork_in_the_middle_of_a_checkpoint_waits_for_no_writer_that_waits_for
 ) -> None:
     """The checkpoint has the lock of the writers, or waits for it: a writer must not be let in before it."""
     patience_s = patience(5)
-    monkeypatch.setattr(fork_gate, "PATIENCE_S", patience_s)
+    monkeypatch.setattr("celery_wheel.store.sqlite.locks.PATIENCE_S", patience_s)
     monkeypatch.setattr(sqlite, "LOG_BYTES", -1)
     database, held = database_of(store), threading.Event()
     checkpoint = database._checkpoint

@@ -1,4 +1,9 @@
-"""A request whose answer to COMMIT is lost on the way from PostgreSQL has a definite result all the same.
+"""After kill -9, every change that ``apply`` returned for is stored, every other change is stored as a whole or not at
+all, and the shard is free at once, or, where the lease runs by the database's clock, after the lease.
+
+A PostgreSQL with a full disk: nothing is accepted, nothing is lost, and accepting continues with free space.
+
+A request whose answer to COMMIT is lost on the way from PostgreSQL has a definite result all the same.
 
 ::
 
@@ -9,15 +14,21 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import re
 import socket
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from celery_wheel.errors import RequestInDoubt
+from celery_wheel.errors import RequestInDoubt, StoreError
 from celery_wheel.requests.answers import Answers
 from celery_wheel.requests.process_store import OpenStore
 from celery_wheel.requests.request import Request
@@ -25,9 +36,106 @@ from celery_wheel.requests.results import BestResult, CommandResult
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.backends import LEASE_MS
+from tests.contract.stores.backends import LEASE_MS, SqlBackend
+from tests.contract.stores.killed import GROUP, KEY
+from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
+from tests.kit.processes import Process, python
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.warm import CELERY
+
+
+@pytest.fixture
+def start(sql_backend: SqlBackend, tmp_path: Path) -> Callable[[str], Process]:
+    program = ["-m", "tests.contract.stores.killed", sql_backend.url, sql_backend.durability]
+    return lambda where: python(tmp_path / "killed.log", *program, where, kind=CELERY)
+
+
+def test_committed_changes_survive(start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]) -> None:
+    with start("anywhere") as process:
+        wait_until(lambda: len(process.lines()) > 5, "five groups are committed")
+    returned = int(process.lines()[-1])
+    assert returned >= 5 * GROUP
+    store = make_sql_store()
+    count = store.count(0, 0, *EVERYTHING)
+    assert count >= returned
+    assert count % GROUP == 0
+    assert len(store.slice(0, 0, *EVERYTHING)) == count
+    assert store.pending(0) == {KEY: count}
+
+
+def test_uncommitted_changes_are_not_stored(
+    start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]
+) -> None:
+    with start("before the commit") as process:
+        process.wait_for("stopped")
+    store = make_sql_store()
+    assert store.count(0, 0, *EVERYTHING) == 2 * GROUP
+    assert store.pending(0) == {KEY: 2 * GROUP}
+    Holder(store).accept(NOW)
+
+
+def test_the_shard_is_free_when_its_holder_is_dead(
+    start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]
+) -> None:
+    standby = make_sql_store()
+    with start("before the commit") as process:
+        process.wait_for("holding")
+        assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    assert acquire(standby, name="host-b") == 2
+
+
+ROWS = 1_000
+
+
+def mount(*arguments: str) -> bool:
+    return subprocess.run(["/bin/mount", *arguments], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """24 MB to which the server's user may write; the folders of pytest are closed to it."""
+    place = Path(tempfile.mkdtemp(prefix="wheel-disk-"))
+    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=24m,mode=711", "tmpfs", str(place)):
+        place.rmdir()
+        pytest.skip("only root may mount a small disk, and not in every container")
+    try:
+        place.chmod(0o711)
+        folder = place / "tables"
+        folder.mkdir()
+        os.chown(folder, pwd.getpwnam("postgres").pw_uid, -1)
+        yield folder
+    finally:
+        subprocess.run(["/bin/umount", "--lazy", str(place)], check=True)
+        place.rmdir()
+
+
+def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
+    """Return how many messages were accepted before the error, and the error."""
+    for accepted in range(0, 100 * ROWS, ROWS):
+        try:
+            holder.accept(*[NOW] * ROWS, body=body)
+        except StoreError as error:
+            return accepted, str(error)
+    raise AssertionError("the disk did not become full")
+
+
+def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+    with PostgresServer() as server:
+        server.sql(f"CREATE TABLESPACE small LOCATION '{small_disk}'", "CREATE DATABASE crammed TABLESPACE small")
+        store = open_store(server.url("crammed"))
+        holder = Holder(store)
+        body = os.urandom(1_000)
+        accepted, said = accept_until_full(holder, body)
+        assert re.search("has no room on its disk .*; nothing was written", said)
+        assert len(holder.slice()) == accepted > 0
+        store.renew(0, holder.epoch, NOW, LEASE, {})
+        assert mount("-o", "remount,size=64m", str(small_disk.parent))
+        holder.acquire()
+        holder.accept(*[NOW] * ROWS, body=body)
+        assert len(holder.slice()) == accepted + ROWS
+        store.close()
+
 
 CANCEL = 0, "cancel", b"{}"
 

@@ -1,0 +1,176 @@
+"""The holder's reads for dispatching: ranges of a lane by position, rows of tasks, and the pending counts.
+
+::
+
+    slice_end, slice     the rows of a chunk, in order              from the index of positions, and the rows' pages
+    count, summary       for the guard, and for settling rows that another holder dispatched
+    find, rows           rows by their tasks' ids, or their own     stopped_rows, last_outcomes: those of lane STOPPED
+    batch_start          the earliest batch since an instant        pending: the tally
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, func, select
+
+from celery_wheel.store.model import (
+    HOUR_MS,
+    STOPPED,
+    Position,
+    RangeSummary,
+    Row,
+    StoppedRow,
+    TallyKey,
+    TaskRow,
+)
+from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.schema import batch, bytes_to_task_id, outcome, route, tally, task_id_to_bytes, timer
+from celery_wheel.store.sql.statement import (
+    BATCH_RANGE,
+    KEY_PLACES,
+    ROW,
+    Prepared,
+    Statements,
+    constant,
+    in_parts,
+    in_range,
+    numbered,
+    span,
+)
+
+#: The position of a row, as a plain tuple.
+_POSITION = attrgetter("due_ms", "seq")
+
+
+class DispatchStatements:
+    def __init__(self, statements: Statements) -> None:
+        in_order = (timer.c.due_ms, timer.c.seq)
+        self.slice = statements(statements.rows_in(ROW, in_range()))
+        self.count = statements(select(func.count()).select_from(timer).where(in_range()))
+        sizes = select(*in_order, timer.c.size).where(in_range()).order_by(*in_order)
+        self.sizes = statements(sizes.limit(bindparam("limit")))
+        hour = timer.c.due_ms.op("/")(bindparam("hour_ms"))
+        groups = select(
+            hour.label("hour"), timer.c.route, func.count().label("count"), func.sum(timer.c.size).label("bytes")
+        )
+        of_range = groups.where(in_range()).group_by("hour", timer.c.route).subquery()
+        named = select(of_range.c.hour, route.c.target, route.c.task, of_range.c.count, of_range.c.bytes)
+        self.summary = statements(named.join(route, route.c.id == of_range.c.route))
+
+        of_shard = timer.c.shard == bindparam("shard")
+        of_task = and_(of_shard, timer.c.task_id.in_(numbered("task")))
+        is_stopped = timer.c.lane == constant(STOPPED)
+        self.find = statements(select(timer.c.task_id, *ROW).where(of_task, ~is_stopped).order_by(*in_order))
+        self.rows = statements(select(*ROW).where(of_shard, timer.c.id.in_(numbered("row"))))
+        with_outcomes = timer.join(outcome, outcome.c.timer_id == timer.c.id)
+        self.last_outcomes, self.stopped_rows = (
+            statements(
+                select(timer.c.task_id, outcome.c.kind, *more)
+                .select_from(with_outcomes)
+                .where(of_task, is_stopped)
+                .order_by(outcome.c.at_ms, outcome.c.id)
+            )
+            for more in ((), ROW)
+        )
+        # The caller compares the ends of the batches: with the ends as a condition, SQLite uses their index, which
+        # covers the whole history, and not that of the time, which covers the last minutes.
+        since = select(*BATCH_RANGE).where(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))
+        self.batches_since = statements(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
+        counts = select(tally.c.hour, route.c.target, route.c.task, tally.c.pending)
+        by_route = counts.join(route, route.c.id == tally.c.route)
+        self.pending = statements(by_route.where(tally.c.shard == bindparam("shard"), tally.c.pending > 0))
+
+
+class SqlDispatch:
+    """A part of ``SqlStore``."""
+
+    _database: Database
+    _statements: Statements
+    _catalogue: Catalogue
+
+    @property
+    def _dispatch(self) -> DispatchStatements:
+        return self._statements.of(DispatchStatements)
+
+    def slice_end(
+        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
+    ) -> Position:
+        limit, weight, last = max(1, max_count) + 1, 0, (0, 0)
+        with self._database.reading() as connection:
+            rows = self._dispatch.sizes(connection, **span(shard, lane, after, upto), limit=limit)
+            for n, (due_ms, seq, size) in enumerate(rows):
+                weight += size
+                if n and (n >= max_count or weight > max_bytes):
+                    rows.close()
+                    return Position(*last)
+                last = due_ms, seq
+        return upto
+
+    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+        with self._database.reading() as connection:
+            # One by one: 25,000 rows of the database at a time would be as much work for the garbage collector.
+            found = self._dispatch.slice(connection, **span(shard, lane, after, upto))
+            rows = self._catalogue.rows(connection, found)
+        rows.sort(key=_POSITION)
+        return rows
+
+    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+        with self._database.reading() as connection:
+            count: int = self._dispatch.count(connection, **span(shard, lane, after, upto)).scalar_one()
+        return count
+
+    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
+        with self._database.reading() as connection:
+            range_ = span(shard, lane, after, upto)
+            groups = self._dispatch.summary(connection, **range_, hour_ms=HOUR_MS).all()
+        tally = Counter[TallyKey]()
+        for hour, queue, task, count, _ in groups:  # several routes may have the same names
+            tally[TallyKey(hour, queue, task)] += count
+        return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
+
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._dispatch.find, shard, task_ids)
+            return self._catalogue.task_rows(connection, found)
+
+    def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._dispatch.last_outcomes, shard, task_ids)
+        return {bytes_to_task_id(id_): kind for id_, kind in found}
+
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
+        with self._database.reading() as connection:
+            found = self._of_tasks(connection, self._dispatch.stopped_rows, shard, task_ids)
+            row_of = self._catalogue.row
+            last = {
+                row[0]: StoppedRow(bytes_to_task_id(id_), kind, row_of(connection, row)) for id_, kind, *row in found
+            }
+        return sorted(last.values(), key=lambda one: one.row.position)
+
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+        with self._database.reading() as connection:
+            found = self._found(connection, self._dispatch.rows, shard, row_ids)
+            return self._catalogue.rows(connection, found)
+
+    def _found(self, connection: Connection, query: Prepared, shard: int, values: Sequence[Any]) -> list[Any]:
+        """Run the query for the values, as many at a time as it has places."""
+        return [row for part in in_parts(values, KEY_PLACES) for row in query.at(connection, (shard, *part))]
+
+    def _of_tasks(self, connection: Connection, query: Prepared, shard: int, task_ids: Sequence[str]) -> list[Any]:
+        return self._found(connection, query, shard, list(map(task_id_to_bytes, task_ids)))
+
+    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+        with self._database.reading() as connection:
+            batches = self._dispatch.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
+        starts = [Position(batch.from_due_ms, batch.from_seq) for batch in batches]
+        return min((start for start in starts if start < upto), default=None)
+
+    def pending(self, shard: int) -> dict[TallyKey, int]:
+        with self._database.reading() as connection:
+            rows = self._dispatch.pending(connection, shard=shard).all()
+        return {TallyKey(hour, queue, task): count for hour, queue, task, count in rows}

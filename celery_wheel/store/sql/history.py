@@ -1,0 +1,283 @@
+"""``forget``: remove history, oldest batch first, in small transactions; of archived history only where asked.
+
+::
+
+    batch 1   batch 2   batch 3                   lane 0      lane STOPPED   ├── stopped before before_ms ──┤
+    ├─────────┼─────────┼────────┤     offset
+    └ too old, or too many bytes       │          never a row after the offset, whatever a batch says:
+      rows first, then the batch                  a rollback moves the offset back over batches that stay
+
+    number   ──────────────────────────────────────────────────────────────►   of settlements and outcomes, in one order
+                  forgotten         archived                    seq
+                  │                 └ an archive has all events up to it: raised by ``note_archived``
+                  └ the highest number of an event that was forgotten, wholly or in part: so an archive knows of a loss
+
+A timer goes with its outcomes, claims and run; skips of schedules go by their age. A settled row is anywhere in the
+tables, which are in the order of arrival: the ids of a transaction are sorted, so that a page is visited once, and a
+transaction is short, since every other writer waits for it. It need not be durable: history that comes back is
+forgotten again.
+
+With ``wheel_history_archive`` a batch that must stay keeps all younger batches, and a row is forgotten only when every
+event of it is archived: its settlement, and each later one of the same positions, after a rollback of the broker, have
+numbers up to the mark; its outcomes have numbers up to the mark of their shard, which is not the row's where the store
+was resharded in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    ScalarSelect,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
+
+from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
+from celery_wheel.store.sql.control import ControlStatements
+from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.holding import advance, fence, read_lanes
+from celery_wheel.store.sql.schedules import ScheduleStatements
+from celery_wheel.store.sql.schema import batch, lane, outcome, shard, tally, timer, total
+from celery_wheel.store.sql.statement import (
+    BATCH_RANGE,
+    IN_PLACES,
+    Statements,
+    constant,
+    held,
+    in_parts,
+    in_range,
+    numbered,
+    span,
+)
+from celery_wheel.store.store_model import Retention
+
+#: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
+#: warm; a quarter of that from a cold disk), since hardly two of them share a page. The number limits how long other
+#: writers wait.
+ROWS_AT_ONCE = 500
+BATCHES_AT_ONCE = 200
+
+
+class HistoryStatements:
+    def __init__(self, statements: Statements) -> None:
+        of_shard = batch.c.shard == bindparam("shard")
+        self.oldest_batches = statements(
+            select(*BATCH_RANGE).where(of_shard).order_by(batch.c.id).limit(bindparam("limit"))
+        )
+        in_order = (timer.c.due_ms, timer.c.seq)
+        ids = select(timer.c.id).where(in_range()).order_by(*in_order)
+        self.ids_in_range = statements(ids.limit(bindparam("limit")))
+        gone: Any = bindparam("gone")
+        self.forget_timer = statements(delete(timer).where(timer.c.id == gone))
+        self.forget_outcome = statements(delete(outcome).where(outcome.c.timer_id == gone))
+        self.forget_batch = statements(delete(batch).where(batch.c.id == gone))
+        self.forget_tally = statements(delete(tally).where(tally.c.shard == bindparam("shard"), tally.c.pending == 0))
+        place = (total.c.kind == bindparam("kind"), total.c.number < bindparam("before"))
+        self.forget_total = statements(
+            delete(total).where(*place, total.c.shard == bindparam("shard"), total.c.pending == 0)
+        )
+        empty = [_first(timer, "due_ms", "seq").is_(None), _first(batch, "to_due_ms", "to_seq").is_(None)]
+        self.forget_lanes = statements(delete(lane).where(lane.c.shard == bindparam("shard"), lane.c.closed, *empty))
+        self._prepare_archive(statements)
+
+    def _prepare_archive(self, statements: Statements) -> None:
+        self.marks = statements(select(shard.c.history_bytes, shard.c.archived, shard.c.seq).where(held()))
+        beyond = outcome.join(shard, and_(shard.c.shard == outcome.c.shard, outcome.c.id > shard.c.archived))
+        # For EXISTS, PostgreSQL may make a table of all outcomes beyond the marks, anew for each removed batch.
+        one = select(outcome.c.id).select_from(beyond).where(outcome.c.timer_id == timer.c.id).limit(constant(1))
+        waits = one.scalar_subquery().is_not(None)
+        ids = select(timer.c.id, waits.label("waits")).where(in_range()).order_by(timer.c.due_ms, timer.c.seq)
+        self.archived_in_range = statements(ids.limit(bindparam("limit")))
+        order = (batch.c.from_due_ms, batch.c.from_seq)
+        nth = func.row_number().over(partition_by=batch.c.lane, order_by=order).label("nth")
+        of_shard = batch.c.shard == bindparam("shard")
+        beyond_mark = select(batch.c.lane, *order, nth).where(of_shard, batch.c.id > bindparam("after")).subquery()
+        columns = (beyond_mark.c.lane, beyond_mark.c.from_due_ms, beyond_mark.c.from_seq)
+        self.floors = statements(select(*columns).where(beyond_mark.c.nth == 1))
+        # With the shard as a condition, SQLite reads all outcomes of the shard by the index that begins with it, and
+        # PostgreSQL reads all outcomes from the highest id down.
+        of_it = case((outcome.c.shard == bindparam("shard"), outcome.c.id))
+        timers = numbered("gone", IN_PLACES)
+        self.last_outcome = statements(select(func.max(of_it)).where(outcome.c.timer_id.in_(timers)))
+        number: Any = bindparam("number", type_=BigInteger)
+        higher = case((shard.c.forgotten < number, number), else_=shard.c.forgotten)
+        self.forgotten = statements(update(shard).where(held()).values(forgotten=higher))
+
+
+def _first(table: Table, *position: str) -> ScalarSelect[int]:
+    """Return the first row's position in the lane of the outer statement.
+
+    An ``EXISTS`` may read any index: once PostgreSQL knows that all rows are in another lane of the shard, it looks for
+    the rows of an empty lane by the shard alone, among two million. The order leaves it the index of positions.
+    """
+    of_lane = and_(table.c.shard == lane.c.shard, table.c.lane == lane.c.lane)
+    order = [table.c[name] for name in position]
+    return select(order[0]).where(of_lane).order_by(*order).limit(1).scalar_subquery()
+
+
+@dataclass(slots=True)
+class _ArchiveMark:
+    mark: int
+    upto: int
+    lowest: dict[int, Position] = field(default_factory=dict)
+
+
+class ArchiveFloors:
+    """For each lane, the lowest position of a settlement that is not archived.
+
+    Every transaction of ``forget`` needs the floors, and a million settlements may follow the archive's mark, so each
+    settlement is read once. One reading is enough, since numbers are in the order of commits.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[int, _ArchiveMark] = {}
+
+    def of(
+        self, connection: Connection, statements: HistoryStatements, shard: int, mark: int, last: int
+    ) -> dict[int, Position]:
+        """Return lane → floor. ``last`` is the highest number, read under the shard's lock."""
+        known = self._marks.get(shard)
+        if known is None or known.mark != mark:
+            known = _ArchiveMark(mark, mark)
+        lowest = dict(known.lowest)
+        for number, *place in statements.floors(connection, shard=shard, after=known.upto):
+            lowest[number] = min(Position(*place), lowest.get(number, Position(*place)))
+        self._marks[shard] = _ArchiveMark(mark, last, lowest)
+        return lowest
+
+
+class ForgetTransaction:
+    """One transaction of ``forget``."""
+
+    def __init__(
+        self, connection: Connection, statements: Statements, floors: ArchiveFloors, shard: int, epoch: int, limit: int
+    ) -> None:
+        self._connection = connection
+        self._statements = statements
+        self._history = statements.of(HistoryStatements)
+        self._floors = floors
+        self._shard = shard
+        self._epoch = epoch
+        self._limit = limit
+        self._ids: set[int] = set()
+        self._batches: list[tuple[int]] = []
+        self._highest = 0  #: of the numbers of forgotten events
+        self._mark: int | None = None  #: events after it stay
+        self._lowest: dict[int, Position] | None = None
+        #: Whether this transaction may have left history to forget.
+        self.more = False
+
+    def run(self, retention: Retention) -> int:
+        """Remove history; returns the number of removed rows."""
+        fence(self._connection, self._statements, self._shard, self._epoch)
+        self._collect_batches(retention)
+        if not self.more:
+            self._collect(STOPPED, ORIGIN, Position(retention.before_ms, 0))
+        self._remove(retention.before_ms)
+        self._remove_skips(retention.before_ms)
+        return len(self._ids)
+
+    def _collect_batches(self, retention: Retention) -> None:
+        """Collect whole batches while they are to be removed, up to one that does not fit or is not archived."""
+        connection, statements = self._connection, self._history
+        lanes = read_lanes(connection, self._statements, self._shard, closed=True)
+        offsets = {one.lane: one.offset for one in lanes}
+        shard = statements.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
+        self._mark = shard.archived if retention.archived_only else None
+        freed = 0
+        batches = statements.oldest_batches(connection, shard=self._shard, limit=BATCHES_AT_ONCE).all()
+        for one in batches:
+            if one.dispatched_ms >= retention.before_ms and shard.history_bytes - freed <= retention.max_bytes:
+                break
+            if self._mark is not None and not self._is_archived(one, shard.seq):
+                break
+            end = min(Position(one.to_due_ms, one.to_seq), offsets.get(one.lane, ORIGIN))
+            if end > retention.upto.get(one.lane, end):
+                break
+            before = len(self._ids)
+            whole = self._collect(one.lane, Position(one.from_due_ms, one.from_seq), end)
+            if whole or len(self._ids) > before:
+                self._highest = max(self._highest, one.id)
+            if not whole:
+                break
+            self._batches.append((one.id,))
+            freed += one.bytes
+        self.more |= len(self._batches) == BATCHES_AT_ONCE
+        if freed:
+            advance(connection, self._statements, self._shard, self._epoch, weight=-freed)
+
+    def _is_archived(self, batch: Any, last: int) -> bool:
+        """Whether an archive has the batch, and every later batch of the same positions."""
+        mark: Any = self._mark
+        if batch.id > mark:
+            return False
+        if self._lowest is None:
+            self._lowest = self._floors.of(self._connection, self._history, self._shard, mark, last)
+        to = Position(batch.to_due_ms, batch.to_seq)
+        return to <= self._lowest.get(batch.lane, to)
+
+    def _collect(self, lane: int, after: Position, upto: Position) -> bool:
+        """Collect the rows of a range, up to the limit or one that is not archived; returns whether that was all."""
+        room = self._limit - len(self._ids)
+        values = {**span(self._shard, lane, after, upto), "limit": room + 1}
+        if self._mark is None:
+            found = free = self._history.ids_in_range(self._connection, **values).scalars().all()
+        else:
+            rows = self._history.archived_in_range(self._connection, **values).all()
+            found, free = [row.id for row in rows], [row.id for row in takewhile(lambda row: not row.waits, rows)]
+        self._ids.update(free[:room])
+        self.more |= len(free) > room
+        return len(found) == len(free) <= room
+
+    def _remove(self, before_ms: int) -> None:
+        connection, statements = self._connection, self._history
+        removed = [(row_id,) for row_id in sorted(self._ids)]
+        parts = in_parts(sorted(self._ids), IN_PLACES)
+        last = [statements.last_outcome.at(connection, (self._shard, *part)).scalar() or 0 for part in parts]
+        if highest := max([self._highest, *last]):
+            statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
+        unwatch = self._statements.of(ControlStatements).unwatch
+        forget_run = self._statements.of(ScheduleStatements).forget_run
+        for statement in (statements.forget_timer, statements.forget_outcome, unwatch, forget_run):
+            statement.many(connection, removed)
+        statements.forget_batch.many(connection, self._batches)
+        if not self.more:
+            statements.forget_tally(connection, shard=self._shard)
+            # Sums of hours and days go once they are over: to find others, each shard would read those of all shards.
+            over = {"hour": before_ms // HOUR_MS, "day": before_ms // DAY_MS, "name": MAX_SEQ}
+            for kind, before in over.items():
+                statements.forget_total(connection, shard=self._shard, kind=kind, before=before)
+            statements.forget_lanes(connection, shard=self._shard)
+
+    def _remove_skips(self, before_ms: int) -> None:
+        """Remove the oldest skips of schedules; no archive has them."""
+        statements = self._statements.of(ScheduleStatements)
+        values = {"shard": self._shard, "before_ms": before_ms, "limit": ROWS_AT_ONCE}
+        gone = statements.old_skips(self._connection, **values).scalars().all()
+        statements.forget_skip.many(self._connection, [(skip,) for skip in sorted(gone)])
+        self.more |= len(gone) == ROWS_AT_ONCE
+
+
+def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:
+    """Remove up to ``limit`` rows, in as many transactions as that takes; returns how many."""
+    removed = 0
+    more = True
+    while more and removed < limit:
+        with database.writing(durable=False) as connection:
+            part = ForgetTransaction(
+                connection, database.statements, floors, shard, epoch, min(ROWS_AT_ONCE, limit - removed)
+            )
+            removed += part.run(retention)
+            more = part.more
+    return removed
