@@ -27,6 +27,7 @@ from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.overview import Overview
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
+from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import (
     MAX_OVER_S,
     CommandOptions,
@@ -44,10 +45,9 @@ from celery_wheel.requests.arguments import (
     rows_of,
     spread_ms,
     timeout_of,
+    unknown_gate,
 )
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.gate_names import unknown_gate
-from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.queries import Queries, now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import (

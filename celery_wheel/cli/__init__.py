@@ -28,25 +28,15 @@ inside their functions.
 from __future__ import annotations
 
 from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to the group
-    audit,
-    bench,
     bulk_loads,
-    cancel,
-    claim,
-    clock,
-    complete,
     doctor,
     drain,
-    forecast,
     history,
-    migrate,
-    move,
+    operations,
     pause,
-    requeue,
-    reshard,
+    pending,
     schedules,
     status,
-    tasks,
 )
 from celery_wheel.cli.group import wheel
 

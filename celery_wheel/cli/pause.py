@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
-from celery_wheel.cli.results import request_options
+from celery_wheel.cli.selection import request_options
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, print_json, print_table
 from celery_wheel.values.format import format_duration, format_utc, printable

@@ -1,25 +1,52 @@
-"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
+r"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
 
 ::
 
     cancel(["a", "b"])         ids that the store can hold, or an object with such an ``id`` (AsyncResult)
-    cancel("\\ud800")           ArgumentError: task id must be text that can be written as UTF-8, got '\\ud800'
+    cancel("\ud800")           ArgumentError: task id must be text that can be written as UTF-8, got '\ud800'
     cancel(b"a")               TypeError: a task must be its id or its AsyncResult, got b'a'
 
 A value of a wrong type is a TypeError; a text that no store can hold is an ArgumentError, which is a ValueError. The
 rule is that of ``celery_wheel.values.text``.
+
+Names of gates: whether anything that this process can see has the queue or the task of a pause.
+
+::
+
+    pending tasks, schedules                      of the store
+    app.amqp.queues, task_routes, wheel_rate_limits, queues of tasks; app.tasks     of the app
+
+An unknown name is no error: a queue may be known to other projects alone. A misspelt one would pause nothing.
+
+Names of tasks that schedules send: those that are certainly wrong, and those that an app does not have.
+
+::
+
+    shop.tasks.report     registered                                    good
+    shop.tasks.reprot     other tasks of shop.tasks are registered      refused by create, update and create_many
+    billing.tasks.charge  no task of billing.tasks is registered        sent by its name, as Beat does, with a warning:
+                                                                        another project's workers may have it
+
+The names of an app are those that this process has imported. A process that only sends may have imported few: no module
+is imported for the answer, since Celery would check the whole Django project then, within a request for a page.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
+from weakref import WeakKeyDictionary
 
+from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
@@ -211,3 +238,79 @@ def _text(name: str, value: Any, at_least: int = 1) -> str:
         raise (ArgumentError if isinstance(value, str) else TypeError)(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
+
+
+def unknown_gate(app: Any, store: FullStore, scope: str, name: str) -> str:
+    """Return a warning for the name of a queue or a task that nothing has; empty where anything has it."""
+    pending = store.browse.names()
+    if scope == "queue":
+        known, criteria = {*pending.queues, *_queues(app)}, ScheduleCriteria(queue=name)
+    else:
+        known, criteria = {*pending.tasks, *app.tasks}, ScheduleCriteria(task=name)
+    known |= Conf(app).rate_limits.keys()
+    if name in known or store.browse.schedules(criteria, limit=1).items:
+        return ""
+    close = get_close_matches(name, sorted(known), 1)
+    hint = f"did you mean {close[0]}?" if close else "is the name misspelt?"
+    return (
+        f"{scope} {name!r:.100} is paused, but no pending task, schedule, route or setting of this app has that name; "
+        f"{hint} A resume ends the pause"
+    )
+
+
+def _queues(app: Any) -> Iterator[str]:
+    yield from app.amqp.queues
+    routes = [
+        one
+        for router in app.amqp.routes
+        for one in (*getattr(router, "map", {}).values(), *getattr(router, "patterns", {}).values())
+    ]
+    routes += [{"queue": getattr(task, "queue", None)} for task in app.tasks.values()]
+    for route in routes:
+        queue = route if isinstance(route, str) else dict(route).get("queue")
+        if queue is not None:
+            yield str(getattr(queue, "name", queue))
+
+
+logger = logging.getLogger(__name__)
+
+#: App → names that the log has warned of.
+_warned = WeakKeyDictionary[Any, set[str]]()
+
+
+def check_task_name(app: Any, name: Any) -> None:
+    """Refuse a name that its module does not have. Raises ArgumentError."""
+    if not isinstance(name, str) or name in app.tasks:
+        return
+    module, _, function = name.rpartition(".")
+    others = sorted(one for of, _, one in (known.rpartition(".") for known in app.tasks) if module and of == module)
+    if others:
+        close = get_close_matches(function, others, 1)
+        hint = f"did you mean {module}.{close[0]}?" if close else f"{module} has {', '.join(others[:5])}"
+        raise ArgumentError(
+            f"task must be a task of the app, got {name!r:.100} ({hint}); with check_task=False the task is sent by "
+            "its name, where only other workers have it"
+        )
+    warn_of_unknown(app, name)
+
+
+def warn_of_unknown(app: Any, name: str) -> None:
+    """Write a name that the app does not have into the log, once in a process."""
+    warned = _warned.setdefault(app, set())
+    if name not in app.tasks and name not in warned:
+        warned.add(name)
+        logger.warning(
+            "task %s is not registered in this process: it is sent by its name, and a worker that does not know it "
+            "rejects it",
+            name,
+            extra={"action": "unknown_task", "task": name},
+        )
+
+
+def unknown_tasks(app: Any, names: Iterable[str]) -> set[str]:
+    """Return the names that the app does not have once the modules of its tasks are imported, as a worker does.
+
+    Raises whatever these modules raise.
+    """
+    app.loader.import_default_modules()
+    return {name for name in names if name not in app.tasks}

@@ -36,10 +36,9 @@ from celery_wheel.errors import (
     StoreUnusable,
     WheelUnavailable,
 )
+from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
-from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.interruption import check_interruption
-from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
 from celery_wheel.timing import Backoff
 from celery_wheel.values.ids import uuid7

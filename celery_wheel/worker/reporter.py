@@ -18,8 +18,7 @@ from collections import deque
 from typing import Any
 
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.producer.rescue.forwarder import Forwarder
-from celery_wheel.producer.rescue.received_message import ReceivedMessage
+from celery_wheel.producer.rescue import Forwarder, ReceivedMessage
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import uuid7

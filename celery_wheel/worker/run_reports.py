@@ -19,7 +19,7 @@ from typing import Any
 from celery import bootsteps, signals
 
 from celery_wheel.conf import Conf
-from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.destination import is_eligible
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.worker.reporter import Reporter
 

@@ -13,13 +13,7 @@
 
 from __future__ import annotations
 
-from celery_wheel.cli.schedules import (  # noqa: F401 - each module adds its commands to the group
-    change,
-    define,
-    detail,
-    imports,
-    listing,
-)
+from celery_wheel.cli.schedules import change, define, imports, reading  # noqa: F401 - each adds its commands to the group
 from celery_wheel.cli.schedules.group import schedules
 
 __all__ = ["schedules"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.cli.group import open_wheel
-from celery_wheel.cli.results import request_options
 from celery_wheel.cli.schedules.group import change_each, criteria_of, filters, names, print_answers, schedules
+from celery_wheel.cli.selection import request_options
 from celery_wheel.console import parameters as options
 from celery_wheel.values.format import to_datetime
 

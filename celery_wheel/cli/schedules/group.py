@@ -21,7 +21,7 @@ from celery_wheel.values.mask import Mask
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.requests.results import ScheduleAnswer
-    from celery_wheel.requests.schedules.views import RecurringSchedule
+    from celery_wheel.requests.schedules.definitions import RecurringSchedule
 
 #: Results that need no action.
 GOOD = ("done", "already")

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, open_wheel
-from celery_wheel.cli.project import start_project
-from celery_wheel.cli.results import request_options
+from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, open_wheel, start_project
 from celery_wheel.cli.schedules.group import schedules
+from celery_wheel.cli.selection import request_options
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
 from celery_wheel.errors import StoreUnusable, WheelUnavailable

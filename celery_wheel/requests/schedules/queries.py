@@ -14,12 +14,13 @@ from celery_wheel.requests.arguments import CommandOptions, RequestOptions, coun
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import Merge, Result
-from celery_wheel.requests.schedules.definitions import RecurrenceFields, recurrence_of
-from celery_wheel.requests.schedules.views import (
+from celery_wheel.requests.schedules.definitions import (
+    RecurrenceFields,
     RecurringSchedule,
     ScheduleHistory,
     history_view,
     moment,
+    recurrence_of,
     schedule_view,
 )
 from celery_wheel.store.model import SHARD_BITS

@@ -21,6 +21,7 @@ from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
 from celery_wheel.requests.arguments import (
     CommandOptions,
     RequestOptions,
+    check_task_name,
     duration_ms,
     instant_ms,
     names_of,
@@ -39,7 +40,6 @@ from celery_wheel.requests.schedules.definitions import (
     patch_of,
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
-from celery_wheel.requests.schedules.task_names import check_task_name
 from celery_wheel.store.ports.schedules import ScheduleCriteria
 from celery_wheel.store.schedule_model import SCHEDULE
 

@@ -36,7 +36,7 @@ from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.options import parse
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.requests.schedules.task_names import warn_of_unknown
+from celery_wheel.requests.arguments import warn_of_unknown
 from celery_wheel.scheduler.recurring.capture import CapturingProducer
 from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable

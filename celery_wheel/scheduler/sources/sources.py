@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from celery_wheel.broker.names import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
-from celery_wheel.requests.interruption import Interruption
-from celery_wheel.requests.process_store import ProcessStore
+from celery_wheel.requests.answers import ProcessStore
+from celery_wheel.requests.asynchronous import Interruption
 from celery_wheel.requests.request import Names, Request
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.scheduler.sources.entry import EntrySource

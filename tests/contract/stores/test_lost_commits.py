@@ -18,8 +18,7 @@ import psycopg
 import pytest
 
 from celery_wheel.errors import RequestInDoubt
-from celery_wheel.requests.answers import Answers
-from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.answers import Answers, OpenStore
 from celery_wheel.requests.request import Request
 from celery_wheel.requests.results import BestResult, CommandResult
 from celery_wheel.store import open_store

@@ -14,7 +14,7 @@ from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel
 
-from celery_wheel.producer import eligibility
+from celery_wheel.producer import destination
 from tests.unit.producer.memory_broker import Broker
 
 
@@ -107,12 +107,12 @@ def redis_app(make_app: Callable[..., Any]) -> Any:
 def test_another_broker_is_distinguished_from_the_apps_own(redis_app: Any, url: str, same: bool, how: str) -> None:
     connection = Connection(url)
     producer = Producer(connection, auto_declare=False) if how == "producer" else None
-    assert eligibility.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
+    assert destination.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
 
 
 def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
     options = {"global_keyprefix": "a:"}
-    assert not eligibility.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
+    assert not destination.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
 
 
 @pytest.mark.usefixtures("_quiet_log")
@@ -121,7 +121,7 @@ def test_several_redis_servers_are_left_to_celery_because_the_scheduler_refuses_
 ) -> None:
     app = make_app()
     app.conf.broker_url = "redis://a.example;redis://b.example"
-    assert not eligibility.is_eligible(app, None, None)
+    assert not destination.is_eligible(app, None, None)
     assert "several servers" in caplog.text
 
 
@@ -145,9 +145,9 @@ def test_a_connection_a_channel_or_a_producer_of_the_apps_own_broker_is_diverted
 
 @pytest.fixture
 def _quiet_log() -> Iterator[None]:
-    eligibility._warn_unsupported.cache_clear()
+    destination._warn_unsupported.cache_clear()
     yield
-    eligibility._warn_unsupported.cache_clear()
+    destination._warn_unsupported.cache_clear()
 
 
 @pytest.mark.usefixtures("_quiet_log")

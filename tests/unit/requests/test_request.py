@@ -11,8 +11,7 @@ import pytest
 
 from celery_wheel.errors import RequestInDoubt, StoreError, WheelUnavailable
 from celery_wheel.requests import request as requests
-from celery_wheel.requests.answers import Answers
-from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.answers import Answers, OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
 from celery_wheel.requests.results import (
     BestResult,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from celery_wheel.requests.schedules.views import history_view, schedule_view
+from celery_wheel.requests.schedules.definitions import history_view, schedule_view
 from celery_wheel.store.ports.schedules import ScheduleDetail
 from celery_wheel.store.schedule_model import Revision, Schedule
 
