@@ -1,8 +1,4 @@
-"""The interruption of a call by another thread: its wait for answers ends, and its request is withdrawn.
-
-A call finds its interruption in a context variable, so nothing between the two need pass it on.
-
-Async twins of the methods of ``app.wheel``: the same call in a thread, withdrawn when its awaiter is cancelled.
+"""Async twins of the methods of ``app.wheel``: the same call in a thread, withdrawn when its awaiter is cancelled.
 
 ::
 
@@ -10,7 +6,10 @@ Async twins of the methods of ``app.wheel``: the same call in a thread, withdraw
 
     await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
         └ the awaiting task is cancelled ─┬► it has no thread yet: CancelledError at once, nothing is sent
-                                          └► the thread's wait ends ─► it withdraws the request ─► CancelledError
+                                          └► Interruption: the thread's wait ends ─► it withdraws the request
+                                                                                  ─► CancelledError
+
+A call finds its interruption in a context variable, so nothing between the two need pass it on.
 
 Promises
     1. The event loop never waits for the store.
@@ -36,11 +35,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery_wheel.errors import RequestInterrupted
 
+THREADS = 32
+
+Self = TypeVar("Self")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
 _current: ContextVar[Interruption | None] = ContextVar("celery_wheel_interruption", default=None)
 
 
 class Interruption:
-    """The interruption of one call."""
+    """The interruption of one call by another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,16 +75,18 @@ class Interruption:
         if self._is_over:
             raise RequestInterrupted("the task that awaited this request was cancelled")
 
-    def watch(self, wake: Callable[[], object]) -> None:
+    @contextmanager
+    def watched(self, wake: Callable[[], object]) -> Iterator[None]:
         with self._lock:
             self._wakes.append(wake)
             is_over = self._is_over
-        if is_over:
-            wake()
-
-    def unwatch(self, wake: Callable[[], object]) -> None:
-        with self._lock:
-            self._wakes.remove(wake)
+        try:
+            if is_over:
+                wake()
+            yield
+        finally:
+            with self._lock:
+                self._wakes.remove(wake)
 
 
 def check_interruption() -> None:
@@ -91,22 +98,11 @@ def check_interruption() -> None:
 @contextmanager
 def interruptible(wake: Callable[[], object]) -> Iterator[None]:
     """Within it, an interruption calls ``wake``, in its own thread."""
-    found = _current.get()
-    if found is None:
+    if (found := _current.get()) is None:
         yield
-        return
-    found.watch(wake)
-    try:
-        yield
-    finally:
-        found.unwatch(wake)
-
-
-THREADS = 32
-
-Self = TypeVar("Self")
-Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
+    else:
+        with found.watched(wake):
+            yield
 
 
 def twin(

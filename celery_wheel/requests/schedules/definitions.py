@@ -1,4 +1,4 @@
-"""Definitions of schedules from the arguments that users give: datetimes, durations and Celery's own schedules.
+"""Schedules as users write and read them: the arguments of ``create``, datetimes, durations, Celery's own schedules.
 
 ::
 
@@ -6,18 +6,14 @@
     crontab(hour=9, minute=0)                ├─► {"recurrence": {…}, "task": …, "options": {"queue": "mail"}, …}
     timedelta(minutes=5), queue="mail"      ─┘        a patch: the values that are given; None sets a default
 
-An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
-
-Schedules and their past as users read them: datetimes in UTC, and the arguments with which ``create`` was called.
-
-::
-
     store: Schedule, ScheduleDetail ──► RecurringSchedule, ScheduleHistory(PastRun, PastSkip, PastRevision)
+
+An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -39,6 +35,8 @@ if TYPE_CHECKING:
 
 
 Duration = timedelta | float
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Specs whose JSON is kept.
 SPECS = 10_000
@@ -256,9 +254,7 @@ def _spec(value: recurring.Spec) -> dict[str, Any]:
     return recurring.to_json(value)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SHOWN_DURATIONS = {"catch_up_ms": "catch_up_window", "max_runtime_ms": "max_runtime", "jitter_ms": "jitter"}
-_SHOWN_POLICIES = ("catch_up", "overlap", "jitter_by")
+# -- as users read them -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -343,10 +339,6 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         recurrence = read_definition(schedule.definition).recurrence
     except RecurrenceError:
         recurrence = None
-    policies = {name: document[name] for name in _SHOWN_POLICIES if name in document}
-    lengths = {
-        to: _milliseconds(document[name]) for name, to in _SHOWN_DURATIONS.items() if _is_time(document.get(name))
-    }
     return RecurringSchedule(
         schedule.name,
         recurrence,
@@ -354,7 +346,7 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         _json_value(document, "args", list),
         _json_value(document, "kwargs", dict),
         _json_value(document, "options", dict),
-        {**policies, **lengths},
+        dict(_policies(document)),
         schedule.source,
         schedule.revision,
         _moment(schedule.next_ms),
@@ -412,12 +404,14 @@ def _json_value(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-def _is_time(value: object) -> bool:
-    return type(value) is int and 0 <= value <= END_OF_TIME_MS
-
-
-def _milliseconds(value: int) -> timedelta:
-    return timedelta(milliseconds=value)
+def _policies(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the policies by the names of their arguments, without lengths of time that only SQL can have written."""
+    for name, (field, read) in _POLICIES.items():
+        value = document.get(field)
+        if read is _same and field in document:
+            yield name, value
+        elif read is duration_ms and type(value) is int and 0 <= value <= END_OF_TIME_MS:
+            yield name, timedelta(milliseconds=value)
 
 
 def _moment(at_ms: int | None) -> datetime | None:

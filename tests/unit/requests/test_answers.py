@@ -39,7 +39,7 @@ def source() -> Source:
 
 @pytest.fixture
 def answers(source: Source) -> Iterator[Answers]:
-    found = Answers(source)
+    found = Answers(source.answers)
     yield found
     found.close()
 
@@ -197,7 +197,7 @@ def test_a_child_forked_while_requests_are_open_reads_its_own_answers(answers: A
         if child == 0:
             code = 99
             try:
-                own = Answers(source)
+                own = Answers(source.answers)
                 code = 0 if own.wait(["b"], patience()) == {"b": {"x": "done"}} else 1
             finally:
                 os._exit(code)
