@@ -1,9 +1,4 @@
-"""``celery wheel history`` and ``rejected``: dispatched tasks, and tasks with another outcome.
-
-``celery wheel requeue`` and ``replay``: dispatch tasks that were rejected, or that a broker has lost.
-
-``celery wheel audit``: the requests of people.
-"""
+"""The past of tasks: ``celery wheel history``, ``rejected`` and ``audit``; ``requeue`` and ``replay`` run it again."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ import click
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.pending import task_as_dict
-from celery_wheel.cli.selection import ids, matches, request_each, request_options, selected
+from celery_wheel.cli.selection import Selection, ids, matches, request, request_each, selected
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column
 from celery_wheel.store.model import OUTCOMES, REQUEUABLE
@@ -106,6 +101,9 @@ def _as_dict(one: StoppedTask) -> dict[str, Any]:
     return {**{name: getattr(one, name) for name in same}, **place, "holds": one.is_stopped}
 
 
+#: Names in a line of the audit log; --json has all.
+NAMES = 3
+
 REQUEUED = {
     "done": "it is due now",
     "too_late": "it has no such outcome (any more): see `celery -A proj wheel show`",
@@ -131,19 +129,9 @@ REPLAYED = {
     help="Outcome that a filter matches.",
 )
 @options.yes
-@options.request
+@request
 @click.pass_context
-def requeue(
-    ctx: click.Context,
-    /,
-    ids: tuple[str, ...],
-    kind: str,
-    yes: bool,
-    reason: str,
-    timeout: float,
-    as_json: bool,
-    **filters: Any,
-) -> None:
+def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **params: Any) -> None:
     """Dispatch rejected, expired or parked tasks now: by id, by ids on stdin (-), or all that match a filter.
 
     Fix the cause first; `celery wheel rejected` shows it. Bytes that could not be read have no task id and no
@@ -152,27 +140,18 @@ def requeue(
     Exit code: 0 when all are done; 3 when some have no such outcome, or are unknown; 4 when no scheduler answered in
     time: unanswered requests were withdrawn, and nothing will happen to their tasks.
     """
-    criteria, how = options.take_criteria(filters), request_options(reason or "requeued", timeout)
+    criteria, how["reason"] = options.take_criteria(params), how["reason"] or "requeued"
     with open_wheel(ctx, criteria["shard"]) as wheel:
-        tasks = selected(
-            ids,
-            criteria,
-            lambda: matches(
-                lambda at, rows: wheel.outcomes(kind, before=at, limit=rows, **criteria),
-                END,
-                lambda one: one.task_id if one.is_stopped else "",
-                backwards=True,  # the first that was rejected is dispatched first
-            ),
-        )
-        request_each(
-            ctx,
-            tasks,
-            lambda part: wheel.requeue(part, **how),
-            REQUEUED,
-            question="Requeue {}?",
-            yes=yes,
-            as_json=as_json,
-        )
+
+        def match() -> Selection:
+            def read(before: Position, limit: int) -> Page[StoppedTask]:
+                return wheel.outcomes(kind, before=before, limit=limit, **criteria)
+
+            # Backwards: the first that was rejected is dispatched first.
+            return matches(read, END, lambda one: one.task_id if one.is_stopped else "", backwards=True)
+
+        tasks = selected(ids, criteria, match)
+        request_each(ctx, tasks, lambda part: wheel.requeue(part, **how), REQUEUED, question="Requeue {}?", **params)
 
 
 @wheel.command(short_help="Dispatch tasks once more that a broker has lost.")
@@ -181,11 +160,9 @@ def requeue(
 @click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="Due from this instant on.")
 @click.option("--to", "to_ms", type=options.InstantParameter(), help="Due before this instant.  [default: now]")
 @options.yes
-@options.request
+@request
 @click.pass_context
-def replay(
-    ctx: click.Context, /, yes: bool, reason: str, timeout: float, as_json: bool, to_ms: int | None, **filters: Any
-) -> None:
+def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) -> None:
     """Dispatch tasks once more that a broker has lost. A task that it has not lost RUNS TWICE.
 
     The command is for tasks that wheel_on_broker_rollback did not send again by itself: with "warn", or beyond
@@ -196,24 +173,14 @@ def replay(
     Exit code: 0 when all are done; 3 when some could not be; 4 when no scheduler answered in time: unanswered requests
     were withdrawn, and nothing will happen to their tasks.
     """
-    criteria = options.take_criteria({**filters, "to_ms": to_ms or options.now_ms()})
-    how = request_options(reason or "replayed", timeout)
+    params["to_ms"], how["reason"] = to_ms or options.now_ms(), how["reason"] or "replayed"
+    criteria = options.take_criteria(params)
     with open_wheel(ctx, criteria["shard"]) as wheel:
         rows = matches(partial(wheel.history, **criteria), END, lambda one: one.id, backwards=True)
+        question = "Dispatch {} once more, whether the broker lost them or not?"
         request_each(
-            ctx,
-            rows,
-            lambda part: wheel.replay(part, **how),
-            REPLAYED,
-            question="Dispatch {} once more, whether the broker lost them or not?",
-            yes=yes,
-            as_json=as_json,
-            name="row",
+            ctx, rows, lambda part: wheel.replay(part, **how), REPLAYED, question=question, name="row", **params
         )
-
-
-#: Names in a line of the table; --json has all.
-NAMES = 3
 
 
 @wheel.command(short_help="List the requests of people, with their results.")
@@ -226,7 +193,7 @@ NAMES = 3
 @click.option("--bulk", help="The bulk action, by its id.")
 @options.paging_by_name
 @click.pass_context
-def audit(ctx: click.Context, /, limit: int, after: str | None, whole: bool, as_json: bool, **criteria: Any) -> None:
+def audit(ctx: click.Context, /, **params: Any) -> None:
     """List the requests of people, the latest first: the person, the time, the action and its results.
 
     The log has the requests of the admin and of this command line, and calls of app.wheel that name an actor, for
@@ -241,13 +208,13 @@ def audit(ctx: click.Context, /, limit: int, after: str | None, whole: bool, as_
         Column("names", lambda one: _names(list(one.results)), max_chars=200),
         Column("reason", lambda one: one.reason, max_chars=200, optional=True),
     ]
+    paging = {name: params.pop(name) for name in ("limit", "after", "whole", "as_json")}
     with open_wheel(ctx) as wheel:
 
         def read(before: str, rows: int) -> Any:
-            return wheel.audit(before or None, rows, **criteria)
+            return wheel.audit(before or None, rows, **params)
 
-        listing = Listing("requests", columns, asdict, read, "", str, str)
-        listing.show(limit=limit, after=after, whole=whole, as_json=as_json)
+        Listing("requests", columns, asdict, read, "", str, str).show(**paging)
 
 
 def counts_of(results: dict[str, Any]) -> str:

@@ -1,13 +1,4 @@
-"""``celery wheel migrate``: bring the tables of an older version to this one.
-
-``celery wheel move``: move the store to another database.
-
-``celery wheel reshard``: change the number of shards.
-
-``celery wheel claim-broker`` and ``claim-store``: decide which store dispatches to this broker.
-
-``celery wheel clock``: show the clocks of the holders, and accept a disputed wall clock.
-"""
+"""The whole installation: ``celery wheel migrate``, ``move``, ``reshard``, ``claim-broker``, ``claim-store``, ``clock``."""
 
 from __future__ import annotations
 
@@ -16,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, start_project, user_errors, wheel
-from celery_wheel.cli.selection import request_options
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
 from celery_wheel.values.format import format_count, format_duration
@@ -186,9 +177,9 @@ ANSWERS = {
 
 @wheel.command(short_help="Show the schedulers' clocks; accept a disputed clock.")
 @click.argument("action", required=False, type=click.Choice(["accept"]), metavar="[accept]")
-@options.request
+@request
 @click.pass_context
-def clock(ctx: click.Context, action: str | None, reason: str, timeout: float, as_json: bool) -> None:
+def clock(ctx: click.Context, action: str | None, how: Any, as_json: bool) -> None:
     """Show each holder's wall clock against due time, and due time against the clock of the broker or the store.
 
     A wall clock that was stepped is disputed until the broker's or the store's clock agrees with it; `accept` makes due
@@ -201,7 +192,7 @@ def clock(ctx: click.Context, action: str | None, reason: str, timeout: float, a
             shards = wheel.status()
             _show_clocks(shards, as_json)
             ctx.exit(NEEDS_ACTION if any(one.clock_dispute for one in shards) else 0)
-        answer = wheel.accept_clock(**request_options(reason, timeout))
+        answer = wheel.accept_clock(**how)
     if as_json:
         print_json({"answer": answer})
     else:

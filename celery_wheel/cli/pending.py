@@ -1,9 +1,4 @@
-"""``celery wheel list`` and ``show``: pending tasks, and all messages of one task.
-
-``celery wheel cancel``, ``reschedule`` and ``run-now``: change pending tasks, with a result for each.
-
-``celery wheel complete``: cancel the tasks that watch a key, or run them at once.
-"""
+"""Pending tasks: ``celery wheel list`` and ``show``; ``cancel``, ``reschedule``, ``run-now`` and ``complete``."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
-from celery_wheel.cli.selection import filters, ids, matches, request_each, request_options, selected, words_of
+from celery_wheel.cli.selection import filters, ids, matches, request, request_each, selected, words_of
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json
 from celery_wheel.store.model import ORIGIN
@@ -196,7 +191,7 @@ RUN = {**MOVED, "done": "it is due now"}
 @ids
 @filters
 @options.yes
-@options.request
+@request
 @click.pass_context
 def cancel(ctx: click.Context, /, **params: Any) -> None:
     """Cancel pending tasks: by id, by ids on stdin (-), or all that match a filter.
@@ -216,7 +211,7 @@ def cancel(ctx: click.Context, /, **params: Any) -> None:
 )
 @filters
 @options.yes
-@options.request
+@request
 @click.pass_context
 def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | None, **params: Any) -> None:
     """Give pending tasks another due time: --eta, or --countdown from now. Tasks are chosen as for cancel.
@@ -243,7 +238,7 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
 @ids
 @filters
 @options.yes
-@options.request
+@request
 @click.pass_context
 def run_now(ctx: click.Context, /, **params: Any) -> None:
     """Make pending tasks due now. Tasks are chosen as for cancel.
@@ -255,45 +250,28 @@ def run_now(ctx: click.Context, /, **params: Any) -> None:
 
 
 def _change(
-    ctx: click.Context,
-    question: str,
-    meanings: dict[str, str],
-    change: Callable[[Any, Any, Any], Any],
-    *,
-    ids: tuple[str, ...],
-    yes: bool,
-    reason: str,
-    timeout: float,
-    as_json: bool,
-    **filters: Any,
+    ctx: click.Context, question: str, meanings: dict[str, str], change: Callable[[Any, Any, Any], Any], **params: Any
 ) -> None:
-    criteria, how = options.take_criteria(filters), request_options(reason, timeout)
+    criteria, how, ids = options.take_criteria(params), params.pop("how"), params.pop("ids")
     with open_wheel(ctx, criteria["shard"]) as wheel:
         read = partial(wheel.pending, **criteria)
-        request_each(
-            ctx,
-            selected(ids, criteria, lambda: matches(read, ORIGIN, lambda one: one.task_id)),
-            lambda part: change(wheel, part, how),
-            meanings,
-            question=question,
-            yes=yes,
-            as_json=as_json,
-        )
+        tasks = selected(ids, criteria, lambda: matches(read, ORIGIN, lambda one: one.task_id))
+        request_each(ctx, tasks, lambda part: change(wheel, part, how), meanings, question=question, **params)
 
 
 @wheel.command(short_help="Complete the tasks that watch a key.")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--run", is_flag=True, help="Run the tasks at once instead of cancelling them.")
-@options.request
+@request
 @click.pass_context
-def complete(ctx: click.Context, keys: tuple[str, ...], run: bool, reason: str, timeout: float, as_json: bool) -> None:
+def complete(ctx: click.Context, keys: tuple[str, ...], run: bool, how: Any, as_json: bool) -> None:
     """Complete every task that watches one of the keys (wheel={"watch": ["order:42"]}); - reads keys from stdin.
 
     The tasks are cancelled, or with --run dispatched at once. Exit code: 0 when no task was too late; 3 when one was
     dispatched at its time; 4 when no scheduler answered in time: the request was withdrawn.
     """
     with open_wheel(ctx) as wheel:
-        found = wheel.complete(words_of(keys), "run" if run else "cancel", **request_options(reason, timeout))
+        found = wheel.complete(words_of(keys), "run" if run else "cancel", **how)
     if as_json:
         print_json({"keys": {key: {"done": one.done, "too_late": one.too_late} for key, one in found.items()}})
     else:

@@ -1,4 +1,4 @@
-"""The tasks that a command changes: ids, ids on stdin, or all that a filter matches.
+"""Requests of commands: the chosen names, confirmed, sent in parts, and each name's result printed.
 
 ::
 
@@ -8,8 +8,6 @@
 
 A filter matches the tasks that are pending when the command begins. A task that is dispatched between that moment and
 the holder's answer is too late.
-
-Requests for many tasks: confirmed, sent in parts, and each task's result printed.
 
 Exit codes: 0 all are done, by this request or (a cancel) by an earlier one; 3 some were too late, or are unknown; 4 no
 scheduler answered in time: the unanswered part was withdrawn, and nothing will happen to its tasks. Each part has the
@@ -24,7 +22,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import click
 
@@ -35,9 +34,12 @@ from celery_wheel.console.output import Column, GrowingTable, confirm, print_jso
 from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.values.format import format_count
 
-if TYPE_CHECKING:
-    from celery_wheel.requests.arguments import CommandOptions
-
+#: Tasks of one request.
+PART = 2_000
+#: Results that need no action.
+GOOD = ("done", "already")
+#: Lines for people, where a filter chose the names.
+SHOWN = 50
 
 ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 filters = options.all_of(
@@ -89,21 +91,29 @@ def matches(read: Read[Any], start: Any, name: Callable[[Any], Any], *, backward
     return Selection(list(reversed(names) if backwards else names), by_filter=True)
 
 
-#: Tasks of one request.
-PART = 2_000
-#: Results that need no action.
-GOOD = ("done", "already")
-#: Lines for people, where a filter chose the tasks.
-SHOWN = 50
+def request(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every request to a command, which gets them as ``how``; the actor is this terminal's user."""
+
+    @wraps(command)
+    def call(*args: Any, reason: str, timeout: float, **params: Any) -> Any:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name, as in some containers
+            user = "unknown user"
+        how = {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}", "origin": "cli"}
+        return command(*args, how=how, **params)
+
+    return options.request(call)
 
 
-def request_options(reason: str, timeout: float) -> CommandOptions:
-    """Return the options of a request; its actor is the user of this terminal."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        user = "unknown user"
-    return {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}", "origin": "cli"}
+class ResultLine(NamedTuple):
+    """The result of one name; ``needs_eyes``: it is shown also where a filter chose the name."""
+
+    name: Any
+    result: str
+    text: str  #: of the result, for people
+    value: Any  #: of the result, in JSON
+    needs_eyes: bool
 
 
 def request_each(
@@ -128,17 +138,9 @@ def request_each(
     if tasks.by_filter and tasks.names and not yes:
         confirm(question.format(format_count(len(tasks.names), "task")))
     results, unavailable = _send_in_parts(tasks.names, send)
-    if as_json:
-        counts = Counter(results.values())
-        by_name = {str(one): result for one, result in results.items()}
-        print_json({**{one: counts[one] for one in meanings}, "results": by_name, "unavailable": unavailable})
-    else:
-        if results or unavailable is None:
-            _print(results, meanings, name, every=not tasks.by_filter)
-        if unavailable is not None:
-            click.echo(f"Error: {unavailable}", err=True)
-    good = all(one in GOOD for one in results.values())
-    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)
+    lines = [ResultLine(one, word, meanings[word], word, word not in GOOD) for one, word in results.items()]
+    counted = bool(results) or unavailable is None
+    print_results(ctx, name, lines, meanings, unavailable, counted=counted, every=not tasks.by_filter, as_json=as_json)
 
 
 def _send_in_parts(names: Sequence[Any], send: Callable[[Any], Mapping[Any, Any]]) -> tuple[dict[Any, str], str | None]:
@@ -155,18 +157,43 @@ def _send_in_parts(names: Sequence[Any], send: Callable[[Any], Mapping[Any, Any]
     return results, None
 
 
-def _print(results: Mapping[Any, str], meanings: Mapping[str, str], name: str, *, every: bool) -> None:
-    """Print a line for each result (``every``), or for the first that need action; and the counts."""
-    lines = [one for one in results.items() if every or one[1] not in GOOD]
-    columns: list[Column[tuple[Any, str]]] = [
-        Column(name, lambda one: one[0]),
-        Column("result", lambda one: one[1], no_wrap=True),
-        Column("", lambda one: meanings[one[1]], max_chars=200),
-    ]
-    if lines:
-        GrowingTable(columns).print(lines if every else lines[:SHOWN])
-    if len(lines) > SHOWN and not every:
-        click.echo(f"… {len(lines) - SHOWN:,} more; --json has them all")
-    counts = Counter(results.values())
-    found = ", ".join(f"{counts[one]:,} {one}" for one in meanings if counts[one] or one == "done")
-    click.echo(found if results else "no tasks match")
+def print_results(
+    ctx: click.Context,
+    title: str,
+    lines: Sequence[ResultLine],
+    words: Iterable[str],
+    unavailable: str | None,
+    *,
+    counted: bool,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Print a line for each result (``every``), or for the first that need eyes; the counts; and end the command.
+
+    Args:
+        title: of the names' column, like "schedule".
+        words: all results, in the order of the counts.
+        unavailable: why some names have no result.
+    """
+    counts = Counter(one.result for one in lines)
+    if as_json:
+        results = {str(one.name): one.value for one in lines}
+        print_json({**{word: counts[word] for word in words}, "results": results, "unavailable": unavailable})
+    else:
+        shown = [one for one in lines if every or one.needs_eyes]
+        columns: list[Column[ResultLine]] = [
+            Column(title, lambda one: one.name),
+            Column("result", lambda one: one.result, no_wrap=True),
+            Column("", lambda one: one.text, max_chars=200),
+        ]
+        if shown:
+            GrowingTable(columns).print(shown if every else shown[:SHOWN])
+        if len(shown) > SHOWN and not every:
+            click.echo(f"… {len(shown) - SHOWN:,} more; --json has them all")
+        if counted:
+            found = ", ".join(f"{counts[word]:,} {word}" for word in words if counts[word] or word == "done")
+            click.echo(found if lines else f"no {'schedules' if title == 'schedule' else 'tasks'} match")
+        if unavailable is not None:
+            click.echo(f"Error: {unavailable}", err=True)
+    good = all(one.result in GOOD for one in lines)
+    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)

@@ -1,19 +1,15 @@
-"""Eligibility: the wheel accepts messages for the app's own broker, if it supports the broker's transport.
-
-``celery_wheel.broker`` lists unsupported transports. There all delayed tasks stay with Celery, and one log line names
-the transport. A message for another broker (``apply_async(connection=…)`` or ``producer=…``) stays with Celery as well:
-no scheduler of this app reads a wheel queue there.
-
-Brokers are compared by transport, host, port, virtual host and key prefix, without name resolution: a broker with two
-names counts as two, and its message stays with Celery.
-
-The destination of a diverted message, complete enough to publish the message there later.
+"""Where a message goes: whether the wheel may have it, and the destination to publish it to later.
 
 ::
 
+    is_eligible          the app's own broker, whose transport the wheel supports; else it stays with Celery
     publish(exchange, routing_key, declare=…)  ──►  Destination(exchange name and type, routing key, queue, x-expires)
 
-By this time Celery has resolved routes, queues and keys. Three rules remain:
+A message for another broker (``apply_async(connection=…)`` or ``producer=…``) stays with Celery: no scheduler of this
+app reads a wheel queue there. Brokers are compared by transport, host, port, virtual host and key prefix, without name
+resolution: a broker with two names counts as two, and its message stays with Celery.
+
+For the destination Celery has resolved routes, queues and keys. Three rules remain:
 
 1. kombu reads an empty exchange as "the producer's own default exchange", which a custom producer may have.
 2. A named exchange may be a bare string. Its type decides about routing when the message is dispatched; the module

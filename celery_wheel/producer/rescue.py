@@ -2,30 +2,10 @@
 
 ::
 
-    old producer, other language ──eta──► mail ──► worker ── Rescue (a step of its consumer)
-                                                               │  1. publish to the wheel queue, confirmed
-                                                               │  2. acknowledge the original
-                                                               ▼
-                                            wheel queue ──► store ──due──► mail, and no other queue
-
-Files: ``bootstep`` joins the worker, ``received_message`` decides and reads, ``forwarder`` publishes.
-
-Set ``wheel_rescue = True`` where the app is a ``celery_wheel.Celery`` or installed; on any other app of Celery's call
-``app.steps["consumer"].add(Rescue)``.
-
-Promises
-
-1. Never a loss: the original is acknowledged after the broker has confirmed the copy in the wheel queue.
-2. A crash between the two causes a second copy with the same envelope id, which the wheel recognises and drops.
-3. Messages that the wheel has dispatched, or left to Celery on purpose, are not forwarded.
-4. Where any error prevents the forwarding, Celery handles the message as without the wheel, and the log has the reason.
-
-Non-promises: a message stays with the worker if its queue is ambiguous (two queues of one worker, bound to one
-exchange, both matching), or if it has protocol 1 within protocol 2, whose eta is in the body alone.
-
-A message that a worker has received: the decision whether it goes to the wheel, and its form there.
-
-::
+    old producer, other language ──eta──► mail ──► worker: strategies[task] = RescueStrategy
+                                                     │ stays: Celery's own strategy
+                                                     ▼ goes:  1. publish to the wheel queue, confirmed   2. acknowledge
+                                                   wheel queue ──► store ──due──► mail, and no other queue
 
     stays with Celery                               goes to the wheel
     ─────────────────────────────────────────       ─────────────────────────────────────────────────────
@@ -35,25 +15,22 @@ A message that a worker has received: the decision whether it goes to the wheel,
     an envelope: the queue is a wheel queue         body        as its sender made it, compressed again
     the queue is ambiguous
 
-The destination is the queue and not the exchange: other queues of the exchange may have copies of their own.
+The destination is the queue and not the exchange: other queues of the exchange may have copies of their own. Unknown
+tasks and unreadable messages are Celery's, before this step.
 
-The envelope's id is made of the message, so that each delivery of a message has the same id.
+Set ``wheel_rescue = True`` where the app is a ``celery_wheel.Celery`` or installed; on any other app of Celery's call
+``app.steps["consumer"].add(Rescue)``.
 
-The forwarder, which publishes to the wheel queue on a connection of its own, confirmed where the broker can do that.
+Promises
 
-The worker's loop waits for the publication, mostly about a millisecond. A failed publication is tried once more on a
-new connection, with the same envelope id, so that a copy that only seemed lost is no second message.
+1. Never a loss: the original is acknowledged after the broker has confirmed the copy in the wheel queue.
+2. A crash between the two causes a second copy with the same envelope id, which is made of the message; the wheel
+   recognises and drops it.
+3. Messages that the wheel has dispatched, or left to Celery on purpose, are not forwarded.
+4. Where any error prevents the forwarding, Celery handles the message as without the wheel, and the log has the reason.
 
-The bootstep, which wraps each task's strategy in the worker's consumer.
-
-::
-
-    message ──► on_task_received ──► strategies[task] = RescueStrategy ── far, publication confirmed ──► ack
-                     │                                   └── other messages ──► Celery's own strategy
-                     └── unknown task, unreadable: Celery handles it before this step
-
-Celery makes the strategies anew with each connection and at a pool restart, so the step wraps ``update_strategies``. An
-acknowledgement at once leaves the prefetch count as it is.
+Non-promises: a message stays with the worker if its queue is ambiguous (two queues of one worker, bound to one
+exchange, both matching), or if it has protocol 1 within protocol 2, whose eta is in the body alone.
 """
 
 from __future__ import annotations
@@ -78,10 +55,14 @@ from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
 
-__all__ = ["Rescue"]
-
-
 logger = logging.getLogger(__name__)
+
+#: After a failed publication the worker holds the messages for this time before the next try, which may block the
+#: worker.
+QUIET_S = 10.0
+
+CONNECT_S = 5
+CONFIRM_S = 10
 
 #: Routes that a worker remembers to have named in its log.
 MOST_WARNED = 1_000
@@ -247,12 +228,12 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set) else [value]
 
 
-CONNECT_S = 5
-CONFIRM_S = 10
-
-
 class Forwarder:
-    """Publishes received messages to the wheel queues of an app."""
+    """Publishes received messages to the wheel queues, on a connection of its own, confirmed where the broker can.
+
+    The worker's loop waits for the publication, mostly about a millisecond. A failed one is tried once more on a new
+    connection, with the same envelope id, so that a copy that only seemed lost is no second message.
+    """
 
     def __init__(self, app: Any) -> None:
         conf = Conf(app)
@@ -303,13 +284,12 @@ class Forwarder:
             connection.collect()
 
 
-#: After a failed publication the worker holds the messages for this time before the next try, which may block the
-#: worker.
-QUIET_S = 10.0
-
-
 class Rescue(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """The step of a worker's consumer."""
+    """The step of a worker's consumer, which wraps each task's strategy.
+
+    Celery makes the strategies anew with each connection and at a pool restart, so the step wraps
+    ``update_strategies``. An acknowledgement at once leaves the prefetch count as it is.
+    """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

@@ -9,7 +9,7 @@ import click
 
 from celery_wheel.cli.group import open_wheel
 from celery_wheel.cli.schedules.group import change_each, criteria_of, filters, names, print_answers, schedules
-from celery_wheel.cli.selection import request_options
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.values.format import to_datetime
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.requests.schedules.schedules import BackfillOverlap
 
-_many = options.all_of(names, filters, options.yes, options.request)
+_many = options.all_of(names, filters, options.yes, request)
 
 
 @schedules.command(short_help="Delete schedules.")
@@ -76,7 +76,7 @@ def trigger(ctx: click.Context, /, **params: Any) -> None:
     type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),
     help="Policy for these runs; by default that of the schedule.",
 )
-@options.request
+@request
 @click.pass_context
 def backfill(
     ctx: click.Context,
@@ -84,8 +84,7 @@ def backfill(
     from_ms: int,
     to_ms: int,
     overlap: BackfillOverlap | None,
-    reason: str,
-    timeout: float,
+    how: Any,
     as_json: bool,
 ) -> None:
     """Run the task of NAME for its past instants, from one to another: at most a thousand.
@@ -101,49 +100,31 @@ def backfill(
     if first is None or last is None:
         raise click.BadParameter("is beyond the calendar", param_hint="--from" if first is None else "--to")
     with open_wheel(ctx) as wheel:
-        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **request_options(reason, timeout))
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **how)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
 @schedules.command(short_help="Return a schedule to an earlier revision.")
 @click.argument("name")
 @click.argument("revision", type=click.IntRange(1))
-@options.request
+@request
 @click.pass_context
-def rollback(ctx: click.Context, name: str, revision: int, reason: str, timeout: float, as_json: bool) -> None:
+def rollback(ctx: click.Context, name: str, revision: int, how: Any, as_json: bool) -> None:
     """Give NAME the definition that it had at REVISION; `schedules history` shows the revisions.
 
     The rollback is a new revision, so it can be undone in the same way. Exit code: 3 when there is no such schedule.
     """
     with open_wheel(ctx) as wheel:
         try:
-            answer = wheel.schedules.rollback(name, revision, **request_options(reason, timeout))
+            answer = wheel.schedules.rollback(name, revision, **how)
         except LookupError as error:
             raise click.BadParameter(str(error), param_hint="REVISION") from error
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
 def _change(
-    ctx: click.Context,
-    question: str,
-    send: Callable[[Wheel, list[str], Any], Any],
-    *,
-    names: tuple[str, ...],
-    yes: bool,
-    reason: str,
-    timeout: float,
-    as_json: bool,
-    **params: Any,
+    ctx: click.Context, question: str, send: Callable[[Wheel, list[str], Any], Any], *, how: Any, **params: Any
 ) -> None:
-    criteria, how = criteria_of(params), request_options(reason, timeout)
+    criteria = criteria_of(params)
     with open_wheel(ctx) as wheel:
-        change_each(
-            ctx,
-            wheel,
-            names,
-            criteria,
-            lambda part: send(wheel, part, how),
-            question=question,
-            yes=yes,
-            as_json=as_json,
-        )
+        change_each(ctx, wheel, criteria, lambda part: send(wheel, part, how), question=question, **params)

@@ -1,4 +1,4 @@
-"""The options of a definition, as arguments of ``app.wheel.schedules``.
+"""``celery wheel schedules create`` and ``update``: definitions from options, or as JSON.
 
 ::
 
@@ -6,8 +6,7 @@
     --zone, --gap, --fold, --start, --until, --times, --without
     --task, --args, --kwargs, --queue, --priority, --expires, --option headers='{"a": "b"}'
     --catch-up, --catch-up-window, --overlap, --max-runtime, --jitter, --jitter-by
-
-``celery wheel schedules create`` and ``update``: definitions from options, or as JSON.
+        └─► the arguments of ``app.wheel.schedules.create``
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import click
 
 from celery_wheel.cli.group import open_wheel, start_project
 from celery_wheel.cli.schedules.group import print_answers, schedules
-from celery_wheel.cli.selection import request_options
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import RecurrenceError, ScheduleExists
-from celery_wheel.requests.arguments import CommandOptions
 from celery_wheel.values.format import to_datetime
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -224,10 +222,10 @@ def _defining(command: Callable[..., None]) -> Callable[..., None]:
 @schedules.command(short_help="Create a schedule.")
 @_defining
 @click.option("--replace", is_flag=True, help="Replace the definition of a schedule that exists.")
-@options.request
+@request
 @click.pass_context
 def create(
-    ctx: click.Context, /, name: str, definition: IO[str] | None, replace: bool, as_json: bool, **params: Any
+    ctx: click.Context, /, name: str, definition: IO[str] | None, replace: bool, how: Any, as_json: bool, **params: Any
 ) -> None:
     """Create the schedule NAME: a task and a recurrence (--every, --cron, --rrule or --at).
 
@@ -238,7 +236,7 @@ def create(
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """
-    how, check_task, fields, document = _given(definition, params)
+    check_task, fields, document = _given(definition, params)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
         raise click.UsageError("name --task and one of --every, --cron, --rrule and --at; or --definition")
     with open_wheel(ctx) as wheel, _options_named(ctx):
@@ -251,21 +249,23 @@ def create(
             answer = wheel.schedules.change("put" if replace else "create", {name: document}, how, single=name)
             if answer.result == "already" and not replace:
                 raise ScheduleExists(f"schedule {name!r} exists already; nothing was changed; --replace replaces it")
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
 @schedules.command(short_help="Change parts of a schedule.")
 @_defining
-@options.request
+@request
 @click.pass_context
-def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json: bool, **params: Any) -> None:
+def update(
+    ctx: click.Context, /, name: str, definition: IO[str] | None, how: Any, as_json: bool, **params: Any
+) -> None:
     """Change parts of the schedule NAME; the other parts stay as they are. --definition replaces all of it.
 
     The occurrences after now are withdrawn, and made anew by the new definition. Exit code: 0 when it is changed, or
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    how, check_task, fields, document = _given(definition, params)
+    check_task, fields, document = _given(definition, params)
     if document is None and not fields:
         raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
     with open_wheel(ctx) as wheel, _options_named(ctx):
@@ -274,14 +274,14 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
             answer = wheel.schedules.update(name, check_task=check_task, **fields, **how)
         else:
             answer = wheel.schedules.change("update", {name: document}, how, single=name)
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
-def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[CommandOptions, bool, dict[str, Any], Any]:
-    """Return the options of the request, whether the task is checked, the fields, and the document in their place."""
-    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
+def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[bool, dict[str, Any], Any]:
+    """Return whether the task is checked, the fields of the definition, and the document in their place."""
+    check_task = not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
-    return how, check_task, fields, _read(definition, fields)
+    return check_task, fields, _read(definition, fields)
 
 
 def _read(file: IO[str] | None, fields: dict[str, Any]) -> Any:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, WheelGroup, wheel
+from celery_wheel.cli.group import WheelGroup, wheel
+from celery_wheel.cli.selection import GOOD, ResultLine, print_results
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
+from celery_wheel.console.output import confirm, progress
 from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.values.format import format_count
 from celery_wheel.values.mask import Mask
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from celery_wheel.requests.results import ScheduleAnswer
     from celery_wheel.requests.schedules.definitions import RecurringSchedule
 
-#: Results that need no action.
-GOOD = ("done", "already")
 WORDS = (*GOOD, "unknown", "refused")
-#: Lines for people, where a filter chose the schedules.
-SHOWN = 50
 
 
 @wheel.group(name="schedules", cls=WheelGroup, short_help="Show and change recurring schedules.")
@@ -69,11 +65,11 @@ def state_of(one: RecurringSchedule) -> str:
 def change_each(
     ctx: click.Context,
     wheel: Wheel,
-    names: Iterable[str],
     criteria: Mapping[str, Any],
     send: Callable[[list[str]], Any],
     *,
     question: str,
+    names: Iterable[str],
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -100,40 +96,30 @@ def change_each(
 
 
 def print_answers(
-    ctx: click.Context, answers: Mapping[str, ScheduleAnswer], unavailable: str | None, *, every: bool, as_json: bool
+    ctx: click.Context,
+    answers: Mapping[str, ScheduleAnswer],
+    unavailable: str | None = None,
+    *,
+    every: bool = True,
+    as_json: bool,
 ) -> None:
     """Print the results of a change, and end the command."""
     mask = Mask(Conf(ctx.obj.app).mask)
     answers = {name: replace(one, reason=mask.text(one.reason)) for name, one in answers.items()}
-    counts = Counter[str](one.result for one in answers.values())
-    if as_json:
-        results = {name: answer_as_dict(one) for name, one in answers.items()}
-        print_json({**{word: counts[word] for word in WORDS}, "results": results, "unavailable": unavailable})
-    else:
-        lines = [
-            pair
-            for pair in answers.items()
-            if every or pair[1].result not in GOOD or pair[1].too_late or pair[1].reason
-        ]
-        columns: list[Column[tuple[str, ScheduleAnswer]]] = [
-            Column("schedule", lambda pair: pair[0]),
-            Column("result", lambda pair: pair[1].result, no_wrap=True),
-            Column("", lambda pair: _explained(pair[1]), max_chars=200),
-        ]
-        if lines:
-            GrowingTable(columns).print(lines[: None if every else SHOWN])
-        if len(lines) > SHOWN and not every:
-            click.echo(f"… {len(lines) - SHOWN:,} more; --json has them all")
-        if unavailable is not None:
-            click.echo(f"Error: {unavailable}", err=True)
-        else:
-            found = ", ".join(f"{counts[word]:,} {word}" for word in WORDS if counts[word] or word == "done")
-            click.echo(found if answers else "no schedules match")
-    good = all(one.result in GOOD for one in answers.values())
-    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)
+    lines = [
+        ResultLine(
+            name,
+            one.result,
+            _explained(one),
+            _answer_as_dict(one),
+            one.result not in GOOD or bool(one.too_late or one.reason),
+        )
+        for name, one in answers.items()
+    ]
+    print_results(ctx, "schedule", lines, WORDS, unavailable, counted=unavailable is None, every=every, as_json=as_json)
 
 
-def answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
+def _answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
     return {
         "result": one.result,
         "reason": one.reason,
