@@ -1,7 +1,4 @@
-"""``celery wheel doctor``: check an installation, and name the remedy of each problem.
-
-``celery wheel bench``: measure the rates of this broker and this store; and the table of any figures.
-"""
+"""This installation: ``celery wheel doctor`` checks it, and ``bench`` measures it."""
 
 from __future__ import annotations
 

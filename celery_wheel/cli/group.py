@@ -1,10 +1,4 @@
-"""The group ``celery wheel``, and the parts that its commands share: exit codes, errors, and the app's wheel.
-
-Django's set-up, for commands that examine the app itself or send with it.
-
-A Django project's app gets the wheel when Django is set up (``django_wheel``). Celery's own command line leaves that to
-workers and beat; without it these commands would examine an app that no process of the project has.
-"""
+"""The group ``celery wheel``, and the parts that its commands share: exit codes, errors, the app's wheel, Django."""
 
 from __future__ import annotations
 
@@ -95,7 +89,11 @@ def open_wheel(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
 
 
 def start_project() -> None:
-    """Set Django up in a Django project. Raises SettingError where Django does not start."""
+    """Set Django up in a Django project, for commands that examine the app itself or send with it.
+
+    A Django project's app gets the wheel when Django is set up (``django_wheel``). Celery's own command line leaves
+    that to workers and beat. Raises SettingError where Django does not start.
+    """
     if not os.environ.get("DJANGO_SETTINGS_MODULE") or find_spec("django") is None:
         return
     import django

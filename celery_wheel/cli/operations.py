@@ -1,7 +1,17 @@
-"""The whole installation: ``celery wheel migrate``, ``move``, ``reshard``, ``claim-broker``, ``claim-store``, ``clock``."""
+"""The whole installation: its tables, its shards, its place, its clocks, and the tasks that go out and come in.
+
+::
+
+    migrate, move, reshard, claim-broker, claim-store, drain, import      while no scheduler runs, or before one starts
+    clock, loads                                                         beside the schedulers
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,11 +19,16 @@ import click
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, start_project, user_errors, wheel
 from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
-from celery_wheel.values.format import format_count, format_duration
+from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, print_table, progress
+from celery_wheel.errors import SettingError
+from celery_wheel.store.model import OPEN
+from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 
 if TYPE_CHECKING:
+    from celery_wheel.operations.drain import DrainResult, ImportResult
     from celery_wheel.overview import ShardStatus
+    from celery_wheel.store.ports import FullStore
+    from celery_wheel.store.ports.bulk_loads import BulkLoadSummary
     from celery_wheel.store.ports.maintenance import MovedStore
 
 
@@ -56,8 +71,7 @@ def move(ctx: click.Context, to: str, source: str | None, yes: bool, as_json: bo
     from celery_wheel.operations.move import move as operation
     from celery_wheel.operations.move import settings_line
 
-    if not yes:
-        confirm("Are all schedulers stopped, and shall the store move?")
+    confirm("Are all schedulers stopped, and shall the store move?", yes)
     with user_errors(), progress("copying") as bar:
         start_project()
         done = operation(
@@ -90,8 +104,7 @@ def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
     """
     from celery_wheel.operations.reshard import reshard_of
 
-    if not yes:
-        confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?")
+    confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?", yes)
     with user_errors():
         done = reshard_of(ctx.obj.app, shards)
     doubled = f"{format_count(done.doubled, 'doubled task')} removed, " if done.doubled else ""
@@ -129,8 +142,7 @@ def claim_broker_(ctx: click.Context, yes: bool) -> None:
         click.echo(f"the store dispatches to {broker}; its pending tasks will be published to this broker")
     for shard, owner in others.items():
         click.echo(f"shard {shard} belongs to store {owner}; its pending tasks stay there")
-    if not yes:
-        confirm("Are the schedulers on the other side stopped, and shall this store dispatch to this broker?")
+    confirm("Are the schedulers on the other side stopped, and shall this store dispatch to this broker?", yes)
     with user_errors():
         claim_broker(ctx.obj.app)
     click.echo("the broker belongs to this store now; its schedulers dispatch again within a minute")
@@ -160,8 +172,7 @@ def claim_store_(ctx: click.Context, yes: bool) -> None:
         return
     for shard, owner in copies.items():
         click.echo(f"shard {shard} was held last by the copy {owner.place}")
-    if not yes:
-        confirm("Are the schedulers of the other copy stopped, and shall this one go on?")
+    confirm("Are the schedulers of the other copy stopped, and shall this one go on?", yes)
     with user_errors():
         claim_store(ctx.obj.app)
     click.echo("this copy goes on, and the other holds nothing any more; schedulers here dispatch within a minute")
@@ -201,18 +212,17 @@ def clock(ctx: click.Context, action: str | None, how: Any, as_json: bool) -> No
 
 
 def _show_clocks(shards: list[ShardStatus], as_json: bool) -> None:
+    clocks = [_clock_as_dict(one) for one in shards]
     if as_json:
-        print_json({"clocks": [_clock_as_dict(one) for one in shards]})
+        print_json({"clocks": clocks})
         return
-    columns: list[Column[ShardStatus]] = [
-        Column("shard", lambda one: str(one.shard), "right"),
-        Column("holder", lambda one: one.holder if one.holder and one.live else "none"),
-        Column("wall clock", lambda one: _difference(_clock_as_dict(one)["disputed_ms"], "due time", "")),
-        Column(
-            "due time", lambda one: _difference(_clock_as_dict(one)["skew_ms"], "the second clock", "no second clock")
-        ),
+    columns: list[Column[dict[str, Any]]] = [
+        Column("shard", lambda one: str(one["shard"]), "right"),
+        Column("holder", lambda one: (one["live"] and one["holder"]) or "none"),
+        Column("wall clock", lambda one: _difference(one["disputed_ms"], "due time", "")),
+        Column("due time", lambda one: _difference(one["skew_ms"], "the second clock", "no second clock")),
     ]
-    GrowingTable(columns).print(shards)
+    GrowingTable(columns).print(clocks)
     for dispute in sorted({one.clock_dispute for one in shards} - {""}):
         click.echo(dispute)
 
@@ -232,3 +242,207 @@ def _clock_as_dict(one: ShardStatus) -> dict[str, Any]:
         "disputed_ms": snapshot.get("clock_disputed_ms"),
         "skew_ms": snapshot.get("clock_skew_ms"),
     }
+
+
+#: Bad lines that are shown to people.
+SHOWN = 20
+
+_include = click.option(
+    "--include",
+    type=click.Choice(["rejected", "parked"]),
+    multiple=True,
+    help="With a file: tasks of this outcome as well; may be given several times.",
+)
+
+
+@wheel.command(short_help="Move pending tasks to their own queues, or to a file.")
+@click.option("--to-broker", is_flag=True, help="Send each task to its own queue, with its eta: workers hold it.")
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="Write the tasks to this file.")
+@_include
+@click.option("--dry-run", is_flag=True, help="Only count the tasks.")
+@options.yes
+@options.as_json
+@click.pass_context
+def drain(
+    ctx: click.Context, /, to_broker: bool, file: Path | None, dry_run: bool, yes: bool, as_json: bool, **include: Any
+) -> None:
+    """Move all pending tasks, while no scheduler runs: to their own queues, or to a file for `import`.
+
+    The command may be killed and run again. After --to-broker Celery's own rules count: workers hold the tasks in
+    memory, and run a task again and again whose eta is further away than the broker's visibility timeout.
+
+    With --file the recurring schedules move to the file as well. With --to-broker they stay in the store, and do not
+    run until a scheduler starts on it. Exit code: 0 when nothing is left; 3 when a task
+    could not be sent, or a task or, with a file, a schedule is left.
+    """
+    from celery_wheel.operations import drain as operation
+
+    if dry_run == (to_broker or file is not None) or (to_broker and file is not None):
+        raise click.UsageError("name one of --to-broker, --file and --dry-run")
+    with user_errors(), closing(operation.open_existing_store(ctx.obj.app)) as store:
+        done = operation.would_drain(ctx.obj.app, store)
+        if not dry_run:
+            confirm(_question(done, file), yes)
+            try:
+                with _bar() as bar:
+                    done = operation.drain(ctx.obj.app, store, to_broker=to_broker, file=file, progress=bar, **include)
+            except SettingError as error:
+                raise click.UsageError(str(error)) from error
+    if as_json:
+        print_json({**asdict(done), "file": None if done.file is None else str(done.file)})
+    else:
+        _show_drained(done)
+    left = done.left or done.rejected or (done.file is not None and done.schedules_left)
+    ctx.exit(NEEDS_ACTION if left and not dry_run else 0)
+
+
+@wheel.command(name="import", short_help="Schedule the tasks of a file that drain has made.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_include
+@options.as_json
+@click.pass_context
+def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: bool) -> None:
+    """Schedule the tasks of a FILE that `drain --file` has made, here or from another wheel. Schedulers may run.
+
+    Recurring schedules go on where they stopped; a name that exists here stays as it is. A second import schedules no
+    task twice. Exit code: 0 when all of the file is here; 3 when some of it is not, or is here otherwise than in the
+    file: the other lines are imported.
+    """
+    from celery_wheel.operations import drain as operation
+
+    with user_errors(), _bar() as bar:
+        found = operation.import_(ctx.obj.app, file, include=include, progress=bar)
+    if as_json:
+        print_json({**asdict(found), "missing": found.missing, "absent": found.absent})
+    else:
+        _show_imported(found)
+    ctx.exit(NEEDS_ACTION if found.absent else 0)
+
+
+def _question(found: DrainResult, file: Path | None) -> str:
+    moving = format_count(found.moved + found.in_queues + found.in_inbox, "task")
+    if file is not None and found.schedules_left:
+        moving += f" and {format_count(found.schedules_left, 'schedule')}"
+    return f"Are all schedulers stopped, and shall {moving} move to {file or 'their own queues'}?"
+
+
+def _show_drained(done: DrainResult) -> None:
+    if done.dry_run:
+        click.echo(
+            f"pending: {format_count(done.moved, 'task')} in the store, "
+            f"{format_count(done.in_queues, 'message')} in the wheel queues, "
+            f"{format_count(done.in_inbox, 'item')} in the inbox; {format_count(done.schedules_left, 'schedule')}"
+        )
+        for queue, count in sorted(done.by_queue.items()):
+            click.echo(f"  {count:,} for {printable(queue)}")
+    elif done.file is not None:
+        click.echo(
+            f"in {done.file}: {format_count(done.in_file, 'task')} and {format_count(done.schedules, 'schedule')}; "
+            f"left in the store: {done.left:,} and {done.schedules_left:,}"
+        )
+        if done.schedules_left:
+            click.echo("the schedules that are left have changed since the file was written: drain to another file")
+        if done.dispatched_since:
+            click.echo(f"{done.dispatched_since:,} of them were dispatched by a scheduler since the file was written")
+    else:
+        click.echo(
+            f"{done.moved:,} tasks are in their own queues now, {done.due:,} were due and were dispatched, "
+            f"{done.rejected:,} could not be sent, {done.left:,} are left"
+        )
+        if done.schedules_left:
+            click.echo(
+                f"{format_count(done.schedules_left, 'schedule')} in the store: they do not run until a scheduler "
+                "starts on this store; `drain --file` takes them along, and `schedules list --json` shows them"
+            )
+    if done.outcomes:
+        click.echo(", ".join(f"{count:,} {kind}" for kind, count in done.outcomes.items()) + " stay in the store")
+
+
+def _show_imported(found: ImportResult) -> None:
+    click.echo(f"{format_count(found.put, 'task')} in the inbox, {found.known:,} in the store before, the same")
+    if found.schedules or found.schedules_known:
+        click.echo(f"{format_count(found.schedules, 'schedule')} in the inbox, {found.schedules_known:,} here before")
+    if found.renamed:
+        click.echo(f"{found.renamed:,} of these tasks have the ids of other tasks here, and got ids of their own")
+    for count, what in (
+        (
+            found.different,
+            "are here otherwise than in the file, as the lines below say, and stay so",
+        ),
+        (found.left, "came by an import and left this store since: import the file of the drain that took them away"),
+        (found.skipped, "are rejected or parked, and were skipped: --include schedules them"),
+        (found.bad_count, "are lines that cannot be read"),
+        (found.missing, "are missing in the file, which was shortened: find the whole file and import it"),
+    ):
+        if count:
+            click.echo(f"not imported: {count:,} {what}")
+    for line in found.lines[:SHOWN]:
+        click.echo(f"line {line.number}: {printable(line.reason, 200)}", err=True)
+    if len(found.lines) > SHOWN:
+        click.echo(f"… {len(found.lines) - SHOWN:,} more; --json has the first thousand", err=True)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a progress bar as an operation calls it: with the step, the count that is done, and the total."""
+    with progress("counting") as bar:
+        yield lambda doing, done, total: bar(0, doing=doing, done=done, total=total)
+
+
+@wheel.command(short_help="List bulk loads; abort one that is open.")
+@click.option("--abort", metavar="NAME", help="Abort this open bulk load: nothing of it will be scheduled.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Number of loads to list.")
+@options.yes
+@options.as_json
+@click.pass_context
+def loads(ctx: click.Context, abort: str | None, limit: int, yes: bool, as_json: bool) -> None:
+    """List bulk loads, the latest first, with the messages that no scheduler has accepted yet.
+
+    An open load is being written, or its writer died: run the same job again to complete it, or --abort it. A writer
+    that is alive after all is refused from then on. Exit code: 3 when there is no open load of that name.
+    """
+    with open_wheel(ctx) as wheel:
+        code = 0 if abort is None else _abort(wheel.store, abort, yes)
+        _show_loads(wheel.store, limit, as_json)
+    ctx.exit(code)
+
+
+def _abort(store: FullStore, name: str, yes: bool) -> int:
+    found = store.loads.by_name(name)
+    if found is None or found.state != OPEN:
+        why = f"there is no load {printable(name)}" if found is None else f"the load {printable(name)} is {found.state}"
+        click.echo(f"nothing was aborted: {why}", err=True)
+        return NEEDS_ACTION
+    now_ms = options.now_ms()
+    confirm(f"Abort the load {printable(name)}, begun {format_duration(max(0, now_ms - found.begun_ms))} ago?", yes)
+    if not store.loads.abort(found.id, now_ms, run=found.run):
+        click.echo(f"nothing was aborted: the load {printable(name)} was ended or resumed meanwhile", err=True)
+        return NEEDS_ACTION
+    return 0
+
+
+def _show_loads(store: FullStore, limit: int, as_json: bool) -> None:
+    found = store.loads.latest(limit)
+    if as_json:
+        print_json({"loads": [_load_as_dict(one) for one in found]})
+        return
+    columns: list[Column[BulkLoadSummary]] = [
+        Column("load", lambda one: one.load.name),
+        Column("state", lambda one: one.load.state, no_wrap=True),
+        Column("messages", lambda one: f"{one.load.rows or one.rows:,}", "right"),
+        Column("not accepted", lambda one: f"{one.rows:,}", "right"),
+        Column("begun", lambda one: format_utc(one.load.begun_ms), no_wrap=True),
+        Column(
+            "ended",
+            lambda one: "" if one.load.ended_ms is None else format_utc(one.load.ended_ms),
+            no_wrap=True,
+            optional=True,
+        ),
+        Column("runs", lambda one: one.load.run, "right", optional=True),
+    ]
+    print_table(columns, found, empty="there are no loads")
+
+
+def _load_as_dict(one: BulkLoadSummary) -> dict[str, Any]:
+    same = {name: getattr(one.load, name) for name in ("name", "state", "run", "created_ms", "begun_ms", "ended_ms")}
+    return {**same, "messages": one.load.rows, "not_accepted": one.rows}

@@ -135,8 +135,8 @@ def request_each(
         question: confirms the matches of a filter; ``{}`` stands for "12 tasks".
         name: the title of the names' column.
     """
-    if tasks.by_filter and tasks.names and not yes:
-        confirm(question.format(format_count(len(tasks.names), "task")))
+    if tasks.by_filter and tasks.names:
+        confirm(question.format(format_count(len(tasks.names), "task")), yes)
     results, unavailable = _send_in_parts(tasks.names, send)
     lines = [ResultLine(one, word, meanings[word], word, word not in GOOD) for one, word in results.items()]
     counted = bool(results) or unavailable is None

@@ -1,9 +1,4 @@
-"""The status of the shards and of the schedules: tables, by rich, or one JSON object for programs.
-
-``celery wheel status`` and ``levels``: the shards, and the wheel that their holders have in memory.
-
-``celery wheel forecast``: counts of due tasks by the hour or the day, from the tally; no task is read.
-"""
+"""The store's state: ``celery wheel status``, ``levels`` of the wheel in memory, and ``forecast`` from the tally."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ import click
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json, print_table, progress
-from celery_wheel.console.parameters import now_ms
 from celery_wheel.metrics.probe import ADDRESS, probe
 from celery_wheel.results.backlog import BacklogEstimate, estimate_backlog
 from celery_wheel.store.model import HOUR_MS
@@ -44,7 +38,7 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     """
     shards, counts = wheel.status(), wheel.store.browse.schedule_counts()
     broken = wheel.store.browse.schedules(ScheduleCriteria(broken=True), limit=BROKEN).items if counts.broken else []
-    silent = wheel.store.browse.silent_schedules(now_ms())
+    silent = wheel.store.browse.silent_schedules(options.now_ms())
     broken = [replace(one, note=wheel.mask.text(one.note)) for one in broken]
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:

@@ -1,12 +1,10 @@
-"""``celery wheel schedules list``: pages of schedules, in the order of their names.
-
-``celery wheel schedules show``, ``history`` and ``preview``: one schedule, its past, and its next instants.
-"""
+"""``celery wheel schedules list``, ``show``, ``history`` and ``preview``."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -289,34 +287,20 @@ def _silence(one: RecurringSchedule) -> list[tuple[str, str]]:
 
 
 def _past(found: ScheduleHistory, limit: int | None) -> dict[str, Any]:
-    return {
-        "runs": [_run_as_dict(one) for one in found.runs[:limit]],
-        "skips": [_skip_as_dict(one) for one in found.skips[:limit]],
-        "revisions": [_revision_as_dict(one) for one in found.revisions[:limit]],
-    }
+    parts: dict[str, list[Any]] = {"runs": found.runs, "skips": found.skips, "revisions": found.revisions}
+    return {name: [dict(_values(one)) for one in part[:limit]] for name, part in parts.items()}
 
 
-def _run_as_dict(one: PastRun) -> dict[str, Any]:
-    instants = ("scheduled_for", "due_at", "dispatched_at", "ended_at")
-    times = {f"{name.removesuffix('_at')}_ms": instant_ms(getattr(one, name)) for name in instants}
-    return {**times, "task_id": one.task_id, "state": one.state, "requested": one.requested, "reason": one.reason}
-
-
-def _skip_as_dict(one: PastSkip) -> dict[str, Any]:
-    times = {"first_ms": instant_ms(one.first), "last_ms": instant_ms(one.last)}
-    return {
-        **times,
-        "count": one.count,
-        "is_exact": one.is_exact,
-        "reason": one.reason,
-        "decided_ms": instant_ms(one.decided_at),
-    }
-
-
-def _revision_as_dict(one: PastRevision) -> dict[str, Any]:
-    same = {name: getattr(one, name) for name in ("number", "what", "actor", "reason")}
-    before = None if one.before is None else schedule_as_dict(one.before)["definition"]
-    return {**same, "changed_ms": instant_ms(one.changed_at), "definition_before": before}
+def _values(one: PastRun | PastSkip | PastRevision) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a part of the past as JSON shows them; instants are Unix milliseconds."""
+    for name in (field.name for field in fields(one)):
+        value = getattr(one, name)
+        if name == "before":
+            yield "definition_before", None if value is None else definition_of(value.definition)
+        elif name.endswith("_at") or name in ("scheduled_for", "first", "last"):
+            yield f"{name.removesuffix('_at')}_ms", instant_ms(value)
+        else:
+            yield name, value
 
 
 def _print_past(found: ScheduleHistory, limit: int | None) -> None:
