@@ -148,7 +148,7 @@ class Wheel(Queries):
         StoreError, says that the request may still be carried out: the store was away for the time-out and as long
         again.
         """
-        return self.ask(CANCEL, *tasks_of(tasks), how)
+        return self.ask(self.request(CANCEL, *tasks_of(tasks), how))
 
     @overload
     def reschedule(
@@ -179,7 +179,8 @@ class Wheel(Queries):
         if (eta is None) == (countdown is None):
             raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
         due = due_time(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
-        return self.ask(MOVE, *tasks_of(tasks), how, {"eta_ms": None if due is None else due.eta_ms})
+        options = {"eta_ms": None if due is None else due.eta_ms}
+        return self.ask(self.request(MOVE, *tasks_of(tasks), how, options))
 
     @overload
     def run_now(
@@ -191,7 +192,7 @@ class Wheel(Queries):
     def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def run_now(self, tasks: Tasks, **how: Any) -> Any:
         """Dispatch a pending task, or several, at once; results and arguments as for ``cancel``."""
-        return self.ask(MOVE, *tasks_of(tasks), how, {"eta_ms": None})
+        return self.ask(self.request(MOVE, *tasks_of(tasks), how, {"eta_ms": None}))
 
     @overload
     def requeue(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
@@ -203,7 +204,7 @@ class Wheel(Queries):
         The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected, expired or parked, or not
         any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
-        return self.ask(REQUEUE, *tasks_of(tasks), how)
+        return self.ask(self.request(REQUEUE, *tasks_of(tasks), how))
 
     def replay(self, rows: Iterable[int], **how: Unpack[CommandOptions]) -> dict[int, CommandResult]:
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
@@ -212,7 +213,8 @@ class Wheel(Queries):
         ``too_late`` (the row is pending, rejected, expired or parked, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
-        return {int(row): result for row, result in self.ask(REPLAY, rows_of(rows), None, how).items()}
+        results = self.ask(self.request(REPLAY, rows_of(rows), None, how))
+        return {int(row): result for row, result in results.items()}
 
     @overload
     def complete(  # type: ignore[overload-overlap]  # a text is one key
@@ -237,7 +239,8 @@ class Wheel(Queries):
         if how not in ("cancel", "run"):
             raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
         names = texts_of("a key", keys)
-        return self.ask(COMPLETE, names, names[0] if isinstance(keys, str) else None, options, {"how": how})
+        single = keys if isinstance(keys, str) else None
+        return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
 
     # -- gates ----------------------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ class Wheel(Queries):
         Raises WheelUnavailable when no holder answers in time.
         """
         name = gate_name(PAUSE, which)
-        self.ask(PAUSE, [name], name, which)
+        self.ask(self.request(PAUSE, [name], name, which))
         if which.get("origin", "api") == "api" and (warning := self.unknown_gate(**which)):
             logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": name})
 
@@ -269,7 +272,7 @@ class Wheel(Queries):
             over: seconds over which the backlog is dispatched evenly; None: at once.
         """
         options, name = {"per_ms": spread_ms(over)}, gate_name(RESUME, which)
-        return self.ask(RESUME, [name], name, which, options) is CommandResult.DONE
+        return self.ask(self.request(RESUME, [name], name, which, options)) is CommandResult.DONE
 
     # -- clocks ---------------------------------------------------------------------------------------
 
@@ -279,12 +282,12 @@ class Wheel(Queries):
         Returns "accepted"; "agreed" where no shard disputed it; "refused" where in some shard the clock of the broker
         or the store differs by more than ``wheel_max_clock_skew``. Raises WheelUnavailable as ``cancel`` does.
         """
-        answer: str = self.ask(ACCEPT_CLOCK, ["wall"], "wall", how)
+        answer: str = self.ask(self.request(ACCEPT_CLOCK, ["wall"], "wall", how))
         return answer
 
     # -- requests -------------------------------------------------------------------------------------
 
-    def ask(
+    def request(
         self,
         kind: str,
         names: Names,
@@ -292,36 +295,17 @@ class Wheel(Queries):
         how: Any,
         options: Mapping[str, Any] | None = None,
         merge: Merge[Any] | None = None,
-    ) -> Any:
-        """Ask the holders: send a request, and return its results; within the caller's transaction send it alone.
-
-        Args:
-            single: the only name, whose result alone is returned.
-            how: ``CommandOptions``.
-            options, merge: as for ``request``.
-        """
-        request = self.request(kind, names, how, options, merge)
-        if (inbox := self._inbox(kind, how)) is not None:
-            request.send_within(inbox.put_command, self.conf.shards)
-            return TransactionalRequest[Any](request, single)
-        request.send()
-        results = request.receive()
-        return results if single is None else results[single]
-
-    def request(
-        self,
-        kind: str,
-        names: Names,
-        how: Any,
-        options: Mapping[str, Any] | None = None,
-        merge: Merge[Any] | None = None,
     ) -> Request:
         """Return a request that is not sent yet.
 
         Args:
+            single: the only name, whose result alone is returned.
+            how: ``CommandOptions``.
             options: fields of its commands.
             merge: of the shards' answers; None: that of the kind.
         """
+        if kind in AT_ONCE and "transactional" in how:
+            raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
         fields = dict(options or {})
         return Request(
             self._process_store.open,
@@ -329,23 +313,29 @@ class Wheel(Queries):
             names,
             {**fields, **attribution(how)},
             timeout_of(how),
+            single,
             merge,
             shard_of if kind == SCHEDULE else None,
             audit_of(kind, fields, how),
+            how.get("transactional"),
             self.turn,
         )
 
+    def ask(self, request: Request) -> Any:
+        """Ask the holders: send a request, and return its results; within the caller's transaction only send it."""
+        inbox = None if request.kind in AT_ONCE else self._inbox(request.transactional)
+        if inbox is not None:
+            request.send_within(inbox.put_command, self.conf.shards)
+            return TransactionalRequest[Any](request)
+        request.send()
+        return request.chosen(request.receive())
+
     def joins_transaction(self, how: Any) -> bool:
         """Whether a request for schedules with these options would be part of the caller's transaction."""
-        return self._inbox(SCHEDULE, how) is not None
+        return self._inbox(how.get("transactional")) is not None
 
-    def _inbox(self, kind: str, how: Any) -> TransactionalInbox | None:
+    def _inbox(self, option: bool | None) -> TransactionalInbox | None:
         """Return the inbox of the caller's transaction; None for a request outside of one."""
-        option = how.get("transactional")
-        if kind in AT_ONCE:
-            if "transactional" in how:
-                raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
-            return None
         if not is_transactional(self.conf.app, option):
             return None
         inbox = inbox_of(self.conf.app)

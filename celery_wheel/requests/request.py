@@ -107,11 +107,13 @@ class Request:
     names: Names
     options: dict[str, Any]  #: fields of each command
     timeout_s: float = TIMEOUT_S
+    single: str | None = None  #: the only name, where its result alone is wanted
     merge: Merge[Any] | None = None  #: None: that of the kind
     shard_of: Callable[[None, str, int], int] | None = (
         None  #: the one shard of a name; None: every shard gets every name
     )
     audit: Mapping[str, Any] | None = None  #: for the audit log: origin, action and details; None: not in the log
+    transactional: bool | None = None  #: the option of the call
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_InboxCommand] = field(default_factory=list)
     _until_s: float = 0.0  #: the end of the time-out by the monotonic clock
@@ -165,6 +167,10 @@ class Request:
                 self._merge.certain(found, in_doubt),
             )
         return {name: found[name] for name in self.names}
+
+    def chosen(self, results: dict[str, Any]) -> Any:
+        """Return the results, or that of the only name."""
+        return results if self.single is None else results[self.single]
 
     def withdraw(self, error: BaseException) -> None:
         """Withdraw the commands that are not carried out yet, without patience; the error notes what is not so."""
@@ -353,7 +359,6 @@ class TransactionalRequest(Generic[Result]):
     """A request within a transaction of the caller: it is carried out if and only if the transaction commits."""
 
     request: Request
-    single: str | None  #: the task id or name, where the caller named a single one
 
     def result(self, timeout: float = TIMEOUT_S) -> Result | dict[str, Result]:
         """Return the result after the commit, or name → result for several, as ``app.wheel`` does otherwise.
@@ -367,7 +372,7 @@ class TransactionalRequest(Generic[Result]):
                 f"the transaction of this request ({self.request.kind}) is still open, or was rolled back; no "
                 "scheduler has received the request, and it has no result; call result() after the atomic block"
             )
-        results = self.request.results(timeout_s)
-        return results if self.single is None else results[self.single]
+        found: Result | dict[str, Result] = self.request.chosen(self.request.results(timeout_s))
+        return found
 
     aresult = twin(result)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import UTC
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,7 +61,7 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
             page = wheel.schedules.list(after=after, limit=limit, **criteria)
             return replace(page, items=[masked(one, mask) for one in page.items])
 
-        Listing("schedules", columns, schedule_as_dict, partial(read), "", str, str).show(**params)
+        Listing("schedules", columns, schedule_as_dict, read, "", str, str).show(**params)
 
 
 def masked(one: RecurringSchedule, mask: Mask) -> RecurringSchedule:

@@ -49,20 +49,13 @@ class Asker(Protocol):
         self,
         kind: str,
         names: Names,
+        single: str | None,
         how: Any,
         options: Mapping[str, Any] | None = None,
         merge: Merge[Any] | None = None,
     ) -> Request: ...
 
-    def ask(
-        self,
-        kind: str,
-        names: Names,
-        single: str | None,
-        how: Any,
-        options: Mapping[str, Any] | None = None,
-        merge: Merge[Any] | None = None,
-    ) -> Any: ...
+    def ask(self, request: Request) -> Any: ...
 
     def joins_transaction(self, how: Any) -> bool: ...
 

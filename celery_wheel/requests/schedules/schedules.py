@@ -302,7 +302,8 @@ class Schedules(ScheduleQueries):
             worded: a function that rewrites the reason of a refusal.
             options: fields of the command, like ``source``.
         """
-        found = self._wheel.ask(SCHEDULE, names, single, how or {}, _fields(do, how, options), OnlyAnswer(worded))
+        request = self._wheel.request(SCHEDULE, names, single, how or {}, _fields(do, how, options), OnlyAnswer(worded))
+        found = self._wheel.ask(request)
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
@@ -350,7 +351,7 @@ class Schedules(ScheduleQueries):
         sent: deque[Request] = deque()  # the holders carry out one while the next is made
         try:
             for part in filter(None, parts):
-                sent.append(self._wheel.request(SCHEDULE, part, how, fields, OnlyAnswer(worded)))
+                sent.append(self._wheel.request(SCHEDULE, part, None, how, fields, OnlyAnswer(worded)))
                 sent[-1].send()
                 if len(sent) > 1:
                     found |= sent.popleft().receive(timeout_s)
