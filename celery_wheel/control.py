@@ -326,7 +326,8 @@ class Wheel(Queries):
         inbox = None if request.kind in AT_ONCE else self._inbox(request.transactional)
         if inbox is not None:
             request.send_within(inbox.put_command, self.conf.shards)
-            return TransactionalRequest[Any](request)
+            joined: TransactionalRequest[Any] = TransactionalRequest(request)
+            return joined
         request.send()
         return request.chosen(request.receive())
 
