@@ -45,7 +45,7 @@ from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.conf import Conf, explained_names
 from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
-from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse

@@ -18,15 +18,15 @@ of the caller's transaction and returns a ``TransactionalRequest`` (``celery_whe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.overview import Overview
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
+from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import (
     MAX_OVER_S,
     CommandOptions,
@@ -37,29 +37,17 @@ from celery_wheel.requests.arguments import (
     attribution,
     audit_of,
     gate_name,
-    ids_of,
-    is_single,
-    keys_of,
-    refuse_transactional,
     rows_of,
     spread_ms,
+    tasks_of,
+    texts_of,
     timeout_of,
+    unknown_gate,
 )
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.gate_names import unknown_gate
-from celery_wheel.requests.process_store import ProcessStore
 from celery_wheel.requests.queries import Queries, now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
-from celery_wheel.requests.results import (
-    BestResult,
-    CommandResult,
-    CompletionResult,
-    EveryShard,
-    Merge,
-    MostUrgentAnswer,
-    Result,
-    SummedCounts,
-)
+from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
@@ -74,8 +62,10 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
+#: Kinds of requests that take effect at once: they are part of no transaction.
+AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, ACCEPT_CLOCK)
+
 Completing = Literal["cancel", "run"]
-Answer = CommandResult | dict[str, CommandResult] | TransactionalRequest[CommandResult]
 
 
 class Wheel(Queries):
@@ -139,7 +129,7 @@ class Wheel(Queries):
     def cancel(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def cancel(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
-    def cancel(self, tasks: Tasks, **how: Any) -> Answer:
+    def cancel(self, tasks: Tasks, **how: Any) -> Any:
         """Cancel a pending task, or several.
 
         The result is ``done`` (this request cancelled the task), ``already`` (an earlier request did), ``too_late``
@@ -157,7 +147,7 @@ class Wheel(Queries):
         StoreError, says that the request may still be carried out: the store was away for the time-out and as long
         again.
         """
-        return self._command(CANCEL, {}, tasks, how)
+        return self.ask(self.request(CANCEL, *tasks_of(tasks), how))
 
     @overload
     def reschedule(
@@ -177,7 +167,7 @@ class Wheel(Queries):
     def reschedule(
         self, tasks: Iterable[TaskLike], *, eta: Any = None, countdown: Any = None, **how: Unpack[CommandOptions]
     ) -> dict[str, CommandResult]: ...
-    def reschedule(self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, **how: Any) -> Answer:
+    def reschedule(self, tasks: Tasks, *, eta: Any = None, countdown: Any = None, **how: Any) -> Any:
         """Change the eta of a pending task, or of several; results and other arguments as for ``cancel``.
 
         Args:
@@ -188,7 +178,8 @@ class Wheel(Queries):
         if (eta is None) == (countdown is None):
             raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
         due = due_time(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
-        return self._command(MOVE, {"eta_ms": None if due is None else due.eta_ms}, tasks, how)
+        options = {"eta_ms": None if due is None else due.eta_ms}
+        return self.ask(self.request(MOVE, *tasks_of(tasks), how, options))
 
     @overload
     def run_now(
@@ -198,21 +189,21 @@ class Wheel(Queries):
     def run_now(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
-    def run_now(self, tasks: Tasks, **how: Any) -> Answer:
+    def run_now(self, tasks: Tasks, **how: Any) -> Any:
         """Dispatch a pending task, or several, at once; results and arguments as for ``cancel``."""
-        return self._command(MOVE, {"eta_ms": None}, tasks, how)
+        return self.ask(self.request(MOVE, *tasks_of(tasks), how, {"eta_ms": None}))
 
     @overload
     def requeue(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
     @overload
     def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
-    def requeue(self, tasks: Tasks, **how: Any) -> Answer:
+    def requeue(self, tasks: Tasks, **how: Any) -> Any:
         """Dispatch a rejected, expired or parked task now, or several; arguments as for ``cancel``.
 
         The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected, expired or parked, or not
         any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
-        return self._command(REQUEUE, {}, tasks, how)
+        return self.ask(self.request(REQUEUE, *tasks_of(tasks), how))
 
     def replay(self, rows: Iterable[int], **how: Unpack[CommandOptions]) -> dict[int, CommandResult]:
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
@@ -221,7 +212,7 @@ class Wheel(Queries):
         ``too_late`` (the row is pending, rejected, expired or parked, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
-        results = self.request(BestResult(), REPLAY, {}, how, "rows").ask(rows_of(rows), timeout_of(how))
+        results = self.ask(self.request(REPLAY, rows_of(rows), None, how))
         return {int(row): result for row, result in results.items()}
 
     @overload
@@ -232,9 +223,7 @@ class Wheel(Queries):
     def complete(
         self, keys: Iterable[str], how: Completing = "cancel", **options: Unpack[CommandOptions]
     ) -> dict[str, CompletionResult]: ...
-    def complete(
-        self, keys: str | Iterable[str], how: Completing = "cancel", **options: Unpack[CommandOptions]
-    ) -> CompletionResult | dict[str, CompletionResult]:
+    def complete(self, keys: str | Iterable[str], how: Completing = "cancel", **options: Unpack[CommandOptions]) -> Any:
         """Complete every task that watches a key, or one of several: each task is either completed or dispatched.
 
         The call concerns every task that was sent before it. A key without watching tasks has no ``done`` and no
@@ -248,10 +237,9 @@ class Wheel(Queries):
         """
         if how not in ("cancel", "run"):
             raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
-        refuse_transactional("complete", options)
-        names = keys_of(keys)
-        found = self.request(SummedCounts(), COMPLETE, {"how": how}, options, "keys").ask(names, timeout_of(options))
-        return found[names[0]] if isinstance(keys, str) else found
+        names = texts_of("a key", keys)
+        single = keys if isinstance(keys, str) else None
+        return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
 
     # -- gates ----------------------------------------------------------------------------------------
 
@@ -266,9 +254,10 @@ class Wheel(Queries):
 
         Raises WheelUnavailable when no holder answers in time.
         """
-        self._gate(PAUSE, {}, which)
+        name = gate_name(PAUSE, which)
+        self.ask(self.request(PAUSE, [name], name, which))
         if which.get("origin", "api") == "api" and (warning := self.unknown_gate(**which)):
-            logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": gate_name(PAUSE, which)})
+            logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": name})
 
     def unknown_gate(self, **which: Unpack[GateOptions]) -> str:
         """Return a warning where neither a pending task nor this app has the name of a gate; empty otherwise."""
@@ -281,7 +270,8 @@ class Wheel(Queries):
         Args:
             over: seconds over which the backlog is dispatched evenly; None: at once.
         """
-        return self._gate(RESUME, {"per_ms": spread_ms(over)}, which) is CommandResult.DONE
+        options, name = {"per_ms": spread_ms(over)}, gate_name(RESUME, which)
+        return self.ask(self.request(RESUME, [name], name, which, options)) is CommandResult.DONE
 
     # -- clocks ---------------------------------------------------------------------------------------
 
@@ -291,50 +281,61 @@ class Wheel(Queries):
         Returns "accepted"; "agreed" where no shard disputed it; "refused" where in some shard the clock of the broker
         or the store differs by more than ``wheel_max_clock_skew``. Raises WheelUnavailable as ``cancel`` does.
         """
-        refuse_transactional("accept_clock", how)
-        return self.request(MostUrgentAnswer(), ACCEPT_CLOCK, {}, how, "clocks").ask(["wall"], timeout_of(how))["wall"]
+        answer: str = self.ask(self.request(ACCEPT_CLOCK, ["wall"], "wall", how))
+        return answer
 
-    def _gate(self, kind: str, options: dict[str, Any], which: GateOptions) -> CommandResult:
-        refuse_transactional(kind, which)
-        name = gate_name(kind, which)
-        return self.request(EveryShard(), kind, options, which, "gates").ask([name], timeout_of(which))[name]
+    # -- requests -------------------------------------------------------------------------------------
 
     def request(
-        self, merge: Merge[Result], kind: str, options: dict[str, Any], how: RequestOptions, list_name: str = "task_ids"
-    ) -> Request[Result]:
-        """Return a request that is not sent yet."""
-        sent = {**options, **attribution(how)}
-        to = shard_of if kind == SCHEDULE else None
-        audit = audit_of(kind, options, how)
-        return Request(self._process_store.open, merge, kind, sent, list_name, self.turn, to, audit)
-
-    def ask(
-        self, request: Request[Result], names: Names, how: CommandOptions, single: str | None
-    ) -> Result | dict[str, Result] | TransactionalRequest[Result]:
-        """Send a request: within the caller's transaction, or else with its results.
+        self,
+        kind: str,
+        names: Names,
+        single: str | None,
+        how: Any,
+        options: Mapping[str, Any] | None = None,
+        merge: Merge[Any] | None = None,
+    ) -> Request:
+        """Return a request that is not sent yet.
 
         Args:
-            single: the only name, where its result alone is returned.
+            single: the only name, whose result alone is returned.
+            how: ``CommandOptions``.
+            options: fields of its commands.
+            merge: of the shards' answers; None: that of the kind.
         """
-        inbox = self._inbox(how)
+        if kind in AT_ONCE and "transactional" in how:
+            raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
+        fields = dict(options or {})
+        return Request(
+            self._process_store.open,
+            kind,
+            names,
+            {**fields, **attribution(how)},
+            timeout_of(how),
+            single,
+            merge,
+            shard_of if kind == SCHEDULE else None,
+            audit_of(kind, fields, how),
+            how.get("transactional"),
+            self.turn,
+        )
+
+    def ask(self, request: Request) -> Any:
+        """Ask the holders: send a request, and return its results; within the caller's transaction only send it."""
+        inbox = None if request.kind in AT_ONCE else self._inbox(request.transactional)
         if inbox is not None:
-            request.put(names, self.conf.shards, partial(_put_into, inbox))
-            return TransactionalRequest(request, single)
-        results = request.ask(names, timeout_of(how))
-        return results if single is None else results[single]
+            request.send_within(inbox.put_command, self.conf.shards)
+            joined: TransactionalRequest[Any] = TransactionalRequest(request)
+            return joined
+        request.send()
+        return request.chosen(request.receive())
 
-    def joins_transaction(self, how: CommandOptions) -> bool:
-        """Whether a request with these options would be part of the caller's transaction."""
-        return self._inbox(how) is not None
+    def joins_transaction(self, how: Any) -> bool:
+        """Whether a request for schedules with these options would be part of the caller's transaction."""
+        return self._inbox(how.get("transactional")) is not None
 
-    def _command(self, kind: str, options: dict[str, Any], tasks: Tasks, how: Any) -> Answer:
-        task_ids = ids_of(tasks)
-        request = self.request(BestResult(), kind, options, how)
-        return self.ask(request, task_ids, how, task_ids[0] if is_single(tasks) else None)
-
-    def _inbox(self, how: CommandOptions) -> TransactionalInbox | None:
+    def _inbox(self, option: bool | None) -> TransactionalInbox | None:
         """Return the inbox of the caller's transaction; None for a request outside of one."""
-        option = how.get("transactional")
         if not is_transactional(self.conf.app, option):
             return None
         inbox = inbox_of(self.conf.app)
@@ -362,10 +363,6 @@ class Wheel(Queries):
         return schedule_many(self.conf.app, self.store, rows, **options)
 
     aschedule_many = twin(schedule_many)
-
-
-def _put_into(inbox: TransactionalInbox, commands: list[tuple[int, str, bytes]], items: list[int]) -> None:
-    items.extend(inbox.put_command(*command) for command in commands)
 
 
 def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:

@@ -25,7 +25,7 @@ from celery_wheel.bulk_load.renderer import RenderedMessage, Renderer
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
-from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.interception import WheelAMQP
 from celery_wheel.store.message_pack import pack
 from celery_wheel.store.model import MESSAGES, NewItem

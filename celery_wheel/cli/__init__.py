@@ -2,19 +2,16 @@
 
 ::
 
-    group      the group, its exit codes, the wheel of a command      status      status, levels
-    paging     pages of rows                                          tasks       list, show
-    selection  ids, ids on stdin, a filter                            history     history, rejected
-    results    requests in parts, and each task's result              cancel      cancel, reschedule, run-now
-    report     the tables of ``status``                               requeue     requeue, replay
-    project    Django's set-up, for doctor and bench                  pause       pause, resume
-                                                                      drain       drain, import
-                                                                      bulk_loads  loads
-                                                                      schedules   schedules …
-                                      audit, bench, claim, clock, complete, doctor, forecast, migrate, reshard: one each
+    status      status, levels, forecast                    group      the group, exit codes, the wheel of a command
+    pending     list, show, cancel, reschedule, run-now,    paging     pages of rows
+                complete                                    selection  names or a filter, requests, each name's result
+    history     history, rejected, requeue, replay, audit
+    pause       pause, resume                               schedules  schedules …
+    operations  migrate, move, reshard, claim-broker, claim-store, drain, import, clock, loads
+    doctor      doctor, bench
 
 Reading commands read the store, so they work in any process that reaches it, also while no scheduler runs; ``doctor``
-asks the broker as well. Values that only the holder has (levels, horizon) come from its last snapshot, with its age.
+reads the broker as well. Values that only the holder has (levels, horizon) come from its last snapshot, with its age.
 Commands that change tasks send a request to the holders, and print its results.
 
 Exit codes of every command: 0 done; 1 an error, which stderr explains; 2 a wrong command line; 3 done, and the answer
@@ -27,27 +24,8 @@ inside their functions.
 
 from __future__ import annotations
 
-from celery_wheel.cli import (  # noqa: F401 - each module adds its commands to the group
-    audit,
-    bench,
-    bulk_loads,
-    cancel,
-    claim,
-    clock,
-    complete,
-    doctor,
-    drain,
-    forecast,
-    history,
-    migrate,
-    move,
-    pause,
-    requeue,
-    reshard,
-    schedules,
-    status,
-    tasks,
-)
+# Each module adds its commands to the group.
+from celery_wheel.cli import doctor, history, operations, pause, pending, schedules, status  # noqa: F401
 from celery_wheel.cli.group import wheel
 
 __all__ = ["wheel"]

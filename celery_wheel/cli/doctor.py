@@ -1,14 +1,21 @@
-"""``celery wheel doctor``: check an installation, and name the remedy of each problem."""
+"""This installation: ``celery wheel doctor`` checks it, and ``bench`` measures it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, user_errors, wheel
-from celery_wheel.cli.project import start_project
+from celery_wheel.cli.group import NEEDS_ACTION, start_project, user_errors, wheel
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import print_json, progress
+from celery_wheel.console.output import Column, GrowingTable, print_json, progress
+from celery_wheel.operations.figure import Figure, number
 from celery_wheel.values.format import format_count
+
+if TYPE_CHECKING:
+    from celery_wheel.operations.bench import Pace
+
 
 SHOWN = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
 
@@ -43,3 +50,49 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     counts = f"{format_count(errors, 'error')}, {format_count(warnings, 'warning')}"
     click.echo(f"{format_count(len(found), 'finding')}: {counts}")
     ctx.exit(code)
+
+
+COLUMNS: tuple[Column[Figure], ...] = (
+    Column("bench", lambda one: one.bench),
+    Column("what", lambda one: one.name),
+    Column("value", lambda one: number(one.value), "right"),
+    Column("unit", lambda one: one.unit),
+    Column("yardstick", lambda one: one.yardstick),
+    Column("its value", lambda one: number(one.against), "right"),
+    Column("times better", lambda one: number(one.ratio), "right"),
+    Column("target", lambda one: one.aim, "right"),
+)
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    """Print all figures in one table, without the columns that are empty for all."""
+    GrowingTable([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
+
+
+@wheel.command(short_help="Measure how many tasks a second this site handles.")
+@click.option(
+    "--tasks", type=click.IntRange(100, 1_000_000), default=5_000, show_default=True, help="Number of tasks to send."
+)
+@click.option(
+    "--bytes", "body", type=click.IntRange(0, 10**6), default=200, show_default=True, help="Size of a task's argument."
+)
+@options.as_json
+@click.pass_context
+def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
+    """Measure how many tasks a second are sent, accepted, moved and dispatched, on this broker and beside this store.
+
+    The bench makes its own queues, namespace and store (a folder beside the file of wheel_store, or a schema in its
+    database), and removes them in the end. It loads both servers for some seconds.
+    """
+    from celery_wheel.operations.bench import measure
+
+    with user_errors():
+        start_project()
+        with progress("measuring", 4 * tasks) as bar:
+            paces: dict[str, Pace] = measure(ctx.obj.app, tasks, body, lambda doing, done: bar(done, doing=doing))
+    if as_json:
+        figures = {name: {"seconds": round(one.wall_s, 4), "per_s": round(one.per_s)} for name, one in paces.items()}
+        print_json({"tasks": tasks, "bytes": body, "figures": figures})
+    else:
+        click.echo(f"{tasks:,} tasks with an argument of {body:,} bytes")
+        print_figures([Figure("", name, one.per_s, "tasks/s") for name, one in paces.items()])

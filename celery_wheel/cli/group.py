@@ -1,9 +1,11 @@
-"""The group ``celery wheel``, and the parts that its commands share: exit codes, errors, and the app's wheel."""
+"""The group ``celery wheel``, and the parts that its commands share: exit codes, errors, the app's wheel, Django."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -12,12 +14,13 @@ from kombu.exceptions import OperationalError
 
 from celery_wheel.broker.errors import CHECK_BROKER
 from celery_wheel.conf import Conf
-from celery_wheel.errors import WheelError, WheelUnavailable
+from celery_wheel.errors import SettingError, WheelError, WheelUnavailable
 from celery_wheel.values.format import format_count
 from celery_wheel.values.mask import NO_MASK, Mask
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
+
 
 #: Exit codes beside click's own 0, 1 (an error) and 2 (usage).
 NEEDS_ACTION, NO_ANSWER = 3, 4
@@ -83,3 +86,25 @@ def open_wheel(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
             yield wheel
     finally:
         wheel.close()
+
+
+def start_project() -> None:
+    """Set Django up in a Django project, for commands that examine the app itself or send with it.
+
+    A Django project's app gets the wheel when Django is set up (``django_wheel``). Celery's own command line leaves
+    that to workers and beat. Raises SettingError where Django does not start.
+    """
+    if not os.environ.get("DJANGO_SETTINGS_MODULE") or find_spec("django") is None:
+        return
+    import django
+    from django.apps import apps
+    from django.core.exceptions import ImproperlyConfigured
+
+    if apps.ready:
+        return
+    try:
+        django.setup()
+    except (ImproperlyConfigured, ImportError) as error:
+        raise SettingError(
+            f"DJANGO_SETTINGS_MODULE must be settings that Django starts with, got {error}; `manage.py check` says more"
+        ) from error

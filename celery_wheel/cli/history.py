@@ -1,8 +1,10 @@
-"""``celery wheel history`` and ``rejected``: dispatched tasks, and tasks with another outcome."""
+"""The past of tasks: ``celery wheel history``, ``rejected`` and ``audit``; ``requeue`` and ``replay`` run it again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections import Counter
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +12,16 @@ import click
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.paging import Listing
-from celery_wheel.cli.tasks import task_as_dict
+from celery_wheel.cli.pending import task_as_dict
+from celery_wheel.cli.selection import Selection, ids, matches, request, request_each, selected
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column
-from celery_wheel.store.model import OUTCOMES
+from celery_wheel.store.model import OUTCOMES, REQUEUABLE
 from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
 
 if TYPE_CHECKING:
+    from celery_wheel.store.audit_model import AuditedRequest
     from celery_wheel.store.model import Position
     from celery_wheel.store.ports.pages import Page, StoppedTask, Task
 
@@ -95,3 +99,136 @@ def _as_dict(one: StoppedTask) -> dict[str, Any]:
     same = ("at_ms", "kind", "reason", "actor", "task_id", "task", "shard", "size")
     place = {"queue": one.target, "position": f"{one.at_ms}:{one.id}"}
     return {**{name: getattr(one, name) for name in same}, **place, "holds": one.is_stopped}
+
+
+#: Names in a line of the audit log; --json has all.
+NAMES = 3
+
+REQUEUED = {
+    "done": "it is due now",
+    "too_late": "it has no such outcome (any more): see `celery -A proj wheel show`",
+    "unknown": "the store does not know it",
+}
+REPLAYED = {
+    "done": "it is dispatched once more",
+    "too_late": "it is pending, has another outcome, or was dispatched just now",
+    "unknown": "it was forgotten meanwhile (wheel_history_retention)",
+}
+
+
+@wheel.command(short_help="Dispatch rejected, expired or parked tasks now.")
+@ids
+@options.names
+@options.shard
+@options.span
+@click.option(
+    "--kind",
+    type=click.Choice(REQUEUABLE),
+    default="rejected",
+    show_default=True,
+    help="Outcome that a filter matches.",
+)
+@options.yes
+@request
+@click.pass_context
+def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **params: Any) -> None:
+    """Dispatch rejected, expired or parked tasks now: by id, by ids on stdin (-), or all that match a filter.
+
+    Fix the cause first; `celery wheel rejected` shows it. Bytes that could not be read have no task id and no
+    destination, and stay. --from and --to are of the time of the outcome.
+
+    Exit code: 0 when all are done; 3 when some have no such outcome, or are unknown; 4 when no scheduler answered in
+    time: unanswered requests were withdrawn, and nothing will happen to their tasks.
+    """
+    criteria, how["reason"] = options.take_criteria(params), how["reason"] or "requeued"
+    with open_wheel(ctx, criteria["shard"]) as wheel:
+
+        def match() -> Selection:
+            def read(before: Position, limit: int) -> Page[StoppedTask]:
+                return wheel.outcomes(kind, before=before, limit=limit, **criteria)
+
+            # Backwards: the first that was rejected is dispatched first.
+            return matches(read, END, lambda one: one.task_id if one.is_stopped else "", backwards=True)
+
+        tasks = selected(ids, criteria, match)
+        request_each(ctx, tasks, lambda part: wheel.requeue(part, **how), REQUEUED, question="Requeue {}?", **params)
+
+
+@wheel.command(short_help="Dispatch tasks once more that a broker has lost.")
+@options.names
+@options.shard
+@click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="Due from this instant on.")
+@click.option("--to", "to_ms", type=options.InstantParameter(), help="Due before this instant.  [default: now]")
+@options.yes
+@request
+@click.pass_context
+def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) -> None:
+    """Dispatch tasks once more that a broker has lost. A task that it has not lost RUNS TWICE.
+
+    The command is for tasks that wheel_on_broker_rollback did not send again by itself: with "warn", or beyond
+    wheel_rollback_window. Tasks dispatched longer ago than wheel_history_retention are forgotten. The tasks are
+    dispatched in the order in which they were due; where the broker keeps no offset (all but Redis) they have the
+    header wheel_redelivered.
+
+    Exit code: 0 when all are done; 3 when some could not be; 4 when no scheduler answered in time: unanswered requests
+    were withdrawn, and nothing will happen to their tasks.
+    """
+    params["to_ms"], how["reason"] = to_ms or options.now_ms(), how["reason"] or "replayed"
+    criteria = options.take_criteria(params)
+    with open_wheel(ctx, criteria["shard"]) as wheel:
+        rows = matches(partial(wheel.history, **criteria), END, lambda one: one.id, backwards=True)
+        question = "Dispatch {} once more, whether the broker lost them or not?"
+        request_each(
+            ctx, rows, lambda part: wheel.replay(part, **how), REPLAYED, question=question, name="row", **params
+        )
+
+
+@wheel.command(short_help="List the requests of people, with their results.")
+@click.option("--since", "from_ms", type=options.InstantParameter(), help="Asked at this instant or later.")
+@click.option("--until", "to_ms", type=options.InstantParameter(), help="Asked before this instant.")
+@click.option("--by", "actor", help="A part of the person's name; case is ignored.")
+@click.option("--action", help="Only this action, like cancel, pause or schedule_update.")
+@click.option("--origin", help="Where the person asked: admin, cli or api.")
+@click.option("--name", help="A task's id, or the name of a schedule, a key or a gate, like queue:mail.")
+@click.option("--bulk", help="The bulk action, by its id.")
+@options.paging_by_name
+@click.pass_context
+def audit(ctx: click.Context, /, **params: Any) -> None:
+    """List the requests of people, the latest first: the person, the time, the action and its results.
+
+    The log has the requests of the admin and of this command line, and calls of app.wheel that name an actor, for
+    wheel_audit_retention. With --json it has the result of each name.
+    """
+    columns: list[Column[AuditedRequest]] = [
+        Column("asked", lambda one: format_utc(one.at_ms), no_wrap=True),
+        Column("by", lambda one: one.actor),
+        Column("from", lambda one: one.origin, no_wrap=True),
+        Column("action", lambda one: one.action, no_wrap=True),
+        Column("results", lambda one: counts_of(one.results)),
+        Column("names", lambda one: _names(list(one.results)), max_chars=200),
+        Column("reason", lambda one: one.reason, max_chars=200, optional=True),
+    ]
+    paging = {name: params.pop(name) for name in ("limit", "after", "whole", "as_json")}
+    with open_wheel(ctx) as wheel:
+
+        def read(before: str, rows: int) -> Any:
+            return wheel.audit(before or None, rows, **params)
+
+        Listing("requests", columns, asdict, read, "", str, str).show(**paging)
+
+
+def counts_of(results: dict[str, Any]) -> str:
+    """Return the number of names with each result."""
+    counts = Counter(word_of(one) for one in results.values())
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items())
+
+
+def word_of(result: Any) -> str:
+    """Return a result as a word: that of a schedule is an object with a reason, that of a key has counts."""
+    if not isinstance(result, dict):
+        return str(result)
+    return str(result["result"]) if "result" in result else json.dumps(result)
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES:,} more" if len(names) > NAMES else "")

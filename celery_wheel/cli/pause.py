@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
-from celery_wheel.cli.results import request_options
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, print_json, print_table
 from celery_wheel.values.format import format_duration, format_utc, printable
@@ -25,7 +25,7 @@ _names = options.all_of(
 
 @wheel.command(short_help="Stop dispatch to a queue, of a task, or of everything.")
 @_names
-@options.request
+@request
 @click.pass_context
 def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
     """Stop dispatch to a queue, of a task, or of everything; without options show the pauses.
@@ -51,7 +51,7 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
     type=options.DurationParameter(),
     help="Time over which the backlog is dispatched evenly: seconds, or a length like 10m or 1h.",
 )
-@options.request
+@request
 @click.pass_context
 def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: Any) -> None:
     """Undo a pause, of the same queue, task, or of everything; show the pauses that remain.
@@ -71,11 +71,11 @@ def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: A
     ctx.exit(0 if was_paused else NEEDS_ACTION)
 
 
-def _gate(queue: str | None, task: str | None, everything: bool, reason: str, timeout: float) -> dict[str, Any]:
+def _gate(queue: str | None, task: str | None, everything: bool, how: dict[str, Any]) -> dict[str, Any]:
     if [queue is not None, task is not None, everything].count(True) != 1:
         raise click.UsageError("name one of --queue, --task and --all")
     names: dict[str, Any] = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
-    return {**(names or {"everything": True}), **request_options(reason, timeout)}
+    return {**(names or {"everything": True}), **how}
 
 
 def _show(wheel: Wheel, as_json: bool) -> None:

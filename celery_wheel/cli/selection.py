@@ -1,4 +1,4 @@
-"""The tasks that a command changes: ids, ids on stdin, or all that a filter matches.
+"""Requests of commands: the chosen names, confirmed, sent in parts, and each name's result printed.
 
 ::
 
@@ -8,20 +8,38 @@
 
 A filter matches the tasks that are pending when the command begins. A task that is dispatched between that moment and
 the holder's answer is too late.
+
+Exit codes: 0 all are done, by this request or (a cancel) by an earlier one; 3 some were too late, or are unknown; 4 no
+scheduler answered in time: the unanswered part was withdrawn, and nothing will happen to its tasks. Each part has the
+whole time-out, and a bar shows how many parts are answered.
 """
 
 from __future__ import annotations
 
+import getpass
+import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import click
 
+from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER
 from celery_wheel.cli.paging import Read, pages
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import progress
+from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
+from celery_wheel.errors import RequestInDoubt, WheelUnavailable
+from celery_wheel.values.format import format_count
+
+#: Tasks of one request.
+PART = 2_000
+#: Results that need no action.
+GOOD = ("done", "already")
+#: Lines for people, where a filter chose the names.
+SHOWN = 50
 
 ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 filters = options.all_of(
@@ -71,3 +89,111 @@ def matches(read: Read[Any], start: Any, name: Callable[[Any], Any], *, backward
             done(len(items))
     names.pop("", None)
     return Selection(list(reversed(names) if backwards else names), by_filter=True)
+
+
+def request(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every request to a command, which gets them as ``how``; the actor is this terminal's user."""
+
+    @wraps(command)
+    def call(*args: Any, reason: str, timeout: float, **params: Any) -> Any:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name, as in some containers
+            user = "unknown user"
+        how = {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}", "origin": "cli"}
+        return command(*args, how=how, **params)
+
+    return options.request(call)
+
+
+class ResultLine(NamedTuple):
+    """The result of one name; ``needs_eyes``: it is shown also where a filter chose the name."""
+
+    name: Any
+    result: str
+    text: str  #: of the result, for people
+    value: Any  #: of the result, in JSON
+    needs_eyes: bool
+
+
+def request_each(
+    ctx: click.Context,
+    tasks: Selection,
+    send: Callable[[Any], Mapping[Any, Any]],
+    meanings: Mapping[str, str],
+    *,
+    question: str,
+    yes: bool,
+    as_json: bool,
+    name: str = "task id",
+) -> None:
+    """Send requests for the tasks, print the results, and end the command.
+
+    Args:
+        send: sends one request for several names; returns name → result.
+        meanings: of each result, for people.
+        question: confirms the matches of a filter; ``{}`` stands for "12 tasks".
+        name: the title of the names' column.
+    """
+    if tasks.by_filter and tasks.names:
+        confirm(question.format(format_count(len(tasks.names), "task")), yes)
+    results, unavailable = _send_in_parts(tasks.names, send)
+    lines = [ResultLine(one, word, meanings[word], word, word not in GOOD) for one, word in results.items()]
+    counted = bool(results) or unavailable is None
+    print_results(ctx, name, lines, meanings, unavailable, counted=counted, every=not tasks.by_filter, as_json=as_json)
+
+
+def _send_in_parts(names: Sequence[Any], send: Callable[[Any], Mapping[Any, Any]]) -> tuple[dict[Any, str], str | None]:
+    """Return the results, and the reason where a part had no answer; the parts after it are not sent."""
+    results: dict[Any, str] = {}
+    with progress("waiting for results", len(names)) as bar:
+        for start in range(0, len(names), PART):
+            part = names[start : start + PART]
+            try:
+                results |= {one: str(result) for one, result in send(part).items()}
+            except (WheelUnavailable, RequestInDoubt) as error:
+                return results | error.results, str(error)
+            bar(len(part))
+    return results, None
+
+
+def print_results(
+    ctx: click.Context,
+    title: str,
+    lines: Sequence[ResultLine],
+    words: Iterable[str],
+    unavailable: str | None,
+    *,
+    counted: bool,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Print a line for each result (``every``), or for the first that need eyes; the counts; and end the command.
+
+    Args:
+        title: of the names' column, like "schedule".
+        words: all results, in the order of the counts.
+        unavailable: why some names have no result.
+    """
+    counts = Counter(one.result for one in lines)
+    if as_json:
+        results = {str(one.name): one.value for one in lines}
+        print_json({**{word: counts[word] for word in words}, "results": results, "unavailable": unavailable})
+    else:
+        shown = [one for one in lines if every or one.needs_eyes]
+        columns: list[Column[ResultLine]] = [
+            Column(title, lambda one: one.name),
+            Column("result", lambda one: one.result, no_wrap=True),
+            Column("", lambda one: one.text, max_chars=200),
+        ]
+        if shown:
+            GrowingTable(columns).print(shown if every else shown[:SHOWN])
+        if len(shown) > SHOWN and not every:
+            click.echo(f"… {len(shown) - SHOWN:,} more; --json has them all")
+        if counted:
+            found = ", ".join(f"{counts[word]:,} {word}" for word in words if counts[word] or word == "done")
+            click.echo(found if lines else f"no {'schedules' if title == 'schedule' else 'tasks'} match")
+        if unavailable is not None:
+            click.echo(f"Error: {unavailable}", err=True)
+    good = all(one.result in GOOD for one in lines)
+    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)

@@ -122,8 +122,10 @@ def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def confirm(question: str) -> None:
-    """Ask for a yes; without one (a no, or no terminal to answer) end the command with exit code 1."""
+def confirm(question: str, yes: bool = False) -> None:
+    """Ask for a yes, unless it is given; without one (a no, or no terminal to answer) end the command with code 1."""
+    if yes:
+        return
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as no_answer:  # the end of stdin, or Ctrl-C

@@ -3,6 +3,6 @@
 ::
 
     app.send_task ─► eta ─► interception ─► wheel queue      options      ``wheel=`` of a call
-                             ├─ eligibility                  transaction  ``wheel_transactional``: the store's inbox
-                             └─ destination                  rescue       messages that reached a worker undiverted
+                             └─ destination                  transaction  ``wheel_transactional``: the store's inbox
+                                                             rescue       messages that reached a worker undiverted
 """

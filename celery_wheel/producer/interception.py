@@ -46,8 +46,7 @@ from celery_wheel.broker.queues import (
 )
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
-from celery_wheel.producer.destination import resolve_destination
-from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.destination import is_eligible, resolve_destination
 from celery_wheel.producer.eta import DueTime, due_time_of_header, expiry_ms, postpone
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional

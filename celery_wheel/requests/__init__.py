@@ -2,13 +2,16 @@
 
 ::
 
+    Wheel.cancel ─────────────────────────┬► Wheel.ask ─┬► Request.send ─► the store's inbox
+    Schedules.create ─► Schedules.change ─┘             └► Request.receive ◄─ Answers ◄─ the store's answers
+
     arguments       ids, keys, gates, reason, actor, timeout ─► checked before the request is sent
     request         a request ─► a command in every shard's inbox ─► withdrawn where no answer comes in time
-    answers         the process's one Purgatory of waiting requests, and its one reader of answers
+    answers         the store of this process, its Purgatory of waiting requests, and its one reader of answers
     results         the answers of several shards ─► one result for each name
-    process_store   the store of an app, opened once in each process, with the requests that wait for its answers
+    asynchronous    async twins of the methods, and their interruption
     queries         reading methods of ``app.wheel``, answered from the store alone
     schedules       ``app.wheel.schedules``: definitions, commands and queries of recurring schedules
-    asynchronous    async twins of the methods          interruption    … whose awaiter was cancelled
-    status          each shard's holder, pending tasks, lanes and gates
+
+To *ask* is to send a request to the holders and to have its results; the *asker* is the process that does.
 """

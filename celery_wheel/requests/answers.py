@@ -1,6 +1,9 @@
-"""Waiting for answers: one Purgatory of the requests that are open in this process, and one reader for all of them.
+"""Waiting for answers: the store of an app, opened once in each process, with the requests that wait for its answers.
 
 ::
+
+    process 7   ─► _ProcessState: lock, OpenStore(url, store, answers)
+      └ fork ─► process 9 ─► its own _ProcessState: a free lock, its own store, no requests
 
     asker 1 ─ wait ─┐                                    ┌─ reader   every 5 to 50 ms, while any request waits:
     asker 2 ─ wait ─┼─► Purgatory, by number of command ◄┤           one poll of all open numbers ─► check_and_complete
@@ -13,8 +16,11 @@ Promises:
   - A request ends once: with all its answers, at its time-out, or because its asker was interrupted.
   - The first poll comes FIRST_S after a request, whatever else waits; later polls after up to MOST_S.
   - A store that does not answer is polled again, with back-off. Requests wait for it until their own time-outs.
-  - The reader is a daemon thread that ends when no request waits. A forked child has its own ``Answers`` with its own
-    store (see ``process_store``).
+  - The reader is a daemon thread that ends when no request waits.
+  - The first question opens the store. The next question opens it anew when it is out of date: its file was deleted or
+    replaced, its tables were emptied, its number of shards changed, or the setting names another store.
+  - A fork needs no care: a child finds nothing under its own process id, and never touches what a thread of its parent
+    may have locked at that moment. The parent's store stays unused: closing its connections would disturb the parent.
 
 Non-promise: a request may be carried out after its time-out, unless its asker withdraws it.
 """
@@ -23,12 +29,18 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from celery_wheel.requests.interruption import interruptible
+from celery_wheel.conf import Conf
+from celery_wheel.overview import OverviewCache, PacedCounts
+from celery_wheel.requests.asynchronous import interruptible
+from celery_wheel.store import open_store
+from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock, SystemTimer
 
 logger = logging.getLogger(__name__)
@@ -41,12 +53,6 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 LONGEST_S = 366 * 86_400
 
 _NEVER_S = float("inf")
-
-
-class Source(Protocol):
-    """The part of ``celery_wheel.store.ports.Store`` that has the answers."""
-
-    def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]: ...
 
 
 class _Monotonic(SystemClock):
@@ -76,8 +82,8 @@ class DelayedRequest(DelayedOperation):
 class Answers:
     """The requests of this process that wait for answers of one store."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, read: Callable[[Sequence[str]], dict[str, dict[str, Any]]]) -> None:
+        self._read_answers = read  #: ``answers`` of the store
         self._timer = SystemTimer(_Monotonic())
         self._reaper = Reaper(self._timer, "wheel-requests")
         # A completed request leaves at once: its answers may be large.
@@ -125,7 +131,7 @@ class Answers:
         """Read the answers that the store has, and complete the requests that have all of theirs."""
         with self._changed:
             numbers = list(self._open)
-        for number, answer in self._source.answers(numbers).items():
+        for number, answer in self._read_answers(numbers).items():
             with self._changed:
                 request = self._open.pop(number, None)
             if request is not None:
@@ -189,3 +195,75 @@ class Answers:
             if not goes_on:
                 self._reader = None
             return goes_on
+
+
+#: Seconds between two checks that the open store is up to date.
+CHECK_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class OpenStore:
+    url: str
+    store: FullStore
+    checked_s: float = 0.0
+    answers: Answers = field(init=False)  #: the requests of this process that wait for answers of this store
+    overview: OverviewCache = field(init=False)  #: what this process shows of the store
+    schedule_counts: PacedCounts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = Answers(self.store.answers)
+        self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
+        self.schedule_counts = PacedCounts(self.store.browse.schedule_counts)
+
+    def is_current(self) -> bool:
+        if self.store.is_replaced():
+            return False
+        now_s = time.monotonic()
+        if now_s - self.checked_s < CHECK_EVERY_S:
+            return True
+        self.checked_s = now_s
+        return self.store.is_as_opened()
+
+    def close(self) -> None:
+        self.answers.close()
+        self.store.close()
+
+
+@dataclass(slots=True)
+class _ProcessState:
+    lock: threading.Lock
+    open: OpenStore | None = None
+
+    def close(self) -> None:
+        opened, self.open = self.open, None
+        if opened is not None:
+            opened.close()
+
+
+class ProcessStore:
+    def __init__(self, conf: Conf) -> None:
+        self._conf = conf
+        self._by_process: dict[int, _ProcessState] = {}
+
+    def open(self) -> OpenStore:
+        """Return the open store. A store that does not exist is not made; one that exists is not changed."""
+        self._conf.check_once()
+        state, url = self._state, self._conf.store
+        with state.lock:
+            if state.open is not None and (state.open.url != url or not state.open.is_current()):
+                state.close()
+            if state.open is None:
+                store = open_store(url, durability=self._conf.durability, shards=None, create=False)
+                state.open = OpenStore(url, store, time.monotonic())
+            return state.open
+
+    def close(self) -> None:
+        """Close the store's connections; the next question opens the store again."""
+        state = self._state
+        with state.lock:
+            state.close()
+
+    @property
+    def _state(self) -> _ProcessState:
+        # One step of a dictionary, which is atomic: neither a fork nor another thread finds it half done.
+        return self._by_process.setdefault(os.getpid(), _ProcessState(threading.Lock()))

@@ -1,27 +1,44 @@
-"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
+r"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
 
 ::
 
     cancel(["a", "b"])         ids that the store can hold, or an object with such an ``id`` (AsyncResult)
-    cancel("\\ud800")           ArgumentError: task id must be text that can be written as UTF-8, got '\\ud800'
+    cancel("\ud800")           ArgumentError: task id must be text that can be written as UTF-8, got '\ud800'
     cancel(b"a")               TypeError: a task must be its id or its AsyncResult, got b'a'
 
 A value of a wrong type is a TypeError; a text that no store can hold is an ArgumentError, which is a ValueError. The
 rule is that of ``celery_wheel.values.text``.
+
+A name that nothing has may be known to other projects alone, so it is a warning; a name that is certainly wrong is
+refused::
+
+    pause(queue="mial")        no pending task, schedule, route or setting has it     a warning: it would pause nothing
+    shop.tasks.reprot          other tasks of shop.tasks are registered              refused for a schedule
+    billing.tasks.charge       no task of billing.tasks is registered                sent by its name, with a warning
+
+The tasks of an app are those that this process has imported, which may be few. No module is imported for the answer,
+since Celery would check the whole Django project then, within a request for a page.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
+from weakref import WeakKeyDictionary
 
+from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
-from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+
+logger = logging.getLogger(__name__)
 
 #: A live holder answers within a fraction of a second, and a takeover takes up to three.
 TIMEOUT_S = 10.0
@@ -36,6 +53,9 @@ _DETAILS = ("eta_ms", "per_ms", "how", "source", "from_ms", "upto_ms", "every_ms
 
 #: Numbers of rows have 18 digits at most.
 _ROWS = 10**18
+
+#: App → names of tasks that the log has warned of.
+_warned = WeakKeyDictionary[Any, set[str]]()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -94,34 +114,34 @@ def duration_ms(name: str, value: Any) -> int:
     return round(seconds_of(name, seconds, END_OF_TIME_MS / 1_000) * 1_000)
 
 
-def is_single(tasks: Any) -> bool:
-    """Return whether ``tasks`` is a single task, not several."""
-    return isinstance(tasks, str) or hasattr(tasks, "id")
-
-
-def ids_of(tasks: Any) -> list[str]:
-    """Return the ids of a task or of several; all of them are checked before the first is used."""
-    if is_single(tasks) or not _is_iterable(tasks):
-        return [id_of(tasks)]
-    return [id_of(task) for task in tasks]
+def tasks_of(tasks: Any) -> tuple[list[str], str | None]:
+    """Return the ids of a task or of several, and the id of a single one; all are checked before the first is used."""
+    if isinstance(tasks, str) or hasattr(tasks, "id") or not _is_iterable(tasks):
+        single = id_of(tasks)
+        return [single], single
+    return [id_of(task) for task in tasks], None
 
 
 def id_of(task: Any) -> str:
     task_id = task if isinstance(task, str) else getattr(task, "id", None)
     if not isinstance(task_id, str):
         raise TypeError(f"a task must be its id or its AsyncResult, got {task!r:.60}")
-    return _text("task id", task_id)
+    return text_of("task id", task_id)
 
 
-def names_of(names: Any) -> list[str]:
-    """Return the name of a schedule, or several."""
-    several = _is_iterable(names) and not isinstance(names, str)
-    return [_text("a name", name) for name in (names if several else [names])]
+def texts_of(name: str, value: Any) -> list[str]:
+    """Return a text, or several: keys, or names of schedules."""
+    several = _is_iterable(value) and not isinstance(value, str)
+    return [text_of(name, one) for one in (value if several else [value])]
 
 
 def text_of(name: str, value: Any, at_least: int = 1) -> str:
     """Return a text that the store can hold."""
-    return _text(name, value, at_least)
+    rule = text_rule(value, at_least)
+    if rule is not None:
+        raise (ArgumentError if isinstance(value, str) else TypeError)(f"{name} must be {rule}, got {value!r:.60}")
+    text: str = value
+    return text
 
 
 def count_of(name: str, value: Any, most: int) -> int:
@@ -140,11 +160,6 @@ def rows_of(rows: Iterable[Any]) -> list[str]:
     return [str(row) for row in found]
 
 
-def keys_of(keys: Any) -> list[str]:
-    several = _is_iterable(keys) and not isinstance(keys, str)
-    return [_text("a key", key) for key in (keys if several else [keys])]
-
-
 def gate_name(kind: str, options: GateOptions) -> str:
     named = {scope: name for scope, name in options.items() if scope in ("queue", "task", "everything")}
     if len(named) != 1:
@@ -157,18 +172,13 @@ def gate_name(kind: str, options: GateOptions) -> str:
         return "all:"
     if not isinstance(name, str) or not name:
         raise TypeError(f"{kind} must have a name as its {scope}, got {name!r:.60}; nothing was changed")
-    return f"{scope}:{_text(scope, name)}"
-
-
-def refuse_transactional(kind: str, options: CommandOptions) -> None:
-    if "transactional" in options:
-        raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
+    return f"{scope}:{text_of(scope, name)}"
 
 
 def attribution(options: RequestOptions) -> dict[str, str]:
     """Return the reason and the actor of a request; the actor is this process where none is named."""
     actor = options.get("actor") or f"pid {os.getpid()} on {socket.gethostname()}"
-    return {"reason": _text("reason", options.get("reason") or "", at_least=0), "actor": _text("actor", actor)}
+    return {"reason": text_of("reason", options.get("reason") or "", at_least=0), "actor": text_of("actor", actor)}
 
 
 def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> dict[str, Any] | None:
@@ -179,7 +189,7 @@ def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> 
     if kind == MOVE:
         action = "run_now" if command["eta_ms"] is None else "reschedule"
     details = {name: command[name] for name in _DETAILS if command.get(name)}
-    found = {"origin": _text("origin", options.get("origin") or "api"), "action": action, "details": details}
+    found = {"origin": text_of("origin", options.get("origin") or "api"), "action": action, "details": details}
     return {**found, "bulk": options["bulk"]} if "bulk" in options else found
 
 
@@ -205,9 +215,74 @@ def _is_iterable(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, bytes | bytearray)
 
 
-def _text(name: str, value: Any, at_least: int = 1) -> str:
-    rule = text_rule(value, at_least)
-    if rule is not None:
-        raise (ArgumentError if isinstance(value, str) else TypeError)(f"{name} must be {rule}, got {value!r:.60}")
-    text: str = value
-    return text
+# -- names that an app does not have ------------------------------------------------------------------
+
+
+def unknown_gate(app: Any, store: FullStore, scope: str, name: str) -> str:
+    """Return a warning for the name of a queue or a task that nothing has; empty where anything has it."""
+    pending = store.browse.names()
+    if scope == "queue":
+        known, criteria = {*pending.queues, *_queues(app)}, ScheduleCriteria(queue=name)
+    else:
+        known, criteria = {*pending.tasks, *app.tasks}, ScheduleCriteria(task=name)
+    known |= Conf(app).rate_limits.keys()
+    if name in known or store.browse.schedules(criteria, limit=1).items:
+        return ""
+    close = get_close_matches(name, sorted(known), 1)
+    hint = f"did you mean {close[0]}?" if close else "is the name misspelt?"
+    return (
+        f"{scope} {name!r:.100} is paused, but no pending task, schedule, route or setting of this app has that name; "
+        f"{hint} A resume ends the pause"
+    )
+
+
+def _queues(app: Any) -> Iterator[str]:
+    yield from app.amqp.queues
+    routes = [
+        one
+        for router in app.amqp.routes
+        for one in (*getattr(router, "map", {}).values(), *getattr(router, "patterns", {}).values())
+    ]
+    routes += [{"queue": getattr(task, "queue", None)} for task in app.tasks.values()]
+    for route in routes:
+        queue = route if isinstance(route, str) else dict(route).get("queue")
+        if queue is not None:
+            yield str(getattr(queue, "name", queue))
+
+
+def check_task_name(app: Any, name: Any) -> None:
+    """Refuse a name that its module does not have. Raises ArgumentError."""
+    if not isinstance(name, str) or name in app.tasks:
+        return
+    module, _, function = name.rpartition(".")
+    others = sorted(one for of, _, one in (known.rpartition(".") for known in app.tasks) if module and of == module)
+    if others:
+        close = get_close_matches(function, others, 1)
+        hint = f"did you mean {module}.{close[0]}?" if close else f"{module} has {', '.join(others[:5])}"
+        raise ArgumentError(
+            f"task must be a task of the app, got {name!r:.100} ({hint}); with check_task=False the task is sent by "
+            "its name, where only other workers have it"
+        )
+    warn_of_unknown(app, name)
+
+
+def warn_of_unknown(app: Any, name: str) -> None:
+    """Write a name that the app does not have into the log, once in a process."""
+    warned = _warned.setdefault(app, set())
+    if name not in app.tasks and name not in warned:
+        warned.add(name)
+        logger.warning(
+            "task %s is not registered in this process: it is sent by its name, and a worker that does not know it "
+            "rejects it",
+            name,
+            extra={"action": "unknown_task", "task": name},
+        )
+
+
+def unknown_tasks(app: Any, names: Iterable[str]) -> set[str]:
+    """Return the names that the app does not have once the modules of its tasks are imported, as a worker does.
+
+    Raises whatever these modules raise.
+    """
+    app.loader.import_default_modules()
+    return {name for name in names if name not in app.tasks}

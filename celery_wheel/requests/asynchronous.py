@@ -6,7 +6,10 @@
 
     await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
         └ the awaiting task is cancelled ─┬► it has no thread yet: CancelledError at once, nothing is sent
-                                          └► the thread's wait ends ─► it withdraws the request ─► CancelledError
+                                          └► Interruption: the thread's wait ends ─► it withdraws the request
+                                                                                  ─► CancelledError
+
+A call finds its interruption in a context variable, so nothing between the two need pass it on.
 
 Promises
     1. The event loop never waits for the store.
@@ -22,20 +25,84 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import cache, partial, update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from celery_wheel.requests.interruption import Interruption
+from celery_wheel.errors import RequestInterrupted
 
 THREADS = 32
 
 Self = TypeVar("Self")
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+
+_current: ContextVar[Interruption | None] = ContextVar("celery_wheel_interruption", default=None)
+
+
+class Interruption:
+    """The interruption of one call by another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wakes: list[Callable[[], object]] = []
+        self._is_over = self._has_begun = False
+
+    def enter(self) -> None:
+        """Make this the interruption of the calls in this context."""
+        _current.set(self)
+
+    def begin(self) -> None:
+        """Note that the call begins. Raises RequestInterrupted where it was interrupted before: it sends nothing."""
+        with self._lock:
+            self.check()
+            self._has_begun = True
+
+    def interrupt(self) -> bool:
+        """End the wait of the call, or keep it from beginning; returns whether it has begun."""
+        with self._lock:
+            self._is_over = True
+            wakes = list(self._wakes)
+        for wake in wakes:
+            wake()
+        return self._has_begun
+
+    def check(self) -> None:
+        if self._is_over:
+            raise RequestInterrupted("the task that awaited this request was cancelled")
+
+    @contextmanager
+    def watched(self, wake: Callable[[], object]) -> Iterator[None]:
+        with self._lock:
+            self._wakes.append(wake)
+            is_over = self._is_over
+        try:
+            if is_over:
+                wake()
+            yield
+        finally:
+            with self._lock:
+                self._wakes.remove(wake)
+
+
+def check_interruption() -> None:
+    """Raise RequestInterrupted where the call of this context is interrupted."""
+    if (found := _current.get()) is not None:
+        found.check()
+
+
+@contextmanager
+def interruptible(wake: Callable[[], object]) -> Iterator[None]:
+    """Within it, an interruption calls ``wake``, in its own thread."""
+    if (found := _current.get()) is None:
+        yield
+    else:
+        with found.watched(wake):
+            yield
 
 
 def twin(

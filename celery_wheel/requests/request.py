@@ -2,16 +2,16 @@
 
 ::
 
-    request ─► every shard's inbox ─► each holder: done, already, too_late or unknown ─► one result a name
-                    └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
-                                                               Too late: the holder has just answered, and that counts
+    send ─► every shard's inbox ─► each holder: done, already, too_late or unknown ─► receive: one result a name
+                └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
+                                                           Too late: the holder has just answered, and that counts
 
 The result is definite also where the store is away meanwhile. A commit without an answer may have put the request in:
 it is withdrawn and put in again, unless a holder has carried it out. A withdrawal that fails is tried again, for as
 long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
 
-A request within a transaction of the caller reaches the inboxes with its commit; ``TransactionalRequest`` then waits
-for the answer.
+A request within a transaction of the caller reaches the inboxes with its commit (``send_within``);
+``TransactionalRequest`` then waits for the answer.
 
 Every shard gets a request for tasks, since a task's shard depends on the key with which it was sent, and a retry may
 have another key. A request for schedules goes to the shards of their names. One command has several hundred names, so a
@@ -36,11 +36,21 @@ from celery_wheel.errors import (
     StoreUnusable,
     WheelUnavailable,
 )
+from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
-from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.interruption import check_interruption
-from celery_wheel.requests.process_store import OpenStore
-from celery_wheel.requests.results import Merge, Result
+from celery_wheel.requests.asynchronous import check_interruption, twin
+from celery_wheel.requests.results import (
+    BestResult,
+    EveryShard,
+    Merge,
+    MostUrgentAnswer,
+    OnlyAnswer,
+    Result,
+    SummedCounts,
+)
+from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
 from celery_wheel.values.ids import uuid7
 
@@ -50,15 +60,19 @@ TASKS_AT_ONCE = 500
 #: Seconds between two tries while the store does not answer.
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
-#: Returns the shard of a key, or else of a name, given the number of shards; see ``celery_wheel.broker``.
-ShardOf = Callable[[str | None, str, int], int]
-
-
 #: Names, or with each name its part of the command.
 Names = Sequence[str] | Mapping[str, Any]
 
-#: Puts commands into the inboxes; see ``put_commands`` of the store.
-Put = Callable[[list[tuple[int, str, bytes]], list[int]], object]
+#: Kind of a request → the list of its names in a command, as ``celery_wheel.engine.intake.inbox`` reads it, and the
+#: merge of the shards' answers.
+_KINDS: dict[str, tuple[str, Merge[Any]]] = {
+    **dict.fromkeys((CANCEL, MOVE, REQUEUE), ("task_ids", BestResult())),
+    REPLAY: ("rows", BestResult()),
+    COMPLETE: ("keys", SummedCounts()),
+    **dict.fromkeys((PAUSE, RESUME), ("gates", EveryShard())),
+    ACCEPT_CLOCK: ("clocks", MostUrgentAnswer()),
+    SCHEDULE: ("names", OnlyAnswer()),
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -82,54 +96,81 @@ class _Unanswered(StoreError):
 
 
 @dataclass(slots=True)
-class Request(Generic[Result]):
-    """``kind``, ``options`` and ``list_name`` are as ``celery_wheel.engine.intake.inbox`` describes them.
+class Request:
+    """A request for names: ``send`` and ``receive`` once each, or ``send_within`` a transaction of the caller.
 
     ``open_store`` is called when the store is needed: within a transaction nothing need be read.
     """
 
     open_store: Callable[[], OpenStore]
-    merge: Merge[Result]
     kind: str
-    options: dict[str, Any]
-    list_name: str = "task_ids"
-    turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
-    shard_of: ShardOf | None = None  #: the one shard of a name; None: every shard gets every name
+    names: Names
+    options: dict[str, Any]  #: fields of each command
+    timeout_s: float = TIMEOUT_S
+    single: str | None = None  #: the only name, where its result alone is wanted
+    merge: Merge[Any] | None = None  #: None: that of the kind
+    shard_of: Callable[[None, str, int], int] | None = (
+        None  #: the one shard of a name; None: every shard gets every name
+    )
     audit: Mapping[str, Any] | None = None  #: for the audit log: origin, action and details; None: not in the log
+    transactional: bool | None = None  #: the option of the call
+    turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_InboxCommand] = field(default_factory=list)
-    _names: list[str] = field(default_factory=list)
+    _until_s: float = 0.0  #: the end of the time-out by the monotonic clock
 
-    def ask(self, names: Names, timeout_s: float) -> dict[str, Result]:
+    def send(self) -> None:
+        """Put the commands into the shards' inboxes. The time-out begins."""
+        check_interruption()
+        self._until_s = time.monotonic() + self.timeout_s
+        with self._withdrawn_on_error():
+            store = self.open_store().store
+            for commands in self._made(store.shards):
+                left = commands
+                while left:
+                    left = self._put(left, store)
+
+    def send_within(self, put_command: Callable[[int, str, bytes], int], shards: int) -> None:
+        """Put the commands into the inboxes as a part of the caller's transaction, which withdraws them by its end."""
+        for commands in self._made(shards):
+            for command in commands:
+                command.item, command.is_put = put_command(command.shard, self.kind, command.payload), True
+            self._commands += commands
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the result of each name.
 
         Raises WheelUnavailable, with the certain results, where a holder did not answer, and RequestInDoubt where the
         store was away as well. Where the asker is interrupted (Ctrl-C, a worker's soft time limit, a cancelled
         awaiter), commands not carried out yet are withdrawn.
-        """
-        until_s = time.monotonic() + timeout_s
-        self.send(names, until_s)
-        return self.receive(timeout_s, until_s)
-
-    def send(self, names: Names, until_s: float) -> None:
-        """Put the commands into the inboxes; ``receive`` follows.
 
         Args:
-            until_s: the end of the time-out by the monotonic clock.
+            timeout_s: a time-out that begins now; None: the rest of the one that began with ``send``.
         """
-        check_interruption()
-        with self._withdrawn_on_error(until_s):
-            store = self.open_store().store
-            self.put(names, store.shards, store.put_commands, until_s)
+        with self._withdrawn_on_error():
+            return self.results(timeout_s)
 
-    def receive(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
-        """Return the results of ``send``, as ``ask`` does.
+    def results(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return what ``receive`` does; an interrupted asker leaves the request as it is."""
+        if timeout_s is not None:
+            self.timeout_s, self._until_s = timeout_s, time.monotonic() + timeout_s
+        self._wait()
+        doubtful = self._withdraw_all(self._unanswered(), self._until_s + self.timeout_s)
+        found, in_doubt = self._merged()
+        if in_doubt and doubtful:
+            raise self._in_doubt(doubtful)
+        if in_doubt:
+            shards = ", ".join(map(str, sorted({command.shard for command in self._unanswered()})))
+            raise WheelUnavailable(
+                f"no scheduler answered for shard {shards} within {self.timeout_s:g} s: none runs, or none can reach "
+                f"the broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a "
+                "scheduler: celery -A proj beat -S wheel",
+                self._merge.certain(found, in_doubt),
+            )
+        return {name: found[name] for name in self.names}
 
-        Args:
-            until_s: the end of the time-out by the monotonic clock, where it began before this call.
-        """
-        until_s = time.monotonic() + timeout_s if until_s is None else until_s
-        with self._withdrawn_on_error(until_s):
-            return self.result(timeout_s, until_s)
+    def chosen(self, results: dict[str, Any]) -> Any:
+        """Return the results, or that of the only name."""
+        return results if self.single is None else results[self.single]
 
     def withdraw(self, error: BaseException) -> None:
         """Withdraw the commands that are not carried out yet, without patience; the error notes what is not so."""
@@ -137,121 +178,6 @@ class Request(Generic[Result]):
             error.add_note(str(self._in_doubt(doubtful)))
         elif any(command.answer is not None for command in self._commands):
             error.add_note(f"the request ({self.kind}) was carried out before it could be withdrawn")
-
-    @contextmanager
-    def _withdrawn_on_error(self, until_s: float) -> Iterator[None]:
-        """Withdraw the request where the asker is interrupted, or where the store fails for good."""
-        try:
-            yield
-        except (WheelUnavailable, RequestInDoubt):
-            raise
-        except StoreError as error:
-            if doubtful := self._withdraw_all(self._unanswered(), until_s):
-                raise self._in_doubt(doubtful) from error
-            done = any(command.answer is not None for command in self._commands)
-            error.add_note(
-                f"the request ({self.kind}) was carried out in part, and nothing more of it will happen"
-                if done
-                else f"nothing of the request ({self.kind}) will happen"
-            )
-            raise
-        except BaseException as error:
-            self.withdraw(error)
-            raise
-
-    def put(self, names: Names, shards: int, put: Put, until_s: float | None = None) -> None:
-        """Put the commands into the shards' inboxes.
-
-        Args:
-            until_s: until this instant commands whose commit has no answer are put again; None: they never are, since
-                the caller commits.
-        """
-        self._names = list(dict.fromkeys(names))
-        of_shard = self._by_shard(shards)
-        for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
-            commands: list[_InboxCommand] = []
-            asked = {"request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
-            for shard, own in enumerate(of_shard):
-                if part := own[start : start + TASKS_AT_ONCE]:
-                    number = str(uuid.uuid4())
-                    content = {name: names[name] for name in part} if isinstance(names, Mapping) else part
-                    # A name that no shard knows has an entry of one shard, where each shard gets all names.
-                    whole = self.shard_of is not None or not commands
-                    audit = {"audit": {**self.audit, **asked, "whole": whole}} if self.audit else {}
-                    payload = json.dumps({self.list_name: content, "id": number, **self.options, **audit}).encode()
-                    commands.append(_InboxCommand(shard, number, part, payload))
-            while commands:
-                commands = self._put_once(commands, put, until_s)
-
-    def _put_once(self, commands: list[_InboxCommand], put: Put, until_s: float | None) -> list[_InboxCommand]:
-        """Put commands; returns those to put again, because their commit had no answer and they are not there."""
-        items: list[int] = []
-        lost: StoreError | None = None
-        is_put = False
-        try:
-            put([(command.shard, self.kind, command.payload) for command in commands], items)
-            is_put = True
-        except StoreError as error:
-            if until_s is None or len(items) < len(commands):  # nothing was committed
-                raise
-            lost = error
-        finally:  # also where a signal interrupts the commit
-            if len(items) == len(commands):
-                for command, item in zip(commands, items, strict=True):
-                    command.item, command.is_put = item, is_put
-                self._commands += commands
-        return [] if lost is None or until_s is None else self._look_after(lost, commands, until_s)
-
-    def _look_after(self, lost: StoreError, commands: list[_InboxCommand], until_s: float) -> list[_InboxCommand]:
-        """Withdraw commands whose commit had no answer; returns those that were not carried out."""
-        doubtful = self._withdraw_all(commands, until_s)
-        again = [command for command in commands if command.answer is None]
-        if doubtful or (again and time.monotonic() >= until_s):
-            raise lost
-        self._commands = [command for command in self._commands if command not in again]
-        for command in again:
-            command.may_be_withdrawn = False
-        return again
-
-    def _by_shard(self, shards: int) -> list[list[str]]:
-        if self.shard_of is None:
-            return [self._names] * shards
-        found: list[list[str]] = [[] for _ in range(shards)]
-        for name in self._names:
-            found[self.shard_of(None, name, shards)].append(name)
-        return found
-
-    def result(self, timeout_s: float, until_s: float | None = None) -> dict[str, Result]:
-        """Wait for the answers, and return the result of each name that was put."""
-        until_s = time.monotonic() + timeout_s if until_s is None else until_s
-        self._wait(until_s)
-        doubtful = self._withdraw_all(self._unanswered(), until_s + timeout_s)
-        found, in_doubt = self._merged()
-        if in_doubt and doubtful:
-            raise self._in_doubt(doubtful)
-        if in_doubt:
-            shards = ", ".join(map(str, sorted({command.shard for command in self._unanswered()})))
-            raise WheelUnavailable(
-                f"no scheduler answered for shard {shards} within {timeout_s:g} s: none runs, or none can reach the "
-                f"broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a scheduler: "
-                "celery -A proj beat -S wheel",
-                self.merge.certain(found, in_doubt),
-            )
-        return {name: found[name] for name in self._names}
-
-    def _merged(self) -> tuple[dict[str, Result], set[str]]:
-        """Return the result of each name as far as the answers go, and the names that could get another result."""
-        found = self.merge.merged(self._names, [one.answer for one in self._commands if one.answer is not None])
-        in_doubt = self.merge.in_doubt(found, {name for one in self._unanswered() for name in one.names})
-        return found, in_doubt | (found.keys() - {name for one in self._commands for name in one.names})
-
-    def _in_doubt(self, doubtful: Doubtful) -> RequestInDoubt:
-        shards, reasons = _shards_and_reasons(doubtful)
-        return RequestInDoubt(
-            f"the request ({self.kind}) may still be carried out in shard {shards}, where it could not be withdrawn: "
-            f"{reasons}; check there before you send it again",
-            self.merge.certain(*self._merged()),
-        )
 
     @property
     def committed(self) -> bool:
@@ -264,12 +190,72 @@ class Request(Generic[Result]):
             for one in self._commands[:1]
         )
 
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def _made(self, shards: int) -> Iterator[list[_InboxCommand]]:
+        """Yield the commands that are put together: one for each shard that has names, TASKS_AT_ONCE in each."""
+        names = list(dict.fromkeys(self.names))
+        of_shard: list[list[str]] = [names] * shards
+        if self.shard_of is not None:
+            of_shard = [[] for _ in range(shards)]
+            for name in names:
+                of_shard[self.shard_of(None, name, shards)].append(name)
+        for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
+            commands: list[_InboxCommand] = []
+            sent = {"request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
+            for shard, own in enumerate(of_shard):
+                if part := own[start : start + TASKS_AT_ONCE]:
+                    # A name that no shard knows has an entry of one shard, where each shard gets all names.
+                    whole = self.shard_of is not None or not commands
+                    commands.append(self._command(shard, part, {**sent, "whole": whole}))
+            yield commands
+
+    def _command(self, shard: int, names: list[str], sent: dict[str, Any]) -> _InboxCommand:
+        number, (list_name, _) = str(uuid.uuid4()), _KINDS[self.kind]
+        content: dict[str, Any] = {list_name: names}
+        if isinstance(self.names, Mapping):
+            content = {"definitions": {name: self.names[name] for name in names}}
+        audit = {"audit": {**self.audit, **sent}} if self.audit else {}
+        payload = json.dumps({**content, "id": number, **self.options, **audit}).encode()
+        return _InboxCommand(shard, number, names, payload)
+
+    def _put(self, commands: list[_InboxCommand], store: FullStore) -> list[_InboxCommand]:
+        """Put commands; returns those to put again, because their commit had no answer and they are not there."""
+        items: list[int] = []
+        lost, is_put = None, False
+        try:
+            store.put_commands([(command.shard, self.kind, command.payload) for command in commands], items)
+            is_put = True
+        except StoreError as error:
+            if len(items) < len(commands):  # nothing was committed
+                raise
+            lost = error
+        finally:  # also where a signal interrupts the commit
+            if len(items) == len(commands):
+                for command, item in zip(commands, items, strict=True):
+                    command.item, command.is_put = item, is_put
+                self._commands += commands
+        return [] if lost is None else self._look_after(lost, commands)
+
+    def _look_after(self, lost: StoreError, commands: list[_InboxCommand]) -> list[_InboxCommand]:
+        """Withdraw commands whose commit had no answer; returns those that were not carried out."""
+        doubtful = self._withdraw_all(commands, self._until_s)
+        again = [command for command in commands if command.answer is None]
+        if doubtful or (again and time.monotonic() >= self._until_s):
+            raise lost
+        self._commands = [command for command in self._commands if command not in again]
+        for command in again:
+            command.may_be_withdrawn = False
+        return again
+
+    # -- answers ---------------------------------------------------------------------------------------
+
     def _unanswered(self) -> list[_InboxCommand]:
         return [command for command in self._commands if command.answer is None]
 
-    def _wait(self, until_s: float) -> None:
+    def _wait(self) -> None:
         """Wait until every command is answered or the time is over, also where the store is away or opened anew."""
-        backoff, left_s = Backoff(RETRY_FIRST_S, RETRY_MOST_S), max(0.0, until_s - time.monotonic())
+        backoff, left_s = Backoff(RETRY_FIRST_S, RETRY_MOST_S), max(0.0, self._until_s - time.monotonic())
         while left_s >= 0 and (waiting := self._unanswered()):
             try:
                 opened = self.open_store()
@@ -284,15 +270,49 @@ class Request(Generic[Result]):
                 opened.overview.expire()
             if self._unanswered():
                 check_interruption()
-            left_s = until_s - time.monotonic()
+            left_s = self._until_s - time.monotonic()
+
+    @property
+    def _merge(self) -> Merge[Any]:
+        return self.merge or _KINDS[self.kind][1]
+
+    def _merged(self) -> tuple[dict[str, Any], set[str]]:
+        """Return the result of each name as far as the answers go, and the names that could get another result."""
+        answers = [one.answer for one in self._commands if one.answer is not None]
+        found = self._merge.merged(list(self.names), answers)
+        in_doubt = self._merge.in_doubt(found, {name for one in self._unanswered() for name in one.names})
+        return found, in_doubt | (found.keys() - {name for one in self._commands for name in one.names})
+
+    # -- withdrawing -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _withdrawn_on_error(self) -> Iterator[None]:
+        """Withdraw the request where the asker is interrupted, or where the store fails for good."""
+        try:
+            yield
+        except (WheelUnavailable, RequestInDoubt):
+            raise
+        except StoreError as error:
+            if doubtful := self._withdraw_all(self._unanswered(), self._until_s):
+                raise self._in_doubt(doubtful) from error
+            done = any(command.answer is not None for command in self._commands)
+            error.add_note(
+                f"the request ({self.kind}) was carried out in part, and nothing more of it will happen"
+                if done
+                else f"nothing of the request ({self.kind}) will happen"
+            )
+            raise
+        except BaseException as error:
+            self.withdraw(error)
+            raise
 
     def _withdraw_all(self, commands: list[_InboxCommand], until_s: float) -> Doubtful:
         """Withdraw commands, or note their answers where the holders were faster.
 
         Where the store fails it is tried again until ``until_s``. Returns those that may be carried out all the same,
-        and why.
+        each with the error of its last try.
         """
-        backoff, doubtful = Backoff(RETRY_FIRST_S, RETRY_MOST_S), dict[_InboxCommand, StoreError]()
+        backoff, doubtful = Backoff(RETRY_FIRST_S, RETRY_MOST_S), Doubtful()
         while True:
             for command in commands:
                 try:
@@ -307,7 +327,6 @@ class Request(Generic[Result]):
             time.sleep(min(backoff.failed(), left_s))
 
     def _withdraw(self, command: _InboxCommand) -> None:
-        """Withdraw a command, or note its answer where the holder was faster."""
         store, is_first = self.open_store().store, not command.may_be_withdrawn
         command.may_be_withdrawn = True
         if store.withdraw(command.item, (command.shard, self.kind, command.payload)):
@@ -320,23 +339,26 @@ class Request(Generic[Result]):
                 "celery-wheel here and in the scheduler"
             )
 
+    def _in_doubt(self, doubtful: Doubtful) -> RequestInDoubt:
+        shards = ", ".join(map(str, sorted({command.shard for command in doubtful})))
+        reasons = "; ".join(dict.fromkeys(map(str, doubtful.values())))
+        return RequestInDoubt(
+            f"the request ({self.kind}) may still be carried out in shard {shards}, where it could not be withdrawn: "
+            f"{reasons}; check there before you send it again",
+            self._merge.certain(*self._merged()),
+        )
+
 
 def _is_final(error: StoreError) -> bool:
     """Whether another try would end alike."""
     return isinstance(error, _Unanswered | StoreUnusable) and not isinstance(error, StoreNotReady)
 
 
-def _shards_and_reasons(doubtful: Doubtful) -> tuple[str, str]:
-    shards = sorted({command.shard for command in doubtful})
-    return ", ".join(map(str, shards)), "; ".join(dict.fromkeys(map(str, doubtful.values())))
-
-
 @dataclass(frozen=True, slots=True)
 class TransactionalRequest(Generic[Result]):
     """A request within a transaction of the caller: it is carried out if and only if the transaction commits."""
 
-    request: Request[Result]
-    single: str | None  #: the task id or name, where the caller named a single one
+    request: Request
 
     def result(self, timeout: float = TIMEOUT_S) -> Result | dict[str, Result]:
         """Return the result after the commit, or name → result for several, as ``app.wheel`` does otherwise.
@@ -350,7 +372,7 @@ class TransactionalRequest(Generic[Result]):
                 f"the transaction of this request ({self.request.kind}) is still open, or was rolled back; no "
                 "scheduler has received the request, and it has no result; call result() after the atomic block"
             )
-        results = self.request.result(timeout_s)
-        return results if self.single is None else results[self.single]
+        found: Result | dict[str, Result] = self.request.chosen(self.request.results(timeout_s))
+        return found
 
     aresult = twin(result)

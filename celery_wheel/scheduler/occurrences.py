@@ -49,8 +49,8 @@ from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.interception import DivertingProducer, WheelEta
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.recurring.definition import Definition
+from celery_wheel.requests.arguments import warn_of_unknown
 from celery_wheel.requests.request import TASKS_AT_ONCE
-from celery_wheel.requests.schedules.task_names import warn_of_unknown
 from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import CANCEL, Message, Unreadable
 from celery_wheel.store.ports import FullStore

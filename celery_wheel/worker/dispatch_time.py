@@ -18,7 +18,7 @@ from typing import Any
 from celery import bootsteps, signals
 
 from celery_wheel.conf import Conf
-from celery_wheel.producer.eligibility import is_eligible
+from celery_wheel.producer.destination import is_eligible
 from celery_wheel.values.ids import dispatched_ms
 
 #: The properties that may have a dispatch id.

@@ -30,9 +30,8 @@ from celery import bootsteps, signals
 
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.conf import Conf
-from celery_wheel.producer.eligibility import is_eligible
-from celery_wheel.producer.rescue.forwarder import Forwarder
-from celery_wheel.producer.rescue.received_message import ReceivedMessage
+from celery_wheel.producer.destination import is_eligible
+from celery_wheel.producer.rescue import Forwarder, ReceivedMessage
 from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import uuid7

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from celery_wheel.recurring import Crontab, Instants
-from celery_wheel.requests.schedules.views import ScheduleHistory
+from celery_wheel.requests.schedules.definitions import ScheduleHistory
 from django_wheel.project import project_wheel
 from flights import tasks
 from flights.plan import ReplayPlan

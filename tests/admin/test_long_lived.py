@@ -64,7 +64,7 @@ def test_pages_work_after_a_restart_of_the_server(wheel: Wheel, postgres: Postgr
 
 def test_emptied_tables_are_reported(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``manage.py flush`` empties the tables in this way."""
-    monkeypatch.setattr("celery_wheel.requests.process_store.CHECK_EVERY_S", 0)
+    monkeypatch.setattr("celery_wheel.requests.answers.CHECK_EVERY_S", 0)
     assert len(wheel.status()) == 1
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

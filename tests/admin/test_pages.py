@@ -333,7 +333,7 @@ def test_a_store_that_was_replaced_is_opened_anew(viewer: Client, store: SqlStor
 def test_a_store_with_another_number_of_shards_is_opened_anew(
     viewer: Client, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_wheel.requests.process_store.CHECK_EVERY_S", 0)
+    monkeypatch.setattr("celery_wheel.requests.answers.CHECK_EVERY_S", 0)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("<td>none</td>") == 2
     store.maintenance.reshard(5, lambda key, task_id, shards: 0, NOW)
     assert text_of(viewer.get(f"{ADMIN}/shard/")).count("<td>none</td>") == 5

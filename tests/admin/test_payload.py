@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 from django.test import Client
 
-from celery_wheel.cli.report import report
+from celery_wheel.cli.status import report
 from celery_wheel.operations.doctor import Installation, schedules
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.sql.store import SqlStore

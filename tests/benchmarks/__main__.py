@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from celery_wheel.cli.bench import print_figures
+from celery_wheel.cli.doctor import print_figures
 from celery_wheel.operations.figure import Figure
 from tests.benchmarks import (
     analytics,

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from celery_wheel.cli.bench import print_figures
+from celery_wheel.cli.doctor import print_figures
 from celery_wheel.operations.figure import Figure
 
 

@@ -54,7 +54,7 @@ _OF_CELERY = (
     "celery_wheel.broker.virtual",
     "celery_wheel.console.output",
     "celery_wheel.control",
-    "celery_wheel.producer.rescue.bootstep",
+    "celery_wheel.producer.rescue",
     "celery_wheel.scheduler.remote_control.node",
     "celery_wheel.scheduler.service",
     "celery_wheel.store.postgresql.database",

@@ -24,8 +24,8 @@ from unittest import mock
 from celery_wheel import Celery
 from celery_wheel import beat as beat_module
 from celery_wheel.engine import runner
-from celery_wheel.producer.rescue.received_message import ReceivedMessage
-from celery_wheel.requests import process_store
+from celery_wheel.producer.rescue import ReceivedMessage
+from celery_wheel.requests import answers
 from celery_wheel.scheduler import service
 from celery_wheel.worker.run_reports import Reporter
 from tests.kit.holder import message
@@ -158,7 +158,7 @@ def servers_instead(year: Year) -> Iterator[None]:
             (service, "tune_memory", lambda: None),
             (beat_module, "end_on_hangup", lambda: None),
             (service.secrets, "token_hex", lambda *_: f"{next(year.tokens):06x}"),
-            (process_store, "open_store", open_store),
+            (answers, "open_store", open_store),
             (runner, "random", SimpleNamespace(Random=lambda: Random(year.seed))),
         ):
             stack.enter_context(mock.patch.object(module, name, value))

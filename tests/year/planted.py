@@ -23,7 +23,7 @@ from celery_wheel.engine.round import Round, Signal
 from celery_wheel.engine.runner import ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
-from celery_wheel.requests.process_store import ProcessStore
+from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.scheduler.share import Balance
 from celery_wheel.scheduler.sources.sources import Sources

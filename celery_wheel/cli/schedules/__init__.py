@@ -2,24 +2,16 @@
 
 ::
 
-    group        the group, the filter, the names and the results that its commands share
-    listing      list                          reads the store
-    detail       show, history, preview        reads the store
-    definition   the options of a definition   ─► arguments of ``app.wheel.schedules.create``
-    define       create, update                by the holder, with a result
-    change       delete, pause, resume, trigger, backfill, rollback
-    imports      import                        from other systems: ``celery_wheel.operations.schedule_import``
+    group     the group, its filter and results; delete, pause, resume, trigger, backfill, rollback
+    reading   list, show, history, preview      from the store
+    define    create, update                    ─► arguments of ``app.wheel.schedules.create``
+    imports   import                            from other systems: ``celery_wheel.operations.schedule_import``
 """
 
 from __future__ import annotations
 
-from celery_wheel.cli.schedules import (  # noqa: F401 - each module adds its commands to the group
-    change,
-    define,
-    detail,
-    imports,
-    listing,
-)
+# Each module adds its commands to the group.
+from celery_wheel.cli.schedules import define, group, imports, reading  # noqa: F401
 from celery_wheel.cli.schedules.group import schedules
 
 __all__ = ["schedules"]

@@ -1,4 +1,13 @@
-"""``celery wheel schedules create`` and ``update``: definitions from options, or as JSON."""
+"""``celery wheel schedules create`` and ``update``: definitions from options, or as JSON.
+
+::
+
+    --every 90s | --cron "30 2 * * mon-fri" | --rrule RRULE:FREQ=… | --at … --at …      one of them
+    --zone, --gap, --fold, --start, --until, --times, --without
+    --task, --args, --kwargs, --queue, --priority, --expires, --option headers='{"a": "b"}'
+    --catch-up, --catch-up-window, --overlap, --max-runtime, --jitter, --jitter-by
+        └─► the arguments of ``app.wheel.schedules.create``
+"""
 
 from __future__ import annotations
 
@@ -6,25 +15,174 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 
-from celery_wheel.cli.group import open_wheel
-from celery_wheel.cli.project import start_project
-from celery_wheel.cli.results import request_options
-from celery_wheel.cli.schedules.definition import (
-    KINDS,
-    call,
-    call_arguments,
-    policies,
-    recurrence,
-    recurrence_arguments,
-)
+from celery_wheel.cli.group import open_wheel, start_project
 from celery_wheel.cli.schedules.group import print_answers, schedules
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import RecurrenceError, ScheduleExists
-from celery_wheel.requests.arguments import CommandOptions
+from celery_wheel.values.format import to_datetime
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KINDS = ("every", "cron", "rrule", "at")
+
+
+class JsonParameter(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
+    """A JSON value of a kind, like a list."""
+
+    def __init__(self, kind: type, name: str) -> None:
+        self.kind, self.name = kind, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, self.kind):
+            return value
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, self.kind):
+            self.fail(f"must be JSON, {self.name}, got {value!r:.60}", param, ctx)
+        return found
+
+
+class OptionParameter(click.ParamType):  # type: ignore[type-arg]
+    """NAME=VALUE; a value that is not JSON is a text."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not name or not equals:
+            self.fail(f"must be like shadow=nightly, got {value!r:.60}", param, ctx)
+        try:
+            return name, json.loads(text)
+        except ValueError:
+            return name, text
+
+
+recurrence = options.all_of(
+    click.option("--every", type=options.DurationParameter(), help="Interval: seconds, or a time like 90s or 1h30m."),
+    click.option(
+        "--cron",
+        metavar="FIELDS",
+        help="Minute, hour, day of month, month and day of week, as in '30 2 * * mon-fri', or @daily. A day must match "
+        "both day fields.",
+    ),
+    click.option("--rrule", metavar="RULES", help="Lines of RFC 5545: DTSTART and RRULE, RDATE, EXDATE."),
+    click.option("--at", type=options.InstantParameter(), multiple=True, help="An instant; may be repeated."),
+    click.option("--zone", help="Time zone, like Europe/Berlin; by default that of the app."),
+    click.option("--gap", type=click.Choice(["shift", "skip"]), help="Rule for times that the clocks skip."),
+    click.option("--fold", type=click.Choice(["first", "second", "both"]), help="Rule for times that occur twice."),
+    click.option(
+        "--start", type=options.InstantParameter(), help="No instant before this one; an interval counts from it."
+    ),
+    click.option("--until", type=options.InstantParameter(), help="No instant after this one."),
+    click.option("--times", type=click.IntRange(1), help="Largest number of occurrences."),
+    click.option(
+        "--without", type=JsonParameter(dict, "a calendar"), help="Calendar of instants to leave out, as JSON."
+    ),
+)
+call = options.all_of(
+    click.option("--task", help="Name of the task."),
+    click.option("--args", type=JsonParameter(list, "a list"), help="Arguments of the task, a JSON list."),
+    click.option("--kwargs", type=JsonParameter(dict, "an object"), help="Keyword arguments, a JSON object."),
+    click.option("--queue", help="Queue of the task."),
+    click.option("--priority", type=click.IntRange(0, 255), help="Priority of the task."),
+    click.option(
+        "--expires", type=options.DurationParameter(), help="Time after its instant within which a run may start."
+    ),
+    click.option(
+        "--option",
+        "more",
+        type=OptionParameter(),
+        multiple=True,
+        help="Another option of apply_async, NAME=JSON; may be repeated.",
+    ),
+)
+policies = options.all_of(
+    click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Missed instants that run."),
+    click.option(
+        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: the time back from now."
+    ),
+    click.option(
+        "--overlap",
+        type=click.Choice(["allow", "skip", "queue_one", "cancel_running"]),
+        help="Policy for an instant at which an earlier run is not over.",
+    ),
+    click.option("--max-runtime", type=options.DurationParameter(), help="Time after which a run counts as over."),
+    click.option("--jitter", type=options.DurationParameter(), help="Longest delay of a run after its instant."),
+    click.option("--jitter-by", type=click.Choice(["run", "name"]), help="Draw the jitter for each run, or once."),
+)
+
+
+def recurrence_arguments(params: dict[str, Any]) -> dict[str, Any]:
+    """Take the recurrence's options out of a command's, and return those that were given as arguments of ``create``.
+
+    Raises UsageError for two kinds of recurrence, and BadParameter for an invalid one.
+    """
+    given = [name for name in KINDS if params[name] not in (None, ())]
+    if len(given) > 1:
+        raise click.UsageError(f"name one of {', '.join(f'--{name}' for name in KINDS)}")
+    values = {name: params.pop(name) for name in KINDS}
+    found: dict[str, Any] = {}
+    if given:
+        [name] = given
+        try:
+            found["recurrence"] = _spec(name, values[name])
+        except RecurrenceError as error:
+            raise click.BadParameter(str(error), param_hint=f"--{name}") from error
+    for name in ("zone", "gap", "fold", "times"):
+        found[name] = params.pop(name)
+    for name in ("start", "until"):
+        at_ms = params.pop(name)
+        found[name] = None if at_ms is None else to_datetime(at_ms)
+    found["without"] = _calendar(params.pop("without"))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def call_arguments(params: dict[str, Any]) -> dict[str, Any]:
+    """Take the call's and the policies' options out of a command's, and return those that were given."""
+    names = ["task", "args", "kwargs", "queue", "priority", "expires"]
+    names += ("catch_up", "catch_up_window", "overlap", "max_runtime", "jitter", "jitter_by")
+    found = {name: params.pop(name) for name in names}
+    return {name: value for name, value in found.items() if value is not None} | dict(params.pop("more"))
+
+
+def _spec(name: str, value: Any) -> Any:
+    from celery_wheel.recurring import Crontab, Instants, RRule  # imports Celery's parser
+
+    if name == "cron":
+        from celery_wheel.operations.schedule_import.crontab import NICKNAMES
+
+        fields = NICKNAMES.get(value.strip(), value).split()
+        if len(fields) != 5:
+            raise RecurrenceError(f"a crontab must have five fields, like '30 2 * * mon-fri', got {value!r:.60}")
+        minute, hour, day, month, weekday = fields
+        return Crontab(minute, hour, weekday, day, month)
+    if name == "rrule":
+        return RRule(value.replace("\\n", "\n"))
+    return Instants(value) if name == "at" else value
+
+
+def _calendar(document: Any) -> Any:
+    from celery_wheel.recurring import Calendar, from_json
+
+    if document is None:
+        return None
+    try:
+        found = from_json(document)
+    except RecurrenceError as error:
+        raise click.BadParameter(str(error), param_hint="--without") from error
+    if not isinstance(found, Calendar):
+        raise click.BadParameter('must be a calendar, like {"kind": "weekdays", …}', param_hint="--without")
+    return found
+
 
 _document = click.option(
     "--definition",
@@ -64,10 +222,10 @@ def _defining(command: Callable[..., None]) -> Callable[..., None]:
 @schedules.command(short_help="Create a schedule.")
 @_defining
 @click.option("--replace", is_flag=True, help="Replace the definition of a schedule that exists.")
-@options.request
+@request
 @click.pass_context
 def create(
-    ctx: click.Context, /, name: str, definition: IO[str] | None, replace: bool, as_json: bool, **params: Any
+    ctx: click.Context, /, name: str, definition: IO[str] | None, replace: bool, how: Any, as_json: bool, **params: Any
 ) -> None:
     """Create the schedule NAME: a task and a recurrence (--every, --cron, --rrule or --at).
 
@@ -78,7 +236,7 @@ def create(
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """
-    how, check_task, fields, document = _given(definition, params)
+    check_task, fields, document = _given(definition, params)
     if document is None and not fields.keys() >= {"recurrence", "task"}:
         raise click.UsageError("name --task and one of --every, --cron, --rrule and --at; or --definition")
     with open_wheel(ctx) as wheel, _options_named(ctx):
@@ -91,21 +249,23 @@ def create(
             answer = wheel.schedules.change("put" if replace else "create", {name: document}, how, single=name)
             if answer.result == "already" and not replace:
                 raise ScheduleExists(f"schedule {name!r} exists already; nothing was changed; --replace replaces it")
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
 @schedules.command(short_help="Change parts of a schedule.")
 @_defining
-@options.request
+@request
 @click.pass_context
-def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json: bool, **params: Any) -> None:
+def update(
+    ctx: click.Context, /, name: str, definition: IO[str] | None, how: Any, as_json: bool, **params: Any
+) -> None:
     """Change parts of the schedule NAME; the other parts stay as they are. --definition replaces all of it.
 
     The occurrences after now are withdrawn, and made anew by the new definition. Exit code: 0 when it is changed, or
     was so before; 1 when the definition is refused; 3 when there is no such schedule; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    how, check_task, fields, document = _given(definition, params)
+    check_task, fields, document = _given(definition, params)
     if document is None and not fields:
         raise click.UsageError("name the parts that change: --every, --zone, --args, …; or --definition")
     with open_wheel(ctx) as wheel, _options_named(ctx):
@@ -114,14 +274,14 @@ def update(ctx: click.Context, /, name: str, definition: IO[str] | None, as_json
             answer = wheel.schedules.update(name, check_task=check_task, **fields, **how)
         else:
             answer = wheel.schedules.change("update", {name: document}, how, single=name)
-    print_answers(ctx, {name: answer}, None, every=True, as_json=as_json)
+    print_answers(ctx, {name: answer}, as_json=as_json)
 
 
-def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[CommandOptions, bool, dict[str, Any], Any]:
-    """Return the options of the request, whether the task is checked, the fields, and the document in their place."""
-    how, check_task = request_options(params.pop("reason"), params.pop("timeout")), not params.pop("any_task")
+def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[bool, dict[str, Any], Any]:
+    """Return whether the task is checked, the fields of the definition, and the document in their place."""
+    check_task = not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
-    return how, check_task, fields, _read(definition, fields)
+    return check_task, fields, _read(definition, fields)
 
 
 def _read(file: IO[str] | None, fields: dict[str, Any]) -> Any:

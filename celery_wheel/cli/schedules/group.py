@@ -1,33 +1,31 @@
-"""The group ``celery wheel schedules``; the filter, the names and the results of its commands."""
+"""The group ``celery wheel schedules``: its filter, its results, and the commands that change schedules by name."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, WheelGroup, wheel
+from celery_wheel.cli.group import WheelGroup, open_wheel, wheel
+from celery_wheel.cli.selection import GOOD, ResultLine, print_results, request
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
+from celery_wheel.console.output import confirm, progress
 from celery_wheel.errors import RequestInDoubt, WheelUnavailable
-from celery_wheel.values.format import format_count
+from celery_wheel.values.format import format_count, to_datetime
 from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.requests.results import ScheduleAnswer
-    from celery_wheel.requests.schedules.views import RecurringSchedule
+    from celery_wheel.requests.schedules.definitions import RecurringSchedule
+    from celery_wheel.requests.schedules.schedules import BackfillOverlap
 
-#: Results that need no action.
-GOOD = ("done", "already")
+
 WORDS = (*GOOD, "unknown", "refused")
-#: Lines for people, where a filter chose the schedules.
-SHOWN = 50
 
 
 @wheel.group(name="schedules", cls=WheelGroup, short_help="Show and change recurring schedules.")
@@ -69,11 +67,11 @@ def state_of(one: RecurringSchedule) -> str:
 def change_each(
     ctx: click.Context,
     wheel: Wheel,
-    names: Iterable[str],
     criteria: Mapping[str, Any],
     send: Callable[[list[str]], Any],
     *,
     question: str,
+    names: Iterable[str],
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -88,8 +86,8 @@ def change_each(
         raise click.UsageError("name schedules, - for names on stdin, or a filter (--part, --source, …); not both")
     if criteria:
         chosen = _matches(wheel, criteria)
-        if chosen and not yes:
-            confirm(question.format(format_count(len(chosen), "schedule")))
+        if chosen:
+            confirm(question.format(format_count(len(chosen), "schedule")), yes)
     answers: dict[str, ScheduleAnswer] = {}
     unavailable = None
     try:
@@ -100,40 +98,30 @@ def change_each(
 
 
 def print_answers(
-    ctx: click.Context, answers: Mapping[str, ScheduleAnswer], unavailable: str | None, *, every: bool, as_json: bool
+    ctx: click.Context,
+    answers: Mapping[str, ScheduleAnswer],
+    unavailable: str | None = None,
+    *,
+    every: bool = True,
+    as_json: bool,
 ) -> None:
     """Print the results of a change, and end the command."""
     mask = Mask(Conf(ctx.obj.app).mask)
     answers = {name: replace(one, reason=mask.text(one.reason)) for name, one in answers.items()}
-    counts = Counter[str](one.result for one in answers.values())
-    if as_json:
-        results = {name: answer_as_dict(one) for name, one in answers.items()}
-        print_json({**{word: counts[word] for word in WORDS}, "results": results, "unavailable": unavailable})
-    else:
-        lines = [
-            pair
-            for pair in answers.items()
-            if every or pair[1].result not in GOOD or pair[1].too_late or pair[1].reason
-        ]
-        columns: list[Column[tuple[str, ScheduleAnswer]]] = [
-            Column("schedule", lambda pair: pair[0]),
-            Column("result", lambda pair: pair[1].result, no_wrap=True),
-            Column("", lambda pair: _explained(pair[1]), max_chars=200),
-        ]
-        if lines:
-            GrowingTable(columns).print(lines[: None if every else SHOWN])
-        if len(lines) > SHOWN and not every:
-            click.echo(f"… {len(lines) - SHOWN:,} more; --json has them all")
-        if unavailable is not None:
-            click.echo(f"Error: {unavailable}", err=True)
-        else:
-            found = ", ".join(f"{counts[word]:,} {word}" for word in WORDS if counts[word] or word == "done")
-            click.echo(found if answers else "no schedules match")
-    good = all(one.result in GOOD for one in answers.values())
-    ctx.exit(NO_ANSWER if unavailable is not None else 0 if good else NEEDS_ACTION)
+    lines = [
+        ResultLine(
+            name,
+            one.result,
+            _explained(one),
+            _answer_as_dict(one),
+            one.result not in GOOD or bool(one.too_late or one.reason),
+        )
+        for name, one in answers.items()
+    ]
+    print_results(ctx, "schedule", lines, WORDS, unavailable, counted=unavailable is None, every=every, as_json=as_json)
 
 
-def answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
+def _answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
     return {
         "result": one.result,
         "reason": one.reason,
@@ -175,3 +163,116 @@ def _matches(wheel: Wheel, criteria: Mapping[str, Any]) -> list[str]:
             if page.next is None:
                 return found
             after = page.next
+
+
+_many = options.all_of(names, filters, options.yes, request)
+
+
+@schedules.command(short_help="Delete schedules.")
+@_many
+@click.pass_context
+def delete(ctx: click.Context, /, **params: Any) -> None:
+    """Delete schedules: by name, by names on stdin (-, one a line), or all that match a filter.
+
+    Their pending occurrences are withdrawn. Their changes stay: `schedules history` shows them. The command counts the
+    matches of a filter and asks for confirmation.
+    """
+    _change(ctx, "Delete {}?", lambda wheel, names, how: wheel.schedules.delete(names, **how), **params)
+
+
+@schedules.command(short_help="Pause schedules.")
+@_many
+@click.option("--note", default="", help="Reason, shown with the schedules until they are resumed.")
+@click.pass_context
+def pause(ctx: click.Context, /, note: str, **params: Any) -> None:
+    """Pause schedules until `schedules resume`: by name, by names on stdin (-, one a line), or by a filter.
+
+    Their pending occurrences are withdrawn, except those that `trigger` or `backfill` requested.
+    """
+    _change(ctx, "Pause {}?", lambda wheel, names, how: wheel.schedules.pause(names, note, **how), **params)
+
+
+@schedules.command(short_help="Resume paused or broken schedules.")
+@_many
+@click.pass_context
+def resume(ctx: click.Context, /, **params: Any) -> None:
+    """Resume paused or broken schedules: by name, by names on stdin (-, one a line), or by a filter.
+
+    They run from their next instant after now on; `schedules history` shows the instants in between as skipped. Fix the
+    cause of a broken schedule first.
+    """
+    _change(ctx, "Resume {}?", lambda wheel, names, how: wheel.schedules.resume(names, **how), **params)
+
+
+@schedules.command(short_help="Run the tasks of schedules now.")
+@_many
+@click.pass_context
+def trigger(ctx: click.Context, /, **params: Any) -> None:
+    """Run the tasks of schedules now: by name, by names on stdin (-, one a line), or by a filter.
+
+    These runs are beside the schedules' own instants, also of paused ones, and no overlap policy holds them back.
+    """
+    _change(ctx, "Run the tasks of {} now?", lambda wheel, names, how: wheel.schedules.trigger(names, **how), **params)
+
+
+@schedules.command(short_help="Run past instants of a schedule.")
+@click.argument("name")
+@click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="The first instant.")
+@click.option("--to", "to_ms", type=options.InstantParameter(), default="now", help="The last instant; now.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),
+    help="Policy for these runs; by default that of the schedule.",
+)
+@request
+@click.pass_context
+def backfill(
+    ctx: click.Context,
+    name: str,
+    from_ms: int,
+    to_ms: int,
+    overlap: BackfillOverlap | None,
+    how: Any,
+    as_json: bool,
+) -> None:
+    """Run the task of NAME for its past instants, from one to another: at most a thousand.
+
+    With --overlap allow all instants run at once; with skip the first, unless a run is going on; with queue_one the
+    first and then the last; with queue_all each when the run before it is over; with cancel_running the last, in place
+    of the run that is going on. Instants that the schedule itself has yet to make are left to it. Exit code: 3 when
+    there is no such schedule.
+    """
+    if from_ms > to_ms:
+        raise click.BadParameter("must not be before --from", param_hint="--to")
+    first, last = to_datetime(from_ms), to_datetime(to_ms)
+    if first is None or last is None:
+        raise click.BadParameter("is beyond the calendar", param_hint="--from" if first is None else "--to")
+    with open_wheel(ctx) as wheel:
+        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **how)
+    print_answers(ctx, {name: answer}, as_json=as_json)
+
+
+@schedules.command(short_help="Return a schedule to an earlier revision.")
+@click.argument("name")
+@click.argument("revision", type=click.IntRange(1))
+@request
+@click.pass_context
+def rollback(ctx: click.Context, name: str, revision: int, how: Any, as_json: bool) -> None:
+    """Give NAME the definition that it had at REVISION; `schedules history` shows the revisions.
+
+    The rollback is a new revision, so it can be undone in the same way. Exit code: 3 when there is no such schedule.
+    """
+    with open_wheel(ctx) as wheel:
+        try:
+            answer = wheel.schedules.rollback(name, revision, **how)
+        except LookupError as error:
+            raise click.BadParameter(str(error), param_hint="REVISION") from error
+    print_answers(ctx, {name: answer}, as_json=as_json)
+
+
+def _change(
+    ctx: click.Context, question: str, send: Callable[[Wheel, list[str], Any], Any], *, how: Any, **params: Any
+) -> None:
+    criteria = criteria_of(params)
+    with open_wheel(ctx) as wheel:
+        change_each(ctx, wheel, criteria, lambda part: send(wheel, part, how), question=question, **params)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, open_wheel
-from celery_wheel.cli.project import start_project
-from celery_wheel.cli.results import request_options
+from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, open_wheel, start_project
 from celery_wheel.cli.schedules.group import schedules
+from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
 from celery_wheel.errors import StoreUnusable, WheelUnavailable
@@ -48,9 +47,11 @@ WORDS = ("created", "updated", "exists", "refused", "not importable")
 @click.option("--trusted", is_flag=True, help="apscheduler: open its pickles, which runs their authors' code.")
 @click.option("--update", is_flag=True, help="Give schedules that exist the definition of the other system.")
 @click.option("--dry-run", is_flag=True, help="Only show the schedules, with their next instants.")
-@options.request
+@request
 @click.pass_context
-def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_json: bool, **params: Any) -> None:
+def import_(
+    ctx: click.Context, /, system: str, update: bool, dry_run: bool, how: Any, as_json: bool, **params: Any
+) -> None:
     """Import the schedules of another system, which is only read; stop its scheduler first.
 
     A name that exists stays as it is, unless --update is given. A paused schedule is imported paused. Exit code: 0 when
@@ -59,7 +60,7 @@ def import_(ctx: click.Context, /, system: str, update: bool, dry_run: bool, as_
     """
     from celery_wheel.operations.schedule_import import READERS, ImportOptions
 
-    how = request_options(params.pop("reason") or f"imported from {system}", params.pop("timeout"))
+    how["reason"] = how["reason"] or f"imported from {system}"
     unavailable = None
     with open_wheel(ctx) as wheel:
         start_project()

@@ -8,8 +8,8 @@ from itertools import islice
 
 from celery_wheel.operations.doctor.installation import Finding, Installation, ok, warning
 from celery_wheel.recurring.definition import CANCEL_RUNNING
-from celery_wheel.requests.schedules.task_names import unknown_tasks
-from celery_wheel.requests.schedules.views import schedule_view
+from celery_wheel.requests.arguments import unknown_tasks
+from celery_wheel.requests.schedules.definitions import schedule_view
 from celery_wheel.store.schedule_model import REPLACED, Schedule, ScheduleCriteria
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 from celery_wheel.values.mask import Mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypedDict, Unpack
@@ -10,16 +11,17 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.requests.arguments import CommandOptions, RequestOptions, count_of, instant_ms, text_of
+from celery_wheel.requests.arguments import count_of, instant_ms, text_of
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.request import Names, Request, TransactionalRequest
-from celery_wheel.requests.results import Merge, Result
-from celery_wheel.requests.schedules.definitions import RecurrenceFields, recurrence_of
-from celery_wheel.requests.schedules.views import (
+from celery_wheel.requests.request import Names, Request
+from celery_wheel.requests.results import Merge
+from celery_wheel.requests.schedules.definitions import (
+    RecurrenceFields,
     RecurringSchedule,
     ScheduleHistory,
     history_view,
     moment,
+    recurrence_of,
     schedule_view,
 )
 from celery_wheel.store.model import SHARD_BITS
@@ -34,7 +36,7 @@ _FLAGS, _TEXTS = ("paused", "broken"), ("prefix", "part", "source", "task", "que
 
 
 class Asker(Protocol):
-    """The part of ``Wheel`` that sends requests."""
+    """``Wheel``, which sends the requests; its room stands above this one."""
 
     conf: Conf
 
@@ -42,14 +44,18 @@ class Asker(Protocol):
     def store(self) -> FullStore: ...
 
     def request(
-        self, merge: Merge[Result], kind: str, options: dict[str, Any], how: RequestOptions, list_name: str
-    ) -> Request[Result]: ...
+        self,
+        kind: str,
+        names: Names,
+        single: str | None,
+        how: Any,
+        options: Mapping[str, Any] | None = None,
+        merge: Merge[Any] | None = None,
+    ) -> Request: ...
 
-    def ask(
-        self, request: Request[Result], names: Names, how: CommandOptions, single: str | None
-    ) -> Result | dict[str, Result] | TransactionalRequest[Result]: ...
+    def ask(self, request: Request) -> Any: ...
 
-    def joins_transaction(self, how: CommandOptions) -> bool: ...
+    def joins_transaction(self, how: Any) -> bool: ...
 
 
 class Where(TypedDict, total=False):

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,10 +20,11 @@ from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
 from celery_wheel.requests.arguments import (
     CommandOptions,
     RequestOptions,
+    check_task_name,
     duration_ms,
     instant_ms,
-    names_of,
     text_of,
+    texts_of,
     timeout_of,
 )
 from celery_wheel.requests.asynchronous import twin
@@ -39,14 +39,11 @@ from celery_wheel.requests.schedules.definitions import (
     patch_of,
 )
 from celery_wheel.requests.schedules.queries import ScheduleQueries
-from celery_wheel.requests.schedules.task_names import check_task_name
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
 
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
 InTransaction = TransactionalRequest[ScheduleAnswer]
-Options = dict[str, Any]
-Worded = Callable[[str], str]
 Exists = Literal["error", "update"]
 BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
 
@@ -114,7 +111,9 @@ class Schedules(ScheduleQueries):
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
         self._check_task(values, set())
         definition = definition_of(self.conf.app, values)
-        found: ScheduleAnswer = self._change(do, {_name(name): definition}, how, {"source": source}, name, in_arguments)
+        found: ScheduleAnswer = self.change(
+            do, {_name(name): definition}, how, single=name, worded=in_arguments, source=source
+        )
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
             raise ScheduleExists(
                 f'schedule {name!r} exists already; nothing was changed; exists="update" replaces its definition, and '
@@ -161,7 +160,7 @@ class Schedules(ScheduleQueries):
                         refused[name] = ScheduleAnswer("refused", str(error))
                 yield found
 
-        found: Answers = self._change_parts(do, definitions(), how, {"source": source}, in_arguments)
+        found: Answers = self._change_parts(do, definitions(), how, in_arguments, source=source)
         return {**found, **refused} if refused else found
 
     @overload
@@ -263,14 +262,15 @@ class Schedules(ScheduleQueries):
                 each instant when the run before it is over.
             every: the time between the starts of two runs, with "allow"; None: all are due now.
         """
-        times = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
+        times: dict[str, Any] = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
         if times["upto_ms"] < times["from_ms"]:
             raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
         if overlap not in (None, *BACKFILL_OVERLAPS):
             raise ArgumentError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         every_ms = 0 if every is None else duration_ms("every", every)
-        options = {**times, "every_ms": every_ms, "overlap": overlap}
-        found: ScheduleAnswer = self.change("backfill", [_name(name)], how, single=name, **options)
+        found: ScheduleAnswer = self.change(
+            "backfill", [_name(name)], how, single=name, **times, every_ms=every_ms, overlap=overlap
+        )
         return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
@@ -282,22 +282,27 @@ class Schedules(ScheduleQueries):
         found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
         return found
 
-    def change(self, do: str, names: Names, how: Any = None, *, single: str | None = None, **options: Any) -> Any:
+    def change(
+        self,
+        do: str,
+        names: Names,
+        how: Any = None,
+        *,
+        single: str | None = None,
+        worded: Any = str,
+        **options: Any,
+    ) -> Any:
         """Send one change of schedules, as ``celery_wheel.engine.recurring.change`` describes them, in one request.
 
         Args:
             names: names, or for a change with definitions name → definition, as JSON.
             how: reason, actor, timeout, transactional.
             single: the only name, whose answer is returned; RecurrenceError is raised where it is refused.
+            worded: a function that rewrites the reason of a refusal.
             options: fields of the command, like ``source``.
         """
-        return self._change(do, names, how or {}, options, single)
-
-    def _change(
-        self, do: str, names: Names, how: Any, options: Options, single: str | None = None, worded: Worded = str
-    ) -> Any:
-        """Send a change; ``worded`` rewrites the reason of a refusal."""
-        found = self._wheel.ask(self._request(do, names, how, options, worded), names, how, single)
+        request = self._wheel.request(SCHEDULE, names, single, how or {}, _fields(do, how, options), OnlyAnswer(worded))
+        found = self._wheel.ask(request)
         if isinstance(found, ScheduleAnswer) and found.result == "refused":
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
@@ -327,27 +332,30 @@ class Schedules(ScheduleQueries):
 
         worded = str if patch is None else in_arguments
         if isinstance(names, str):
-            return self._change(do, with_patch(names_of(names)), how, {}, names, worded)
-        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(names_of(names))
-        return self._change_parts(do, (with_patch(part) for part in parts), how, {}, worded)
+            return self.change(do, with_patch(texts_of("a name", names)), how, single=names, worded=worded)
+        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(texts_of("a name", names))
+        return self._change_parts(do, map(with_patch, parts), how, worded)
 
-    def _change_parts(self, do: str, parts: Iterator[Any], how: Any, options: Options, worded: Worded) -> Any:
+    def _change_parts(
+        self, do: str, parts: Iterator[Any], how: Any, worded: Callable[[str], str], **options: Any
+    ) -> Any:
         if self._wheel.joins_transaction(how):
             whole = list(parts)
             names: Any = [name for part in whole for name in part]
             if whole and isinstance(whole[0], Mapping):
                 names = {name: body for part in whole for name, body in part.items()}
-            return self._change(do, names, how, options, worded=worded)
+            return self.change(do, names, how, worded=worded, **options)
+        fields, timeout_s = _fields(do, how, options), timeout_of(how)
         found: Answers = {}
-        sent: deque[Request[ScheduleAnswer]] = deque()  # the holders carry out one while the next is made
+        sent: deque[Request] = deque()  # the holders carry out one while the next is made
         try:
             for part in filter(None, parts):
-                sent.append(self._request(do, part, how, options, worded))
-                sent[-1].send(part, time.monotonic() + timeout_of(how))
+                sent.append(self._wheel.request(SCHEDULE, part, None, how, fields, OnlyAnswer(worded)))
+                sent[-1].send()
                 if len(sent) > 1:
-                    found |= sent.popleft().receive(timeout_of(how))
+                    found |= sent.popleft().receive(timeout_s)
             while sent:
-                found |= sent.popleft().receive(timeout_of(how))
+                found |= sent.popleft().receive(timeout_s)
         except (WheelUnavailable, RequestInDoubt) as error:
             for request in sent:
                 found |= _certain(request, error)
@@ -359,16 +367,6 @@ class Schedules(ScheduleQueries):
             raise
         return found
 
-    def _request(
-        self, do: str, names: Names, how: CommandOptions, options: Options, worded: Worded
-    ) -> Request[ScheduleAnswer]:
-        if unknown := how.keys() - set(_HOW):
-            raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
-        if "source" in options:
-            text_of("source", options["source"])
-        list_name = "definitions" if isinstance(names, Mapping) else "names"
-        return self._wheel.request(OnlyAnswer(worded), SCHEDULE, {"do": do, **options}, how, list_name)
-
     def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
         after: str | None = ""
         while after is not None:
@@ -377,7 +375,7 @@ class Schedules(ScheduleQueries):
             after = page.next
 
 
-def _certain(request: Request[ScheduleAnswer], error: WheelUnavailable | RequestInDoubt) -> Answers:
+def _certain(request: Request, error: WheelUnavailable | RequestInDoubt) -> Answers:
     """Return the results that a request has by now, and withdraw the rest of it; a failure is noted in the error."""
     try:
         return request.receive(0)
@@ -392,6 +390,15 @@ def _in_parts(names: list[str]) -> Iterator[list[str]]:
     return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
 
 
+def _fields(do: str, how: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a command; raises for a misspelt option of the request, before anything is sent."""
+    if unknown := (how or {}).keys() - set(_HOW):
+        raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
+    if "source" in options:
+        text_of("source", options["source"])
+    return {"do": do, **options}
+
+
 def _creating(exists: Any) -> str:
     if exists not in ("error", "update"):
         raise ValueError(f'exists must be "error" or "update", got {exists!r:.60}')
@@ -401,7 +408,7 @@ def _creating(exists: Any) -> str:
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be a text, got {name!r:.60}")
-    return names_of(name)[0]
+    return text_of("a name", name)
 
 
 def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], CommandOptions]:

@@ -28,10 +28,10 @@ from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.recurring.definition import reason_not_run
-from celery_wheel.requests.interruption import Interruption
-from celery_wheel.requests.process_store import ProcessStore
+from celery_wheel.requests.answers import ProcessStore
+from celery_wheel.requests.asynchronous import Interruption
 from celery_wheel.requests.request import Names, Request
-from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
+from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.scheduler.sources import (
     Document,
     EntryChanges,
@@ -368,8 +368,8 @@ class Sources:
             if self._stop.is_set() or not self._held():
                 raise WheelUnavailable("this process no longer holds shard 0", {})
             own = {"do": do, "source": source, "actor": ACTOR, "reason": f"followed from {source}", **options}
-            list_name = "definitions" if isinstance(names, dict) else "names"
-            request = Request(self._process_store.open, OnlyAnswer(), SCHEDULE, own, list_name, shard_of=shard_of)
-            return request.ask(names, ANSWER_S)
+            request = Request(self._process_store.open, SCHEDULE, names, own, ANSWER_S, shard_of=shard_of)
+            request.send()
+            return request.receive()
 
         return ask

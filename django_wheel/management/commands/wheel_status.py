@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from celery_wheel.cli.report import report
+from celery_wheel.cli.status import report
 from celery_wheel.errors import WheelError
 from django_wheel.project import project_wheel
 

@@ -29,10 +29,9 @@ import psycopg
 import pytest
 
 from celery_wheel.errors import RequestInDoubt, StoreError
-from celery_wheel.requests.answers import Answers
-from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.request import Request
-from celery_wheel.requests.results import BestResult, CommandResult
+from celery_wheel.requests.results import CommandResult
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
@@ -234,9 +233,11 @@ def holder(store: SqlStore) -> Callable[[], None]:
     return turn
 
 
-def cancel(store: SqlStore, turn: Callable[[], None]) -> Request[CommandResult]:
-    opened = OpenStore("", store, Answers(store), 0)
-    return Request(lambda: opened, BestResult(), "cancel", {}, turn=turn)
+def cancel(store: SqlStore, turn: Callable[[], None], timeout_s: float) -> dict[str, CommandResult]:
+    opened = OpenStore("", store)
+    request = Request(lambda: opened, "cancel", ["a"], {}, timeout_s, turn=turn)
+    request.send()
+    return request.receive()
 
 
 @pytest.mark.parametrize("arrives", [True, False])
@@ -244,7 +245,7 @@ def test_a_lost_answer_to_a_commit_does_not_cost_the_result(
     direct: SqlStore, far: SqlStore, cut: Cut, arrives: bool
 ) -> None:
     cut.passes_commit = arrives
-    assert cancel(far, holder(direct)).ask(["a"], patience()) == {"a": CommandResult.DONE}
+    assert cancel(far, holder(direct), patience()) == {"a": CommandResult.DONE}
     assert cut.cuts == 1
     assert direct.read_inbox(0, 10) == []
 
@@ -260,7 +261,7 @@ def test_a_store_that_stays_away_after_the_commit_leaves_the_request_in_doubt(
 
     far.put_commands = put_and_vanish  # type: ignore[method-assign]
     with pytest.raises(RequestInDoubt, match=r"may still be carried out in shard 0, where it could not be withdrawn"):
-        cancel(far, lambda: None).ask(["a"], 0.3)
+        cancel(far, lambda: None, 0.3)
     wait_until(lambda: direct.read_inbox(0, 10), "the request is there")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,22 @@ from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
 
+def invoke(app: Celery, *arguments: str, stdin: str | None = None) -> Result:
+    """Return the output and the exit code of a command; an error that no user could have caused is raised."""
+    context = CLIContext(app=app, no_color=True, workdir=None, quiet=False)
+    found = CliRunner().invoke(wheel, arguments, input=stdin, obj=context)
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
 @dataclass
 class Commands:
     app: Celery
     beat: Process
-    runner: CliRunner = field(default_factory=CliRunner)
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
-        """Return the output and the exit code; an error that no user could have caused is raised."""
-        context = CLIContext(app=self.app, no_color=True, workdir=None, quiet=False)
-        found = self.runner.invoke(wheel, arguments, input=stdin, obj=context)
-        if found.exception is not None and not isinstance(found.exception, SystemExit):
-            raise found.exception
-        return found
+        return invoke(self.app, *arguments, stdin=stdin)
 
     def stop(self) -> None:
         """Stop the scheduler as an operator does."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
 
 from celery_wheel import Celery
-from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.scheduler.service import open_store_of
+from tests.integration.cli.conftest import invoke
 from tests.kit.servers import free_port
 from tests.kit.servers.redis import RedisServer
 
@@ -23,17 +21,12 @@ def an_app(url: str, folder: Path) -> Celery:
     return app
 
 
-def run(app: Celery, *arguments: str) -> Result:
-    context = CLIContext(app=app, no_color=True, workdir=None, quiet=False)
-    return CliRunner().invoke(wheel, arguments, obj=context)
-
-
 @pytest.mark.parametrize(
     "arguments", [("drain", "--dry-run"), ("drain", "--to-broker", "--yes"), ("bench", "--tasks", "100")]
 )
 def test_a_broker_that_does_not_answer_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     port = free_port()
-    found = run(an_app(f"redis://:secret@127.0.0.1:{port}/0", tmp_path), *arguments)
+    found = invoke(an_app(f"redis://:secret@127.0.0.1:{port}/0", tmp_path), *arguments)
     assert found.exit_code == 1, found.output
     [line] = found.stderr.splitlines()
     assert line.startswith(f"Error: the broker at redis://:**@127.0.0.1:{port}/0 does not answer (")
@@ -45,11 +38,11 @@ def test_a_folder_that_does_not_exist_is_one_line_and_no_task_is_moved(tmp_path:
     with RedisServer(tmp_path / "redis") as server:
         app = an_app(server.url, tmp_path)
         app.send_task("work", countdown=3_600, task_id="one")
-        found = run(app, "drain", "--file", str(tmp_path / "nowhere" / "tasks.jsonl"), "--yes")
+        found = invoke(app, "drain", "--file", str(tmp_path / "nowhere" / "tasks.jsonl"), "--yes")
         assert found.exit_code == 1, found.output
         assert "nowhere/tasks.jsonl must be in a folder that can be written to" in found.stderr
         assert len(found.stderr.splitlines()) == 1
-        done = run(app, "drain", "--file", str(tmp_path / "tasks.jsonl"), "--yes")
+        done = invoke(app, "drain", "--file", str(tmp_path / "tasks.jsonl"), "--yes")
         assert done.exit_code == 0, done.output
         assert "1 task and 0 schedules; left in the store: 0 and 0" in done.stdout
 
@@ -59,9 +52,9 @@ def test_a_dry_run_of_an_import_needs_no_store(tmp_path: Path) -> None:
     app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
     (tmp_path / "crontab").write_text("30 2 * * * /bin/true\n")
     arguments = ("schedules", "import", "--from", "crontab", "--file", f"{tmp_path}/crontab", "--task", "shell")
-    found = run(app, *arguments, "--dry-run")
+    found = invoke(app, *arguments, "--dry-run")
     assert found.exit_code == 0, found.output
     assert "1 created: nothing was changed (--dry-run)" in found.stdout
     assert "there is no store at" in found.stderr
     assert not (tmp_path / "wheel.sqlite3").exists()
-    assert run(app, *arguments).exit_code == 1
+    assert invoke(app, *arguments).exit_code == 1

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
+from click.testing import Result
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
 from celery_wheel.broker import broker_for
-from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.runner import Runner
 from celery_wheel.scheduler.service import open_store_of
 from celery_wheel.timing import SystemClock
+from tests.integration.cli.conftest import invoke
 from tests.kit.patience import wait_until
 
 
@@ -55,10 +54,7 @@ class Holders:
             runner.start()
 
     def __call__(self, *arguments: str) -> Result:
-        context = CLIContext(app=self.app, no_color=True, workdir=None, quiet=False)
-        found = CliRunner().invoke(wheel, arguments, obj=context)
-        assert isinstance(found.exception, SystemExit | None), found.exc_info
-        return found
+        return invoke(self.app, *arguments)
 
     def disputed_ms(self) -> list[int | None]:
         return [one["disputed_ms"] for one in json.loads(self("clock", "--json").stdout)["clocks"]]

@@ -7,7 +7,7 @@ They are not part of the installed package, nor of this project. CELERY_SOURCE n
     CELERY_SOURCE=$PWD/celery-5.7.0 python -m pytest tests/integration/interception/test_celery_suite.py
 
 Each kind of failure that the suite revealed has a test of its own, which always runs:
-``tests/unit/producer/test_send_arguments.py``, ``test_send_install.py`` and ``test_send_native.py``.
+``tests/unit/producer/test_send_apps.py``, ``test_send_install.py`` and ``test_send_native.py``.
 """
 
 from __future__ import annotations

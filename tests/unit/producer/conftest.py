@@ -8,7 +8,7 @@ from kombu import pools
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
-from tests.unit.producer.memory_broker import Broker
+from tests.unit.producer.memory_broker import Broker, MakeApp
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def make_app() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Any]) -> Any:
+def app(make_app: MakeApp) -> Any:
     return make_app()
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store.model import Message
 
 LIMIT = 8 * 2**20
+
+#: The fixture ``make_app``.
+MakeApp = Callable[..., Any]
 
 
 @dataclass

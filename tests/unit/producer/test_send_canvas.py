@@ -1,6 +1,5 @@
 """Retries and canvas: all delayed steps wait in the wheel; the tests run them one by one as workers would."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 from celery import chain, chord, group
 from freezegun import freeze_time
 
-from tests.unit.producer.memory_broker import Broker, dispatched_form, run
+from tests.unit.producer.memory_broker import Broker, MakeApp, dispatched_form, run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -22,7 +21,7 @@ def _frozen() -> Any:
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Any]) -> Any:
+def app(make_app: MakeApp) -> Any:
     return make_app(result_backend="cache+memory://")
 
 
@@ -113,7 +112,7 @@ def test_a_chord_waits_with_its_header_and_runs_its_body(app: Any, broker: Broke
 
 
 def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
-    make_app: Callable[..., Any], broker: Broker, tmp_path: Path
+    make_app: MakeApp, broker: Broker, tmp_path: Path
 ) -> None:
     app = make_app(result_backend=f"file://{tmp_path}")
     add = app.tasks["proj.add"]

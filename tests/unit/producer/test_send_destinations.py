@@ -1,6 +1,5 @@
 """The true destination, as Celery and kombu resolve it, in the envelope."""
 
-from collections.abc import Callable
 from typing import Any
 
 import kombu
@@ -11,7 +10,7 @@ from kombu.transport.memory import Transport
 
 from celery_wheel.errors import DestinationError
 from celery_wheel.store.model import Message
-from tests.unit.producer.memory_broker import Broker
+from tests.unit.producer.memory_broker import Broker, MakeApp
 
 NEWS = Exchange("news", "topic")
 QUEUES = (
@@ -39,7 +38,7 @@ def obeyed(expires_ms: int | None) -> int | None:
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Any]) -> Any:
+def app(make_app: MakeApp) -> Any:
     return make_app(task_queues=QUEUES)
 
 
@@ -74,7 +73,7 @@ def test_the_envelope_has_the_destination_of_the_call(
     assert where(message) == (*destination[:-1], obeyed(destination[-1]))
 
 
-def test_routes_are_followed(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_routes_are_followed(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(
         task_queues=QUEUES,
         task_routes={"proj.add": {"queue": "world", "routing_key": "news.world.asia", "priority": 3}},
@@ -128,7 +127,7 @@ def test_a_producers_own_exchange_is_the_destination(app: Any, broker: Broker) -
     assert not broker.raw("emails"), "natively, it goes to the producer's exchange as well"
 
 
-def test_missing_queues_are_still_refused_if_so_configured(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_missing_queues_are_still_refused_if_so_configured(make_app: MakeApp, broker: Broker) -> None:
     from celery.exceptions import QueueNotFound
 
     app = make_app(task_queues=QUEUES, task_create_missing_queues=False)
@@ -166,9 +165,7 @@ def test_a_wheel_queue_is_refused_at_the_call(
     assert not list_bindings(), "nothing was declared, which RabbitMQ would refuse as another kind of queue"
 
 
-def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(
-    make_app: Callable[..., Any], broker: Broker
-) -> None:
+def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(task_routes={"proj.*": {"queue": "eta.1"}}, wheel_namespace="eta", wheel_shards=2)
     with pytest.raises(DestinationError, match=r"'eta\.1'.*wheel_namespace, which is 'eta'"):
         app.send_task("proj.add", (1, 2), countdown=60)
@@ -182,7 +179,7 @@ def test_a_queue_with_another_name_is_the_projects_own(app: Any, broker: Broker,
 
 
 def test_the_name_of_a_wheel_queue_is_free_where_the_wheel_is_off_or_elsewhere(
-    make_app: Callable[..., Any], broker: Broker
+    make_app: MakeApp, broker: Broker
 ) -> None:
     make_app(wheel_enabled=False).send_task("proj.add", (1, 2), queue="wheel.0")
     app = make_app()

@@ -2,7 +2,6 @@
 
 import math
 import zoneinfo
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from freezegun import freeze_time
 
 from celery_wheel import Celery
-from tests.unit.producer.memory_broker import Broker
+from tests.unit.producer.memory_broker import Broker, MakeApp
 
 NOW = datetime(2026, 3, 28, 12, 0, 0, 123456, tzinfo=UTC)
 END_OF_TIME = datetime.max  # noqa: DTZ901  # people write it for "never"
@@ -32,7 +31,7 @@ def _frozen() -> Any:
 @pytest.mark.parametrize("enable_utc", [True, False])
 @pytest.mark.parametrize("countdown", [0.2, 1, 30, 86_400 * 365, 10_000_000_000])
 def test_a_countdown_counts_from_now_in_any_time_zone(
-    make_app: Callable[..., Any], broker: Broker, zone: str | None, enable_utc: bool, countdown: float
+    make_app: MakeApp, broker: Broker, zone: str | None, enable_utc: bool, countdown: float
 ) -> None:
     app = make_app(timezone=zone, enable_utc=enable_utc)
     app.tasks["proj.add"].apply_async((1, 2), countdown=countdown)
@@ -41,7 +40,7 @@ def test_a_countdown_counts_from_now_in_any_time_zone(
     assert message.created_ms == ms(NOW) - 1  # rounded down
 
 
-def test_across_a_change_of_summer_time_seconds_are_seconds(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_across_a_change_of_summer_time_seconds_are_seconds(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(timezone="Europe/Berlin")  # clocks go forward on 29 March 2026
     app.tasks["proj.add"].apply_async((1, 2), countdown=86_400)
     assert broker.one_waiting().eta_ms == ms(NOW + timedelta(days=1))
@@ -50,7 +49,7 @@ def test_across_a_change_of_summer_time_seconds_are_seconds(make_app: Callable[.
 @pytest.mark.parametrize("zone", [*ZONES, None])
 @pytest.mark.parametrize("enable_utc", [True, False])
 def test_a_naive_eta_is_utc_as_celerys_worker_reads_it(
-    make_app: Callable[..., Any], broker: Broker, zone: str | None, enable_utc: bool
+    make_app: MakeApp, broker: Broker, zone: str | None, enable_utc: bool
 ) -> None:
     app = make_app(timezone=zone, enable_utc=enable_utc)
     app.tasks["proj.add"].apply_async((1, 2), eta=NAIVE)
@@ -58,7 +57,7 @@ def test_a_naive_eta_is_utc_as_celerys_worker_reads_it(
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_an_aware_eta_is_its_own_instant(make_app: Callable[..., Any], broker: Broker, zone: str) -> None:
+def test_an_aware_eta_is_its_own_instant(make_app: MakeApp, broker: Broker, zone: str) -> None:
     eta = datetime(2026, 4, 1, 9, 0, tzinfo=zoneinfo.ZoneInfo(zone))
     make_app(timezone="Asia/Tokyo").tasks["proj.add"].apply_async((1, 2), eta=eta)
     assert broker.one_waiting().eta_ms == ms(eta)
@@ -114,7 +113,7 @@ def test_a_past_countdown_takes_precedence_over_a_future_eta_as_in_celery(add: A
     assert broker.one_sent()["headers"]["eta"] == (NOW - timedelta(seconds=1)).isoformat()
 
 
-def test_a_delay_below_the_minimum_stays_with_celery(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_a_delay_below_the_minimum_stays_with_celery(make_app: MakeApp, broker: Broker) -> None:
     add = make_app(wheel_min_delay=2).tasks["proj.add"]
     add.apply_async((1, 2), countdown=1.999)
     assert broker.one_sent()["headers"]["eta"] == (NOW + timedelta(seconds=1.999)).isoformat()
@@ -144,7 +143,7 @@ def test_a_delay_below_the_minimum_stays_with_celery(make_app: Callable[..., Any
     ],
 )
 def test_an_invalid_delay_is_refused_at_the_call(
-    make_app: Callable[..., Any], broker: Broker, delay: dict[str, Any], error: type[Exception], says: str
+    make_app: MakeApp, broker: Broker, delay: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
         with pytest.raises(error, match=says):
@@ -161,7 +160,7 @@ def test_the_last_instant_of_9998_is_accepted(add: Any, broker: Broker) -> None:
 @pytest.mark.parametrize("delay", [{"countdown": 30}, {"eta": NAIVE}, {"eta": "2026-04-01T00:00:00"}])
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_pending_message_has_its_eta_as_celery_writes_it(
-    make_app: Callable[..., Any], broker: Broker, delay: dict[str, Any], zone: str
+    make_app: MakeApp, broker: Broker, delay: dict[str, Any], zone: str
 ) -> None:
     import celery
 

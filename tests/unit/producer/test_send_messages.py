@@ -3,7 +3,6 @@
 import base64
 import json
 import zlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +12,7 @@ from freezegun import freeze_time
 from kombu.utils.json import dumps
 
 from celery_wheel.errors import ArgumentError
-from tests.unit.producer.memory_broker import Broker, dispatched_form, read_message, run
+from tests.unit.producer.memory_broker import Broker, MakeApp, dispatched_form, read_message, run
 
 NEVER = datetime.max  # noqa: DTZ901  # people write it for "never"
 
@@ -50,7 +49,7 @@ def comparable(wire: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_dispatched_message_equals_the_native_one(
-    make_app: Callable[..., Any], broker: Broker, call: str, protocol: int
+    make_app: MakeApp, broker: Broker, call: str, protocol: int
 ) -> None:
     app = make_app(task_protocol=protocol, task_send_sent_event=True)
     options = {"task_id": "the-id", **CALLS[call]}
@@ -88,7 +87,7 @@ def test_the_eta_stays_with_wheel_keep_eta(add: Any, broker: Broker) -> None:
     assert json.loads(message.headers)["eta"] == eta.isoformat()  # type: ignore[union-attr]
 
 
-def test_protocol_1_has_its_eta_in_the_body(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_protocol_1_has_its_eta_in_the_body(make_app: MakeApp, broker: Broker) -> None:
     eta = datetime(2099, 1, 1, tzinfo=UTC)
     make_app(task_protocol=1).send_task("proj.add", (1, 2), eta=eta)
     message = broker.one_waiting()
@@ -171,7 +170,7 @@ def test_an_envelope_that_a_worker_of_a_wheel_queue_resends_is_replaced(add: Any
 
 @pytest.mark.parametrize("call", ["plain", "compressed", "pickled"])
 def test_a_message_that_the_scheduler_would_reject_for_its_size_is_refused_here(
-    make_app: Callable[..., Any], broker: Broker, call: str
+    make_app: MakeApp, broker: Broker, call: str
 ) -> None:
     options, data = {"countdown": 60, **CALLS[call]}, "".join(map(chr, range(33, 120))) * 50
     make_app().send_task("proj.touch", (data,), **options)

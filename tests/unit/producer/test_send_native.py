@@ -1,7 +1,7 @@
 """Messages that stay with Celery: other brokers, unsupported transports, ``wheel=False``, eager apps."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,11 +14,11 @@ from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel
 
-from celery_wheel.producer import eligibility
-from tests.unit.producer.memory_broker import Broker
+from celery_wheel.producer import destination
+from tests.unit.producer.memory_broker import Broker, MakeApp
 
 
-def test_a_disabled_wheel_leaves_everything_to_celery(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_a_disabled_wheel_leaves_everything_to_celery(make_app: MakeApp, broker: Broker) -> None:
     make_app(wheel_enabled=False).tasks["proj.add"].apply_async((1, 2), countdown=60, wheel={"key": "k"})
     (raw,) = broker.raw("celery")
     assert b"wheel" not in raw
@@ -34,7 +34,7 @@ def test_settings_are_read_late(app: Any, add: Any, broker: Broker) -> None:
     assert len(broker.waiting()) == len(broker.waiting(namespace="other")) == len(broker.sent()) == 1
 
 
-def test_an_eager_app_runs_at_once(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_an_eager_app_runs_at_once(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(task_always_eager=True)
     assert app.tasks["proj.add"].apply_async((1, 2), countdown=60, wheel={"key": "k"}).get() == 3
     assert not broker.waiting()
@@ -55,7 +55,7 @@ def _quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quorum")
 @pytest.mark.parametrize("countdown", [0.2, 5, 86_400 * 365 * 20])
-def test_native_delayed_delivery_is_not_entered(make_app: Callable[..., Any], broker: Broker, countdown: float) -> None:
+def test_native_delayed_delivery_is_not_entered(make_app: MakeApp, broker: Broker, countdown: float) -> None:
     """It would replace the exchange, and raise for 0.2 s."""
     app = make_app(task_queues=[Queue("celery", Exchange("tasks", "topic"), "tasks.#")])
     app.send_task("proj.add", (1, 2), countdown=countdown, routing_key="tasks.x")
@@ -65,7 +65,7 @@ def test_native_delayed_delivery_is_not_entered(make_app: Callable[..., Any], br
 
 @pytest.mark.usefixtures("_quorum")
 def test_a_task_with_wheel_false_still_has_native_delayed_delivery(
-    make_app: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(task_queues=[Queue("celery", Exchange("tasks", "topic"), "tasks.#")])
     published: list[Any] = []
@@ -78,15 +78,13 @@ def test_a_task_with_wheel_false_still_has_native_delayed_delivery(
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1])
-def test_any_limit_of_the_connection_pool_works(
-    make_app: Callable[..., Any], broker: Broker, limit: int | None
-) -> None:
+def test_any_limit_of_the_connection_pool_works(make_app: MakeApp, broker: Broker, limit: int | None) -> None:
     make_app(broker_pool_limit=limit).tasks["proj.add"].apply_async((1, 2), countdown=60)
     assert broker.one_waiting()
 
 
 @pytest.fixture
-def redis_app(make_app: Callable[..., Any]) -> Any:
+def redis_app(make_app: MakeApp) -> Any:
     app = make_app()
     app.conf.broker_url = "redis://broker.example//"
     return app
@@ -107,21 +105,21 @@ def redis_app(make_app: Callable[..., Any]) -> Any:
 def test_another_broker_is_distinguished_from_the_apps_own(redis_app: Any, url: str, same: bool, how: str) -> None:
     connection = Connection(url)
     producer = Producer(connection, auto_declare=False) if how == "producer" else None
-    assert eligibility.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
+    assert destination.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
 
 
 def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
     options = {"global_keyprefix": "a:"}
-    assert not eligibility.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
+    assert not destination.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
 
 
 @pytest.mark.usefixtures("_quiet_log")
 def test_several_redis_servers_are_left_to_celery_because_the_scheduler_refuses_them(
-    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
     app.conf.broker_url = "redis://a.example;redis://b.example"
-    assert not eligibility.is_eligible(app, None, None)
+    assert not destination.is_eligible(app, None, None)
     assert "several servers" in caplog.text
 
 
@@ -145,14 +143,14 @@ def test_a_connection_a_channel_or_a_producer_of_the_apps_own_broker_is_diverted
 
 @pytest.fixture
 def _quiet_log() -> Iterator[None]:
-    eligibility._warn_unsupported.cache_clear()
+    destination._warn_unsupported.cache_clear()
     yield
-    eligibility._warn_unsupported.cache_clear()
+    destination._warn_unsupported.cache_clear()
 
 
 @pytest.mark.usefixtures("_quiet_log")
 def test_an_unsupported_transport_stays_with_celery_and_warns_once(
-    make_app: Callable[..., Any],
+    make_app: MakeApp,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,14 +1,17 @@
-"""``wheel=`` of a call, from every source of a call's options; it is never in the message."""
+"""``wheel=`` of a call, from every source of a call's options; a wrong setting raises at the first delayed call."""
+
+from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
 import pytest
 from celery import chain, chord, group
 
-from tests.unit.producer.memory_broker import Broker, dispatched_form, run
+from celery_wheel.control import Wheel
+from celery_wheel.errors import SettingError
+from tests.unit.producer.memory_broker import Broker, MakeApp, dispatched_form, run
 
 
 def test_false_leaves_the_delay_to_celery(add: Any, broker: Broker) -> None:
@@ -100,7 +103,7 @@ def test_signatures_keep_the_options(add: Any, broker: Broker) -> None:
     assert broker.one_waiting().key == "k"
 
 
-def test_groups_and_chords_keep_the_options(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_groups_and_chords_keep_the_options(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(result_backend="cache+memory://")
     add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
     group(add.s(1, 2), add.s(3, 4)).apply_async(countdown=60, wheel={"key": "k"})
@@ -133,7 +136,7 @@ def test_a_retry_may_have_options(app: Any, broker: Broker) -> None:
     assert b'"eta": "2' in broker.raw("celery")[0]
 
 
-def test_a_route_may_exclude_a_task_or_set_a_key(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_a_route_may_exclude_a_task_or_set_a_key(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(task_routes={"proj.add": {"wheel": False}, "proj.touch": {"wheel": {"key": "of the route"}}})
     app.tasks["proj.add"].apply_async((1, 2), countdown=60)
     (raw,) = broker.raw("celery")
@@ -147,7 +150,7 @@ def test_a_route_may_exclude_a_task_or_set_a_key(make_app: Callable[..., Any], b
     assert b"wheel" not in broker.raw("celery")[0]
 
 
-def test_the_key_or_else_the_task_id_decides_the_shard(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_the_key_or_else_the_task_id_decides_the_shard(make_app: MakeApp, broker: Broker) -> None:
     add = make_app(wheel_shards=7, wheel_namespace="here").tasks["proj.add"]
     for number in range(30):
         add.apply_async((1, 2), countdown=60, task_id=f"t{number}")
@@ -156,3 +159,40 @@ def test_the_key_or_else_the_task_id_decides_the_shard(make_app: Callable[..., A
     assert len(found) == 60
     assert all(found[f"t{number}"] == crc32(f"t{number}".encode()) % 7 for number in range(30))
     assert {shard for task_id, shard in found.items() if len(task_id) > 3} == {crc32("é".encode()) % 7}
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"wheel_stroe": "sqlite:////tmp/x"},
+        "wheel_stroe is an unknown setting and has no effect; did you mean wheel_store",
+    ),
+    ({"wheel_store": "postgresq://user:secret@host/database"}, "wheel_store must be a database URL"),
+    ({"wheel_store": "sqlite:///:memory:"}, "wheel_store must be a database URL"),
+    ({"wheel_rate_limits": {"celery": "junk"}}, "wheel_rate_limits must be a dict of rates"),
+    ({"wheel_rate_limits": "5/s"}, "wheel_rate_limits must be a dict of rates"),
+    ({"wheel_lease": 0}, "wheel_lease must be a time of at least 0.1 s"),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), WRONG)
+def test_a_delayed_call_raises(make_app: MakeApp, broker: Broker, settings: dict[str, Any], says: str) -> None:
+    app = make_app(**settings)
+    for _ in range(2):
+        with pytest.raises(SettingError, match=says) as caught:
+            app.send_task("proj.add", (1, 2), countdown=60)
+        assert "secret" not in str(caught.value)
+    with pytest.raises(SettingError, match=says):
+        _ = Wheel(app).store
+    assert broker.waiting() == broker.sent() == []
+    app.send_task("proj.add", (1, 2))  # no task of the wheel
+    app.conf.wheel_enabled = False
+    app.send_task("proj.add", (1, 2), countdown=60)
+
+
+def test_a_corrected_setting_is_read_again(make_app: MakeApp, broker: Broker) -> None:
+    app = make_app(wheel_lease=0)
+    with pytest.raises(SettingError, match="wheel_lease"):
+        app.send_task("proj.add", (1, 2), countdown=60)
+    app.conf.wheel_lease = 2
+    app.send_task("proj.add", (1, 2), countdown=60)
+    assert broker.one_waiting().task == "proj.add"

@@ -12,7 +12,7 @@ import pytest
 from celery import signals
 from kombu import Connection, Exchange, Queue
 
-from tests.unit.producer.memory_broker import Broker
+from tests.unit.producer.memory_broker import Broker, MakeApp
 
 ETA = datetime(2099, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -38,9 +38,7 @@ def nothing(**_: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_receivers_see_the_true_destination_and_a_plain_eta(
-    make_app: Callable[..., Any], broker: Broker, protocol: int
-) -> None:
+def test_receivers_see_the_true_destination_and_a_plain_eta(make_app: MakeApp, broker: Broker, protocol: int) -> None:
     app = make_app(task_protocol=protocol)
     with (
         receiving(signals.before_task_publish, nothing) as before,
@@ -79,7 +77,7 @@ def test_receivers_changes_of_headers_and_properties_are_sent(add: Any, broker: 
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_a_receivers_change_of_the_eta_counts(make_app: Callable[..., Any], broker: Broker, protocol: int) -> None:
+def test_a_receivers_change_of_the_eta_counts(make_app: MakeApp, broker: Broker, protocol: int) -> None:
     def postpone(headers: dict[str, Any], body: Any, **_: Any) -> None:
         (body if protocol == 1 else headers)["eta"] = "2099-01-02T12:00:00"
 
@@ -100,7 +98,7 @@ def test_a_receiver_may_remove_the_eta(add: Any, broker: Broker) -> None:
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery no longer sees a new receiver once it removed a dead one")
-def test_a_receivers_own_message_does_not_inherit_the_delay(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_a_receivers_own_message_does_not_inherit_the_delay(make_app: MakeApp, broker: Broker) -> None:
     app = make_app()
     other = make_app(wheel_namespace="other")
 
@@ -120,7 +118,7 @@ def test_a_receivers_own_message_does_not_inherit_the_delay(make_app: Callable[.
         assert not broker.waiting(namespace="other")
 
 
-def test_a_router_that_sends_does_not_pass_the_delay_on(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_a_router_that_sends_does_not_pass_the_delay_on(make_app: MakeApp, broker: Broker) -> None:
     def route(name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any) -> dict[str, Any]:
         if name == "proj.add":
             app.send_task("proj.touch")
@@ -132,7 +130,7 @@ def test_a_router_that_sends_does_not_pass_the_delay_on(make_app: Callable[..., 
     assert [message["headers"]["task"] for message in broker.sent()] == ["proj.touch"]
 
 
-def test_the_task_sent_event_goes_where_events_go(make_app: Callable[..., Any], broker: Broker) -> None:
+def test_the_task_sent_event_goes_where_events_go(make_app: MakeApp, broker: Broker) -> None:
     with Connection("memory://") as connection:
         Queue("events", Exchange("celeryev", "topic"), "#")(connection.default_channel).declare()
         make_app(task_send_sent_event=True).send_task("proj.add", (1, 2), eta=ETA)
@@ -144,7 +142,7 @@ def test_the_task_sent_event_goes_where_events_go(make_app: Callable[..., Any], 
 
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_the_task_sent_event_names_the_true_destination(
-    make_app: Callable[..., Any], broker: Broker, monkeypatch: pytest.MonkeyPatch, protocol: int
+    make_app: MakeApp, broker: Broker, monkeypatch: pytest.MonkeyPatch, protocol: int
 ) -> None:
     app = make_app(task_send_sent_event=True, task_protocol=protocol)
     events: list[tuple[str, dict[str, Any], Any]] = []

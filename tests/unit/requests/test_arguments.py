@@ -96,6 +96,19 @@ def test_a_gate_names_exactly_one_thing_and_everything_only_in_words(
             verb(**which)
 
 
+def test_a_request_that_takes_effect_at_once_is_part_of_no_transaction(wheel: Any) -> None:
+    calls: dict[str, Any] = {
+        "replay": lambda: wheel.replay([7], transactional=True),
+        "complete": lambda: wheel.complete("a", transactional=True),
+        "pause": lambda: wheel.pause(everything=True, transactional=True),
+        "resume": lambda: wheel.resume(everything=True, transactional=True),
+        "accept_clock": lambda: wheel.accept_clock(transactional=True),
+    }
+    for kind, call in calls.items():
+        with pytest.raises(TypeError, match=f"^{kind} must be without the option transactional"):
+            call()
+
+
 def test_a_misspelt_kind_of_outcome_is_refused(wheel: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^kind must be one of rejected, .*, got 'rejectd'$"):
         wheel.outcomes("rejected", "rejectd")

@@ -60,6 +60,11 @@ def answer_all(store: SqlStore) -> threading.Thread:
     return thread
 
 
+async def is_sent(store: SqlStore, count: int = 1) -> None:
+    while len(store.read_inbox(0, 100)) < count:
+        await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("of", [Wheel, Schedules, TransactionalRequest])
 def test_each_public_method_has_a_twin_with_its_documentation(of: type) -> None:
     methods = {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
@@ -99,8 +104,7 @@ def test_a_twin_raises_as_its_method_does(app: Any, store: SqlStore) -> None:
 def test_a_cancelled_awaiter_withdraws_its_requests(app: Any, store: SqlStore) -> None:
     async def give_up() -> None:
         asked = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(40)]
-        while len(store.read_inbox(0, 100)) < 30:  # the others wait for a thread
-            await asyncio.sleep(0.001)
+        await is_sent(store, 30)  # the others wait for a thread
         for one in asked:
             one.cancel()
         ended = await asyncio.gather(*asked, return_exceptions=True)
@@ -123,8 +127,7 @@ def test_a_time_out_of_asyncio_withdraws_the_request(app: Any, store: SqlStore) 
 def test_the_event_loop_goes_on_while_a_twin_waits(app: Any, store: SqlStore) -> None:
     async def ask() -> int:
         asked = asyncio.create_task(app.wheel.acancel("a", timeout=patience()))
-        while not store.read_inbox(0, 1):
-            await asyncio.sleep(0.001)
+        await is_sent(store)
         turns = 0
         while turns < 20 and not asked.done():
             await asyncio.sleep(0)
@@ -140,8 +143,7 @@ def test_the_event_loop_goes_on_while_a_twin_waits(app: Any, store: SqlStore) ->
 async def hold_every_thread(app: Any, store: SqlStore) -> list[asyncio.Task[Any]]:
     """Return twins that wait for a holder, one in each thread of the package."""
     waiting = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(THREADS)]
-    while len(store.read_inbox(0, 100)) < THREADS:
-        await asyncio.sleep(0.001)
+    await is_sent(store, THREADS)
     return waiting
 
 
@@ -176,8 +178,7 @@ def test_a_twin_that_waits_for_djangos_thread_ends_at_once(
 
     async def ask() -> None:
         first = asyncio.create_task(app.wheel.acancel("first", timeout=600))
-        while not store.read_inbox(0, 10):
-            await asyncio.sleep(0.001)
+        await is_sent(store)
         queued = asyncio.create_task(app.wheel.acancel("queued", timeout=600))
         await asyncio.sleep(0)
         queued.cancel()
@@ -204,8 +205,7 @@ def test_a_second_cancel_does_not_leave_before_the_request_is_withdrawn(
 
     async def ask() -> None:
         asked = asyncio.create_task(app.wheel.acancel("a", timeout=600))
-        while not store.read_inbox(0, 1):
-            await asyncio.sleep(0.001)
+        await is_sent(store)
         asked.cancel()
         while not withdrawing.is_set():
             await asyncio.sleep(0.001)
@@ -229,8 +229,7 @@ def test_the_error_of_a_cancelled_twin_says_what_became_of_the_request(
 
     async def ask() -> BaseException:
         asked = asyncio.create_task(app.wheel.acancel("a", timeout=600))
-        while not store.read_inbox(0, 1):
-            await asyncio.sleep(0.001)
+        await is_sent(store)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError) as raised:
             await asked

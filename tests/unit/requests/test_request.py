@@ -11,15 +11,13 @@ import pytest
 
 from celery_wheel.errors import RequestInDoubt, StoreError, WheelUnavailable
 from celery_wheel.requests import request as requests
-from celery_wheel.requests.answers import Answers
-from celery_wheel.requests.process_store import OpenStore
+from celery_wheel.requests.answers import Answers, OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
 from celery_wheel.requests.results import (
     BestResult,
     CommandResult,
+    CompletionResult,
     EveryShard,
-    Merge,
-    MostUrgentAnswer,
     SummedCounts,
 )
 from celery_wheel.store import open_store
@@ -50,41 +48,45 @@ def store(tmp_path: Path) -> Any:
     opened.close()
 
 
+def all_of(turns: list[Callable[[], None]]) -> Callable[[], None]:
+    def turn() -> None:
+        for one in turns:
+            one()
+
+    return turn
+
+
 def wait() -> None:
     """The turn of an asker without a holder."""
 
 
-def request_to(
-    store: SqlStore, merge: Merge[Any], kind: str, list_name: str, turn: Callable[[], None] | None
-) -> Request[Any]:
-    opened = OpenStore("", store, Answers(store), 0)
-    return Request(lambda: opened, merge, kind, {}, list_name, turn)
+def ask(
+    store: SqlStore, names: list[str], timeout_s: float, turn: Callable[[], None] | None = wait, kind: str = "cancel"
+) -> dict[str, Any]:
+    opened = OpenStore("", store)
+    request = Request(lambda: opened, kind, names, {}, timeout_s, turn=turn)
+    request.send()
+    return request.receive()
 
 
 @pytest.mark.parametrize("kind", ["pause", "resume"])
 def test_a_gate_is_in_doubt_until_every_shard_has_answered(store: SqlStore, kind: str) -> None:
     """A queue that only one shard pauses is still served by the other."""
-    request = request_to(store, EveryShard(), kind, "gates", answering(store, 0, "done"))
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1") as raised:
-        request.ask(["queue:mail"], 0.05)
+        ask(store, ["queue:mail"], 0.05, answering(store, 0, "done"), kind)
     assert raised.value.results == {}
     assert store.read_inbox(1, 10) == []
 
 
 def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> None:
     turns = [answering(store, 0, "accepted"), answering(store, 1, "refused")]
-    request = request_to(
-        store, MostUrgentAnswer(), "accept_clock", "clocks", lambda: [turn() for turn in turns] and None
-    )
-    assert request.ask(["wall"], patience()) == {"wall": "refused"}
-    silent = request_to(store, MostUrgentAnswer(), "accept_clock", "clocks", turns[0])
+    assert ask(store, ["wall"], patience(), all_of(turns), "accept_clock") == {"wall": "refused"}
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1"):
-        silent.ask(["wall"], 0.05)
+        ask(store, ["wall"], 0.05, turns[0], "accept_clock")
 
 
 def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
-    request = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
-    assert request.ask(["a"], patience(0.5)) == {"a": CommandResult.DONE}
+    assert ask(store, ["a"], patience(0.5), answering(store, 0, "done")) == {"a": CommandResult.DONE}
 
 
 def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
@@ -107,7 +109,7 @@ def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
     monkeypatch.setattr(SqlStore, "put_commands", slow)
     monkeypatch.setattr(Answers, "wait", wait)
     with pytest.raises(WheelUnavailable, match="within 10 s"):
-        request_to(store, BestResult(), "cancel", "task_ids", None).ask(["a"], 10)
+        ask(store, ["a"], 10, None)
     assert waited == [3.0]
 
 
@@ -116,26 +118,26 @@ def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        request_to(store, BestResult(), "cancel", "task_ids", turn).ask(["a"], 5)
+        ask(store, ["a"], 5, turn)
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
 
 def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
+    put, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
 
     def failing(self: SqlStore, *commands: Any) -> list[int]:
         if store.read_inbox(0, 10):
             raise StoreError("the disk is full")
-        return ask(self, *commands)
+        return put(self, *commands)
 
     monkeypatch.setattr(SqlStore, "put_commands", failing)
     with pytest.raises(StoreError, match="the disk is full") as raised:
-        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(names, 5)
+        ask(store, names, 5)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
     monkeypatch.setattr(SqlStore, "withdraw", failing)
     with pytest.raises(RequestInDoubt) as doubt:
-        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(names, 0.05)
+        ask(store, names, 0.05)
     assert str(doubt.value) == (
         "the request (cancel) may still be carried out in shard 0, 1, where it could not be withdrawn: the disk is "
         "full; check there before you send it again"
@@ -172,8 +174,7 @@ def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(
 ) -> None:
     losing = Losing(monkeypatch, committed, committed)
     turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
-    request = request_to(store, BestResult(), "cancel", "task_ids", lambda: [turn() for turn in turns] and None)
-    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+    assert ask(store, ["a"], patience(), all_of(turns)) == {"a": CommandResult.DONE}
     assert losing.puts == 3
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
@@ -190,8 +191,7 @@ def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_aga
         return withdraw(self, *item)
 
     monkeypatch.setattr(SqlStore, "withdraw", late)
-    request = request_to(store, BestResult(), "cancel", "task_ids", wait)
-    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+    assert ask(store, ["a"], patience()) == {"a": CommandResult.DONE}
     assert losing.puts == 1
 
 
@@ -200,7 +200,7 @@ def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_
 ) -> None:
     Losing(monkeypatch, True)
     with pytest.raises(StoreError, match="the server closed the connection") as raised:
-        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(["a"], 0)
+        ask(store, ["a"], 0)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
@@ -214,7 +214,7 @@ def test_a_commit_that_a_signal_interrupts_is_withdrawn(store: SqlStore, monkeyp
 
     monkeypatch.setattr(SqlStore, "put_commands", put)
     with pytest.raises(KeyboardInterrupt):
-        request_to(store, BestResult(), "cancel", "task_ids", wait).ask(["a"], 5)
+        ask(store, ["a"], 5)
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
 
@@ -229,13 +229,12 @@ def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
         return withdraw(self, item, command)
 
     monkeypatch.setattr(SqlStore, "withdraw", failing)
-    request = request_to(store, SummedCounts(), "complete", "task_ids", wait)
     with pytest.raises(RequestInDoubt, match=r"carried out in shard 1, where .*: the server is away") as raised:
-        request.ask(["a", "b"], 0.05)
+        ask(store, ["a", "b"], 0.05, kind="complete")
     assert raised.value.results == {}
     assert store.read_inbox(0, 10) == []
-    done = request_to(store, BestResult(), "cancel", "task_ids", answering(store, 0, "done"))
-    assert done.ask(["a"], 0.05) == {"a": CommandResult.DONE}, "no answer of shard 1 can change it"
+    certain = ask(store, ["a"], 0.05, answering(store, 0, "done"))
+    assert certain == {"a": CommandResult.DONE}, "no answer of shard 1 can change it"
     epoch = store.acquire(0, "two", 10**15, 10_000)
     assert epoch is not None
 
@@ -244,9 +243,8 @@ def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
             answer = Answer(json.loads(item.payload)["id"], {"a": "done", "b": "unknown"}, 0)
             store.apply(0, epoch, Change(inbox=[item.id], answers=[answer]))
 
-    some = request_to(store, BestResult(), "cancel", "task_ids", one_of_two)
     with pytest.raises(RequestInDoubt) as raised:
-        some.ask(["a", "b"], 0.05)
+        ask(store, ["a", "b"], 0.05, one_of_two)
     assert raised.value.results == {"a": CommandResult.DONE}
 
 
@@ -263,14 +261,13 @@ def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: SqlStore, mo
         return withdraw(self, item, command)
 
     monkeypatch.setattr(SqlStore, "withdraw", failing)
-    request = request_to(store, BestResult(), "cancel", "task_ids", wait)
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1 within"):
-        request.ask(["a"], patience(1))
+        ask(store, ["a"], patience(1))
     assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
 
 
 def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store: SqlStore) -> None:
-    opened, calls = OpenStore("", store, Answers(store), 0), []
+    opened, calls = OpenStore("", store), []
 
     def open_store_late() -> OpenStore:
         calls.append(1)
@@ -279,8 +276,9 @@ def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store:
         return opened
 
     turns = [answering(store, shard, "done") for shard in range(2)]
-    request = Request(open_store_late, BestResult(), "cancel", {}, turn=lambda: [turn() for turn in turns] and None)
-    assert request.ask(["a"], patience()) == {"a": CommandResult.DONE}
+    request = Request(open_store_late, "cancel", ["a"], {}, patience(), turn=all_of(turns))
+    request.send()
+    assert request.receive() == {"a": CommandResult.DONE}
 
 
 def test_a_command_that_the_holder_could_not_read_is_named(store: SqlStore) -> None:
@@ -290,6 +288,34 @@ def test_a_command_that_the_holder_could_not_read_is_named(store: SqlStore) -> N
     def reject() -> None:
         store.apply(0, epoch, Change(inbox=[item.id for item in store.read_inbox(0, 10)]))
 
-    request = request_to(store, EveryShard(), "pause", "gates", reject)
     with pytest.raises(RequestInDoubt, match="shard 0 has accepted the command pause and has not answered it"):
-        request.ask(["queue:mail"], 0.05)
+        ask(store, ["queue:mail"], 0.05, reject, "pause")
+
+
+# -- several shards' answers, one result -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "best"),
+    [
+        ([], "unknown"),
+        (["unknown", "too_late"], "too_late"),
+        (["already", "too_late"], "already"),
+        (["already", "done", "unknown"], "done"),
+    ],
+)
+def test_the_best_result_of_a_task_counts(answers: list[str], best: str) -> None:
+    assert BestResult().merged(["a"], [{"a": one} for one in answers]) == {"a": CommandResult(best)}
+
+
+def test_done_and_already_are_certain_though_a_shard_is_silent() -> None:
+    found = {one.value: one for one in CommandResult}
+    assert BestResult().in_doubt(found, set(found)) == {"unknown", "too_late"}
+    assert EveryShard().in_doubt(found, set(found)) == set(found)
+
+
+def test_counts_of_the_shards_that_answered_are_added_up() -> None:
+    sums = SummedCounts()
+    found = sums.merged(["a", "b"], [{"a": {"done": 1, "too_late": 0}}, {"a": {"done": 2, "too_late": 1}}])
+    assert found == {"a": CompletionResult(3, 1), "b": CompletionResult(0, 0)}
+    assert sums.certain(found, {"a", "b"}) == {"a": CompletionResult(3, 1)}

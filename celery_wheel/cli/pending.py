@@ -1,8 +1,9 @@
-"""``celery wheel list`` and ``show``: pending tasks, and all messages of one task."""
+"""Pending tasks: ``celery wheel list`` and ``show``; ``cancel``, ``reschedule``, ``run-now`` and ``complete``."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,14 +13,16 @@ import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
+from celery_wheel.cli.selection import filters, ids, matches, request, request_each, selected, words_of
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import Column, console, facts_table, print_json
+from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json
 from celery_wheel.store.model import ORIGIN
-from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable
+from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable, to_datetime
 
 if TYPE_CHECKING:
     from celery_wheel.store.ports.pages import Detail, Task
     from celery_wheel.values.mask import Mask
+
 
 #: Characters of a body that JSON shows; --body writes the whole body.
 BEGINNING = 1_024
@@ -167,3 +170,115 @@ def _facts(one: Detail) -> list[tuple[str, str]]:
         ("properties", format_part(one.properties)),
         (body, format_part(one.body)),
     ]
+
+
+DISPATCHED = "it was dispatched or may have been, or was rejected or expired before"
+CANCELLED = {
+    "done": "this request cancelled it; it will not be dispatched",
+    "already": "an earlier request cancelled it; it will not be dispatched",
+    "too_late": DISPATCHED,
+    "unknown": "the wheel has not accepted it; if it arrives within a day, it will not be dispatched",
+}
+MOVED = {
+    "done": "it will be dispatched at its new due time",
+    "too_late": DISPATCHED,
+    "unknown": "the wheel has not accepted it",
+}
+RUN = {**MOVED, "done": "it is due now"}
+
+
+@wheel.command(short_help="Cancel pending tasks.")
+@ids
+@filters
+@options.yes
+@request
+@click.pass_context
+def cancel(ctx: click.Context, /, **params: Any) -> None:
+    """Cancel pending tasks: by id, by ids on stdin (-), or all that match a filter.
+
+    The matches of a filter are counted and confirmed. Exit code: 0 when all are cancelled, by this request or an
+    earlier one; 3 when some were too late, or are unknown; 4 when no scheduler answered in time: unanswered requests
+    were withdrawn, and nothing will happen to their tasks.
+    """
+    _change(ctx, "Cancel {}?", CANCELLED, lambda wheel, ids, how: wheel.cancel(ids, **how), **params)
+
+
+@wheel.command(short_help="Give pending tasks another due time.")
+@ids
+@click.option("--eta", "eta_ms", type=options.InstantParameter(), help="New due time: ISO 8601 (UTC), Unix ms, +30m.")
+@click.option(
+    "--countdown", type=options.DurationParameter(), help="New due time, from now: seconds, or a length like 10m or 2d."
+)
+@filters
+@options.yes
+@request
+@click.pass_context
+def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | None, **params: Any) -> None:
+    """Give pending tasks another due time: --eta, or --countdown from now. Tasks are chosen as for cancel.
+
+    Exit code: 0 when all are done; 3 when some were too late, or are unknown; 4 when no scheduler answered in time:
+    unanswered requests were withdrawn, and nothing will happen to their tasks.
+    """
+    if (eta_ms is None) == (countdown is None):
+        raise click.UsageError("name --eta or --countdown, and not both; run-now is for now")
+    eta = None if eta_ms is None else to_datetime(eta_ms)
+    if eta_ms is not None and eta is None:
+        raise click.BadParameter("is beyond the calendar", param_hint="--eta")
+
+    def move(wheel: Any, ids: Any, how: Any) -> Any:
+        try:
+            return wheel.reschedule(ids, eta=eta, countdown=countdown, **how)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--eta/--countdown") from error
+
+    _change(ctx, "Reschedule {}?", MOVED, move, **params)
+
+
+@wheel.command(name="run-now", short_help="Make pending tasks due now.")
+@ids
+@filters
+@options.yes
+@request
+@click.pass_context
+def run_now(ctx: click.Context, /, **params: Any) -> None:
+    """Make pending tasks due now. Tasks are chosen as for cancel.
+
+    Exit code: 0 when all are done; 3 when some were too late, or are unknown; 4 when no scheduler answered in time:
+    unanswered requests were withdrawn, and nothing will happen to their tasks.
+    """
+    _change(ctx, "Run {} now?", RUN, lambda wheel, ids, how: wheel.run_now(ids, **how), **params)
+
+
+def _change(
+    ctx: click.Context, question: str, meanings: dict[str, str], change: Callable[[Any, Any, Any], Any], **params: Any
+) -> None:
+    criteria, how, ids = options.take_criteria(params), params.pop("how"), params.pop("ids")
+    with open_wheel(ctx, criteria["shard"]) as wheel:
+        read = partial(wheel.pending, **criteria)
+        tasks = selected(ids, criteria, lambda: matches(read, ORIGIN, lambda one: one.task_id))
+        request_each(ctx, tasks, lambda part: change(wheel, part, how), meanings, question=question, **params)
+
+
+@wheel.command(short_help="Complete the tasks that watch a key.")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option("--run", is_flag=True, help="Run the tasks at once instead of cancelling them.")
+@request
+@click.pass_context
+def complete(ctx: click.Context, keys: tuple[str, ...], run: bool, how: Any, as_json: bool) -> None:
+    """Complete every task that watches one of the keys (wheel={"watch": ["order:42"]}); - reads keys from stdin.
+
+    The tasks are cancelled, or with --run dispatched at once. Exit code: 0 when no task was too late; 3 when one was
+    dispatched at its time; 4 when no scheduler answered in time: the request was withdrawn.
+    """
+    with open_wheel(ctx) as wheel:
+        found = wheel.complete(words_of(keys), "run" if run else "cancel", **how)
+    if as_json:
+        print_json({"keys": {key: {"done": one.done, "too_late": one.too_late} for key, one in found.items()}})
+    else:
+        columns: list[Column[Any]] = [
+            Column("key", lambda pair: pair[0]),
+            Column("run now" if run else "cancelled", lambda pair: f"{pair[1].done:,}", "right"),
+            Column("too late", lambda pair: f"{pair[1].too_late:,}", "right"),
+        ]
+        GrowingTable(columns).print(found.items())
+    ctx.exit(NEEDS_ACTION if any(one.too_late for one in found.values()) else 0)

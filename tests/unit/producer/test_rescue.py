@@ -14,7 +14,7 @@ from kombu.message import Message
 
 from celery_wheel import Celery
 from celery_wheel.broker.envelope import HEADER, NATIVE
-from celery_wheel.producer.rescue.received_message import ReceivedMessage, ReceivedMessageReader, _may_get
+from celery_wheel.producer.rescue import ReceivedMessage, ReceivedMessageReader, _may_get
 
 QUEUES = [Queue("celery", Exchange("celery"), "celery"), Queue("golf", Exchange("news", "topic"), "news.golf")]
 

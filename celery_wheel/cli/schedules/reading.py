@@ -1,19 +1,19 @@
-"""``celery wheel schedules show``, ``history`` and ``preview``: one schedule, its past, and its next instants."""
+"""``celery wheel schedules list``, ``show``, ``history`` and ``preview``."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import NEEDS_ACTION, open_wheel
-from celery_wheel.cli.project import start_project
-from celery_wheel.cli.schedules.definition import recurrence, recurrence_arguments
-from celery_wheel.cli.schedules.group import instant_ms, schedules, state_of
-from celery_wheel.cli.schedules.listing import masked, schedule_as_dict, when
+from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, start_project
+from celery_wheel.cli.paging import Listing
+from celery_wheel.cli.schedules.define import recurrence, recurrence_arguments
+from celery_wheel.cli.schedules.group import criteria_of, filters, instant_ms, schedules, state_of
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
 from celery_wheel.store.schedule_model import AHEAD_MS
@@ -22,7 +22,7 @@ from celery_wheel.values.format import PART_CUT, format_duration, format_utc, pr
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
     from celery_wheel.recurring.upcoming import UpcomingInstant
-    from celery_wheel.requests.schedules.views import (
+    from celery_wheel.requests.schedules.definitions import (
         PastRevision,
         PastRun,
         PastSkip,
@@ -30,6 +30,77 @@ if TYPE_CHECKING:
         ScheduleHistory,
     )
     from celery_wheel.values.mask import Mask
+
+
+@schedules.command(name="list", short_help="List schedules, in the order of their names.")
+@filters
+@options.shard
+@options.paging_by_name
+@click.pass_context
+def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
+    """List schedules, in the order of their names, with their next instant.
+
+    The state is active, paused, broken, ended (without a further instant) or run by Beat (an entry that Beat's own
+    scheduler runs). A page prints the name after which the next page begins (--after).
+    """
+    criteria = criteria_of(params) | ({} if shard is None else {"shard": shard})
+    columns: list[Column[RecurringSchedule]] = [
+        Column("schedule", lambda one: one.name),
+        Column("when", when),
+        Column("next", lambda one: format_utc(instant_ms(one.next_at)), no_wrap=True),
+        Column("state", state_of, no_wrap=True),
+        Column("task", lambda one: one.task),
+        Column("zone", lambda one: "" if one.recurrence is None else one.recurrence.zone, optional=True),
+        Column("source", lambda one: one.source, optional=True),
+        Column("made", lambda one: f"{one.made:,}", "right", optional=True),
+    ]
+    with open_wheel(ctx, shard) as wheel:
+        mask = wheel.mask
+
+        def read(after: str, limit: int) -> Any:
+            page = wheel.schedules.list(after=after, limit=limit, **criteria)
+            return replace(page, items=[masked(one, mask) for one in page.items])
+
+        Listing("schedules", columns, schedule_as_dict, read, "", str, str).show(**params)
+
+
+def masked(one: RecurringSchedule, mask: Mask) -> RecurringSchedule:
+    """Return a schedule without the values that ``wheel_mask`` names."""
+    if not mask:
+        return one
+    args, kwargs, options = map(mask.value, (one.args, one.kwargs, one.options))
+    definition, note = mask.part(one.definition.encode()).decode(), mask.text(one.note)
+    return replace(one, args=args, kwargs=kwargs, options=options, definition=definition, note=note)
+
+
+def when(one: RecurringSchedule) -> str:
+    """Return the recurrence in words, or else the note, with the reason."""
+    from celery_wheel.recurring.words import in_words  # imports the specs
+
+    return one.note if one.recurrence is None else in_words(one.recurrence)
+
+
+def schedule_as_dict(one: RecurringSchedule) -> dict[str, Any]:
+    """Return a schedule as JSON shows it; instants are Unix milliseconds."""
+    same = ("name", "source", "revision", "made", "paused", "broken", "note")
+    return {
+        **{name: getattr(one, name) for name in same},
+        "state": state_of(one),
+        "when": when(one),
+        "next_ms": instant_ms(one.next_at),
+        "last_ms": instant_ms(one.last_at),
+        "since_ms": instant_ms(one.since),
+        "definition": definition_of(one.definition),
+    }
+
+
+def definition_of(text: str) -> Any:
+    """Return the JSON of a definition; its text, if it is not JSON, as in a broken schedule."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
 
 UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
 
@@ -145,7 +216,7 @@ def _say_unknown(name: str, *, deleted: bool = False) -> None:
 
 def _unknown_task(app: Any, name: str) -> str:
     """Return a warning where the app does not have the task; empty where it has."""
-    from celery_wheel.requests.schedules.task_names import unknown_tasks
+    from celery_wheel.requests.arguments import unknown_tasks
 
     try:
         is_unknown = bool(unknown_tasks(app, [name]))
@@ -215,34 +286,20 @@ def _silence(one: RecurringSchedule) -> list[tuple[str, str]]:
 
 
 def _past(found: ScheduleHistory, limit: int | None) -> dict[str, Any]:
-    return {
-        "runs": [_run_as_dict(one) for one in found.runs[:limit]],
-        "skips": [_skip_as_dict(one) for one in found.skips[:limit]],
-        "revisions": [_revision_as_dict(one) for one in found.revisions[:limit]],
-    }
+    parts: dict[str, list[Any]] = {"runs": found.runs, "skips": found.skips, "revisions": found.revisions}
+    return {name: [dict(_values(one)) for one in part[:limit]] for name, part in parts.items()}
 
 
-def _run_as_dict(one: PastRun) -> dict[str, Any]:
-    instants = ("scheduled_for", "due_at", "dispatched_at", "ended_at")
-    times = {f"{name.removesuffix('_at')}_ms": instant_ms(getattr(one, name)) for name in instants}
-    return {**times, "task_id": one.task_id, "state": one.state, "requested": one.requested, "reason": one.reason}
-
-
-def _skip_as_dict(one: PastSkip) -> dict[str, Any]:
-    times = {"first_ms": instant_ms(one.first), "last_ms": instant_ms(one.last)}
-    return {
-        **times,
-        "count": one.count,
-        "is_exact": one.is_exact,
-        "reason": one.reason,
-        "decided_ms": instant_ms(one.decided_at),
-    }
-
-
-def _revision_as_dict(one: PastRevision) -> dict[str, Any]:
-    same = {name: getattr(one, name) for name in ("number", "what", "actor", "reason")}
-    before = None if one.before is None else schedule_as_dict(one.before)["definition"]
-    return {**same, "changed_ms": instant_ms(one.changed_at), "definition_before": before}
+def _values(one: PastRun | PastSkip | PastRevision) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a part of the past as JSON shows them; instants are Unix milliseconds."""
+    for name in (field.name for field in fields(one)):
+        value = getattr(one, name)
+        if name == "before":
+            yield "definition_before", None if value is None else definition_of(value.definition)
+        elif name.endswith("_at") or name in ("scheduled_for", "first", "last"):
+            yield f"{name.removesuffix('_at')}_ms", instant_ms(value)
+        else:
+            yield name, value
 
 
 def _print_past(found: ScheduleHistory, limit: int | None) -> None:
