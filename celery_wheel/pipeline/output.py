@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.results.reader import FORMAT, SUMMARY
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from celery_wheel.pipeline.columns import HISTORY
 from celery_wheel.pipeline.session import activate
 from celery_wheel.pipeline.source import WheelDataSource
 from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.spark_errors import unwrap_errors
 
 

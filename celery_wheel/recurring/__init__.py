@@ -44,14 +44,12 @@ if TYPE_CHECKING:
         Weekdays,
     )
     from celery_wheel.recurring.celery_schedules import from_celery
+    from celery_wheel.recurring.crontab import Crontab
     from celery_wheel.recurring.document import from_json, to_json
     from celery_wheel.recurring.recurrence import Recurrence
-    from celery_wheel.recurring.specs.crontab import Crontab
-    from celery_wheel.recurring.specs.instants import Instants
-    from celery_wheel.recurring.specs.interval import Interval
-    from celery_wheel.recurring.specs.rrule import RRule
-    from celery_wheel.recurring.specs.solar import Solar
-    from celery_wheel.recurring.specs.spec import Spec
+    from celery_wheel.recurring.rrule import RRule
+    from celery_wheel.recurring.solar import Solar
+    from celery_wheel.recurring.specs import Instants, Interval, Spec
 
 __all__ = [
     "AllOf",
@@ -76,10 +74,10 @@ __all__ = [
 ]
 
 _CALENDARS = "AllOf AnyOf BusinessDays Calendar Dates Except Holidays OfSpec Weekdays"
-_SPECS = "Crontab Instants Interval RRule Solar Spec"
 _MODULES = {
     **dict.fromkeys(_CALENDARS.split(), "celery_wheel.recurring.calendars"),
-    **{name: f"celery_wheel.recurring.specs.{name.lower()}" for name in _SPECS.split()},
+    **dict.fromkeys(("Instants", "Interval", "Spec"), "celery_wheel.recurring.specs"),
+    **{name: f"celery_wheel.recurring.{name.lower()}" for name in ("Crontab", "RRule", "Solar")},
     "Recurrence": "celery_wheel.recurring.recurrence",
     "from_celery": "celery_wheel.recurring.celery_schedules",
     "from_json": "celery_wheel.recurring.document",

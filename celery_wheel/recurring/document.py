@@ -31,13 +31,11 @@ from celery_wheel.recurring.calendars import (
     Weekdays,
 )
 from celery_wheel.recurring.checks import check_list, check_names, join, refuse
+from celery_wheel.recurring.crontab import Crontab
 from celery_wheel.recurring.recurrence import Recurrence
-from celery_wheel.recurring.specs.crontab import Crontab
-from celery_wheel.recurring.specs.instants import Instants
-from celery_wheel.recurring.specs.interval import Interval
-from celery_wheel.recurring.specs.rrule import RRule
-from celery_wheel.recurring.specs.solar import Solar
-from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.recurring.rrule import RRule
+from celery_wheel.recurring.solar import Solar
+from celery_wheel.recurring.specs import Instants, Interval, Spec
 
 KINDS: dict[str, type[Recurrence] | type[Spec] | type[Calendar]] = {
     "recurrence": Recurrence,

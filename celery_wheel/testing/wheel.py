@@ -28,14 +28,12 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.schedule_model import OCCURRENCE
-from celery_wheel.testing import listing, patches
+from celery_wheel.testing import patches, records
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
+from celery_wheel.testing.patches import MemoryResults
 from celery_wheel.testing.records import Execution, IsPending, PendingTask, SkippedMessage
-from celery_wheel.testing.results import MemoryResults
-from celery_wheel.testing.sink import MessageSink
-from celery_wheel.testing.transport import connection_to
-from celery_wheel.testing.worker import QueuedTask, Worker, isolated_revocations
+from celery_wheel.testing.worker import MessageSink, QueuedTask, Worker, connection_to, isolated_revocations
 
 #: Beyond every eta.
 END = datetime.max.replace(tzinfo=UTC)
@@ -174,7 +172,7 @@ class VirtualWheel:
     @property
     def pending(self) -> list[PendingTask]:
         """All tasks that were sent and have not run, in the order of execution."""
-        return listing.pending(self.app, self._worker, self._engine)
+        return records.pending(self.app, self._worker, self._engine)
 
     def pending_of(self, task: Any) -> list[PendingTask]:
         """Return the pending tasks of a task or a task name."""
@@ -196,7 +194,7 @@ class VirtualWheel:
         return next((repr(record) for record in known if record.id == task_id), f"no task was sent with id {task_id}")
 
     def __repr__(self) -> str:
-        return listing.summary(self.now, self.pending, self.ran, self.skipped)
+        return records.summary(self.now, self.pending, self.ran, self.skipped)
 
     # -- commands --------------------------------------------------------------------------------------
 

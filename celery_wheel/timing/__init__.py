@@ -18,13 +18,10 @@ Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.ti
 
 from celery_wheel.timing.clock import Clock, ManualClock, SystemClock
 from celery_wheel.timing.delayed_operation import DelayedOperation
-from celery_wheel.timing.level import Bucket, Level
 from celery_wheel.timing.purgatory import Purgatory
-from celery_wheel.timing.reaper import Reaper
 from celery_wheel.timing.retry import Backoff, RetryLog
-from celery_wheel.timing.system_timer import SystemTimer
-from celery_wheel.timing.timer import Timer
-from celery_wheel.timing.wheel import TimingWheel
+from celery_wheel.timing.system_timer import Reaper, SystemTimer
+from celery_wheel.timing.wheel import Bucket, Level, Timer, TimingWheel
 
 __all__ = [
     "Backoff",

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.cli import main
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED
 from tests.kit.holder import NOW

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.pipeline.local_time import FOLDS, GAPS, Fold, Gap, to_instant, to_instants
+from celery_wheel.pipeline.task_rows import FOLDS, GAPS, Fold, Gap, to_instant, to_instants
 
 NEW_YORK = "America/New_York"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

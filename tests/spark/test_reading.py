@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
 from celery_wheel.pipeline.tables import read
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.ports.pages import Criteria

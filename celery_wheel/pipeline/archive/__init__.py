@@ -3,7 +3,7 @@
 ::
 
     DIR/run=20261120T0800Z-1f2e3d4c/day=2026-11-20/part-….parquet   of one run; no other run ever writes there
-    DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt         ``celery_wheel.archive.model`` has its form
+    DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt         ``celery_wheel.archive.reader`` has its form
 
     archive    1 manifest read (of a new archive: an empty one written) ─► 2 store surveyed
                ─► 3 new events written to run=… ─► 4 read back, counted

@@ -9,9 +9,17 @@
     everything else     functions from DataFrame to DataFrame, without I/O: public, for other programs
 
 This module imports no job: a job's module, and Spark with it, is imported when the job is called.
+
+The summary of a job: facts for programs, words for people, and the number of findings that are a failure.
+
+``facts`` are JSON's own types. The exit code of the command is 1 where ``findings`` is not 0, else 0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 #: In the order of the help.
 JOBS: dict[str, str] = {
@@ -24,3 +32,19 @@ JOBS: dict[str, str] = {
     "tune": "Recommend a tick and a wheel size for the tasks of a store or an archive.",
     "reconcile": "Audit scheduled against dispatched against executed tasks.",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    job: str
+    facts: Mapping[str, Any]
+    words: list[str] = field(default_factory=list)
+    findings: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"job": self.job, **self.facts, "words": self.words}
+
+
+def describe_rejects(counts: Mapping[str, int]) -> list[str]:
+    """Return one line that counts the rejected rows by reason; no line where nothing was rejected."""
+    return [f"rejected: {', '.join(f'{count:,} {reason}' for reason, count in counts.items())}"] if counts else []

@@ -37,13 +37,12 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.pipeline.archive.events import with_day
-from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.archive.run import Archived, ArchiveRun
-from celery_wheel.pipeline.columns import HISTORY
-from celery_wheel.pipeline.jobs.options import resolve_store, store_option
+from celery_wheel.pipeline.archive.folder import ArchiveFolder, with_day
+from celery_wheel.pipeline.archive.runs import Archived, ArchiveRun
+from celery_wheel.pipeline.inputs import resolve_store, store_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.source.options import format_events
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.tables import read
 from celery_wheel.values.format import format_count
 

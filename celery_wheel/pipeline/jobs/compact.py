@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.archive.compaction import Compacted, Compaction
 from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.jobs.options import duration_option
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.archive.runs import Compacted, Compaction
+from celery_wheel.pipeline.inputs import duration_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.values.format import format_count
 
 NAME = "compact"

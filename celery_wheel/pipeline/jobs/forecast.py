@@ -39,7 +39,7 @@ from pyspark.sql.window import Window
 
 from celery_wheel.console.parameters import InstantParameter, now_ms
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import (
+from celery_wheel.pipeline.inputs import (
     duration_option,
     herd_option,
     input_option,
@@ -47,8 +47,8 @@ from celery_wheel.pipeline.jobs.options import (
     parse_rates,
     store_option,
 )
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration, format_utc
 
 NAME = "forecast"

@@ -29,9 +29,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import history_options, parse_objectives
+from celery_wheel.pipeline.inputs import history_options, parse_objectives
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration
 
 NAME = "lateness"

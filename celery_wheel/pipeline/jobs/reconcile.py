@@ -52,10 +52,10 @@ from pyspark.sql import functions as f
 from celery_wheel.console.parameters import DurationParameter
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import duration_option, input_option, output_option, store_option
+from celery_wheel.pipeline.inputs import duration_option, input_option, output_option, store_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.options import ENVIRONMENT
-from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.values.format import format_duration
 
 NAME = "reconcile"

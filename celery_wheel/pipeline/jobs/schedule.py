@@ -30,8 +30,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, task_rows
-from celery_wheel.pipeline.jobs import forecast
-from celery_wheel.pipeline.jobs.options import (
+from celery_wheel.pipeline.inputs import (
     choice_option,
     duration_option,
     herd_option,
@@ -39,12 +38,12 @@ from celery_wheel.pipeline.jobs.options import (
     resolve_store,
     store_option,
 )
-from celery_wheel.pipeline.local_time import FOLDS, GAPS
+from celery_wheel.pipeline.jobs import JobSummary, forecast
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.source.snapshot import open_for_reading
-from celery_wheel.pipeline.source.target import check_columns, read_target
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.source.options import check_columns, read_target
+from celery_wheel.pipeline.source.statements import open_for_reading
 from celery_wheel.pipeline.tables import write
+from celery_wheel.pipeline.task_rows import FOLDS, GAPS
 from celery_wheel.store.ports.bulk_loads import BulkLoad
 
 NAME = "schedule"

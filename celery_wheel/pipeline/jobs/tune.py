@@ -36,9 +36,9 @@ from pyspark.sql import functions as f
 from celery_wheel.errors import WheelError
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.cost_model import WheelShape, compute_cost, simulate_cost
-from celery_wheel.pipeline.jobs.options import choice_option, duration_option, history_options, numbers_parser
+from celery_wheel.pipeline.inputs import choice_option, duration_option, history_options, numbers_parser
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration
 
 NAME = "tune"

@@ -24,14 +24,14 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.columns import HISTORY, schema
 from celery_wheel.pipeline.source.options import SourceOptions, read_options
+from celery_wheel.pipeline.source.statements import HISTORY, schema
 from celery_wheel.pipeline.spark_errors import concise
 
 if TYPE_CHECKING:
     from celery_wheel.pipeline.source.read import WheelReader
     from celery_wheel.pipeline.source.stream import WheelStreamReader
-    from celery_wheel.pipeline.source.stream_write import WheelStreamWriter
+    from celery_wheel.pipeline.source.write import WheelStreamWriter
 
 
 class WheelDataSource(DataSource):
@@ -74,7 +74,7 @@ class WheelDataSource(DataSource):
 
     @concise()
     def streamWriter(self, schema: StructType, overwrite: bool) -> WheelStreamWriter:  # noqa: N802 - Spark's name
-        from celery_wheel.pipeline.source.stream_write import make_stream_writer
+        from celery_wheel.pipeline.source.write import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)
 

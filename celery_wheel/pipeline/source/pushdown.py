@@ -26,8 +26,7 @@ from typing import Any
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import TimestampType
 
-from celery_wheel.pipeline.columns import COLUMNS, SourceColumn
-from celery_wheel.pipeline.source.statements import Conditions, Value
+from celery_wheel.pipeline.source.statements import COLUMNS, Conditions, SourceColumn, Value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)

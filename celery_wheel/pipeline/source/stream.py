@@ -38,8 +38,7 @@ from sqlalchemy import Connection, func, literal, select, union_all
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.pipeline.source.options import SourceOptions
 from celery_wheel.pipeline.source.read import ReadRequest
-from celery_wheel.pipeline.source.snapshot import last_numbers, open_for_reading
-from celery_wheel.pipeline.source.statements import StatementPartition
+from celery_wheel.pipeline.source.statements import StatementPartition, last_numbers, open_for_reading
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.sql.schema import batch, outcome

@@ -25,7 +25,7 @@ from celery.utils.time import maybe_make_aware
 
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError
-from celery_wheel.recurring.call import check_call
+from celery_wheel.recurring.definition import check_call
 from celery_wheel.scheduler.sources.entry import EntryChanges, SourceEntry, of_base
 from celery_wheel.store.schedule_model import BEAT
 

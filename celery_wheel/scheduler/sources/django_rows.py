@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Solar, Spec, to_json
-from celery_wheel.recurring.call import check_call
 from celery_wheel.recurring.checks import refuse
+from celery_wheel.recurring.definition import check_call
 from celery_wheel.scheduler.sources.beat_entries import BEAT_HEADER
 from celery_wheel.scheduler.sources.entry import Document, SourceEntry, broken
 

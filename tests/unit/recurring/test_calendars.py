@@ -26,7 +26,7 @@ from celery_wheel.recurring import (
     Weekdays,
 )
 from celery_wheel.recurring import calendars as calendars_module
-from celery_wheel.recurring.wall_clock import wall_clock
+from celery_wheel.recurring.local import wall_clock
 from tests.unit.recurring.instants import EPOCH, ms
 
 HOUR, DAY = 3_600_000, 86_400_000

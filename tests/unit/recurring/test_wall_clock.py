@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_wheel.recurring.wall_clock import WallClock
+from celery_wheel.recurring.local import WallClock
 from tests.unit.recurring.instants import EPOCH, ms
 from tests.unit.recurring.proof import ZONES
 

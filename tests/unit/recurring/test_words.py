@@ -24,8 +24,7 @@ from celery_wheel.recurring import (
     Spec,
     Weekdays,
 )
-from celery_wheel.recurring.upcoming import upcoming
-from celery_wheel.recurring.words import in_words
+from celery_wheel.recurring.words import in_words, upcoming
 
 HOUR = 3_600_000
 

@@ -17,12 +17,8 @@ MODULES = [
     ".arguments",
     ".clock",
     ".delayed_operation",
-    ".level",
     ".purgatory",
-    ".reaper",
     ".system_timer",
-    ".timer",
-    ".watch_lists",
     ".wheel",
 ]
 

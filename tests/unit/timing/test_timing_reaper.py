@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_wheel.timing import Reaper, SystemTimer
-from celery_wheel.timing import reaper as reaper_module
+from celery_wheel.timing import system_timer as reaper_module
 from tests.kit.patience import patience
 from tests.unit.timing.watched_clock import WatchedClock
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from celery_wheel.timing import TimingWheel
-from celery_wheel.timing.level import Contents
+from celery_wheel.timing.wheel import Contents
 from tests.unit.timing.reference_wheel import ReferenceWheel
 
 

@@ -14,7 +14,7 @@ from celery.schedules import solar
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import Recurrence, Solar
-from celery_wheel.recurring.specs.solar import EVENTS
+from celery_wheel.recurring.solar import EVENTS
 from tests.unit.recurring.instants import EPOCH, ms
 
 TROMSO = (69.65, 18.96)

@@ -20,15 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from celery_wheel.recurring.checks import refuse
-from celery_wheel.recurring.specs.fields import (
-    DAY_S,
-    END_DAY,
-    DayTimes,
-    day_number,
-    day_to_date,
-    first_day,
-    month_length,
-)
+from celery_wheel.recurring.specs import DAY_S, END_DAY, DayTimes, day_number, day_to_date, first_day, month_length
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
