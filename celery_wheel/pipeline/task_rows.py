@@ -12,25 +12,20 @@ Columns of a row:
     args, kwargs            JSON text, or an array, a map or a struct, which become JSON with their nulls
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
     eta_ms                  Unix milliseconds
-    local (and zone)        wall-clock time; default zone: that of the rules; see ``local_time``
+    local (and zone)        wall-clock time; default zone: that of the rules
     queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
     (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
-A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded.
-
-Columns of wall-clock times as instants, by the rules for gap and fold that recurring schedules have.
-
-::
+A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. A wall-clock time has the
+rules for gap and fold of recurring schedules, but for one: a row has one instant, so it can be rejected, where an
+occurrence of a recurrence is skipped or occurs twice.
 
     2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
     2013-11-03 01:30  America/New_York    occurs twice: a fold     first EDT | second EST | reject
-    any other time                        exactly one instant
 
-A row has one instant, so it can be rejected, where an occurrence of a recurrence is skipped or occurs twice.
-
-The conversion runs in Python, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` chooses the later or
-the first instant silently, fails the whole query for an unknown zone, and uses Java's time zone data, while the rest of
-celery-wheel uses Python's.
+Wall-clock times are converted in Python, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` chooses
+the later or the first instant silently, fails the whole query for an unknown zone, and uses Java's time zone data,
+while the rest of celery-wheel uses Python's.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 ::
 
-    Recurrence ──► Spec          Interval, Crontab, Solar, RRule, Instants: see ``specs``
+    Recurrence ──► Spec          specs: Interval, Instants; crontab; solar; rrule ──► frequency
         │    └───► Calendar      Dates, Weekdays, Holidays, BusinessDays, OfSpec; | & ~
-        └──► local ──► wall_clock     wall-clock times as instants, by the rules for gap and fold
+        └──► local               wall-clock times as instants, by the rules for gap and fold
 
     document             to_json, from_json
-    definition, call     a recurrence with a task, its options and policies: JSON, as the store has it
+    definition           a recurrence with a call (a task, its options) and policies: JSON, as the store has it
     celery_schedules     from_celery: Celery's own schedule, crontab and solar
-    words, upcoming      a recurrence in words, and its next instants, for people
+    words                a recurrence in words, and its next instants, for people
 
 Promises
     1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.

@@ -1,28 +1,17 @@
-"""The call of a definition: the task, its arguments and options, and the jitter. Pure; no Celery.
-
-::
-
-    {"task": "app.report", "args": [], "kwargs": {},
-     "options": {"queue": "mail", "priority": 3, "expires": 600, "wheel": {"misfire": "skip", "key": "acme"}},
-     "jitter_ms": 60000, "jitter_by": "name"}
-
-    options     those of apply_async in OPTIONS; expires is in seconds after the occurrence is due
-    wheel       misfire ("run", "skip" or seconds) and key, as in ``celery_wheel.producer.options``
-    jitter_ms   the most milliseconds by which a run is due after its instant
-    jitter_by   run: the delay is drawn for each instant; the default. name: it is drawn once, from the name
-
-The API calls ``check_call`` before a request, the sources call it for entries, and the engine for stored definitions.
-A queue that the app lacks, and arguments that the task does not take, are found when the message is made.
-
-The definition of a schedule: JSON of a recurrence, a call and policies.
+"""The definition of a schedule: JSON of a recurrence, a call and policies.
 
 ::
 
     {"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}},      see ``recurring.document``
-     "task": "app.report", "args": [], "kwargs": {}, "options": {"queue": "mail"},               see ``recurring.call``
+     "task": "app.report", "args": [], "kwargs": {},
+     "options": {"queue": "mail", "priority": 3, "expires": 600, "wheel": {"misfire": "skip", "key": "acme"}},
      "jitter_ms": 60000, "jitter_by": "run",
      "catch_up": "latest", "overlap": "skip", "max_runtime_ms": 600000}
 
+    options          those of apply_async in OPTIONS; expires is in seconds after the occurrence is due
+    wheel            misfire ("run", "skip" or seconds) and key, as in ``celery_wheel.producer.options``
+    jitter_ms        the most milliseconds by which a run is due after its instant
+    jitter_by        run: the delay is drawn for each instant; the default. name: it is drawn once, from the name
     catch_up         of the instants that the scheduler missed
         latest       the last one runs, unless a later instant is on time; the default
         all          those of the last ``catch_up_ms`` run, which must be given
@@ -43,8 +32,9 @@ the reason alone::
 A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``. None removes a
 value, so that its default holds again.
 
-Any other field is refused, with its path. Definitions that were read are cached by their text. The first read imports
-the specs, and with them Celery's parser of crontabs; the engine itself imports neither.
+Any other field is refused, with its path; a queue that the app lacks, and arguments that the task does not take, are
+found when the message is made. Definitions that were read are cached by their text. The first read imports the specs,
+and with them Celery's parser of crontabs; the engine itself imports neither.
 """
 
 from __future__ import annotations

@@ -11,11 +11,7 @@
 through the occurrences of a spec of wall-clock times in the order of their instants, which in gaps and folds is
 not the order of the wall clock. With "shift", the instant that two wall-clock times share occurs once.
 
-Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
-
-The offsets of a zone as segments of time, found by asking the zone for its offset. Standard library only.
-
-::
+A WallClock has the offsets of a zone as segments, found by asking the zone for its offset::
 
                  before            offset                     after
     ──────────────────────┼────────────────────────┼──────────────────────►  instants (UTC)
@@ -23,10 +19,10 @@ The offsets of a zone as segments of time, found by asking the zone for its offs
 
 A segment ends where the offset changes, or 32 to 64 days ahead, where the search ends. The offset is asked every
 four days, and a change between two answers is found by bisection. Since 1970 no zone has two changes within less than
-seven days of each other; the tests compare zones with their offset at every hour of 2000 to 2040.
+seven days of each other; the tests compare zones with their offset at every hour of 2000 to 2040. Zones of Python do
+not list their changes. One answer costs about 1 µs, and the answers of a block of 32 days are cached: 8,192 blocks.
 
-Zones of Python do not list their changes. One answer costs about 1 µs, and the answers of a block of 32 days are
-cached: 8,192 blocks at most, in all zones together.
+Standard library only. Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
 """
 
 from __future__ import annotations

@@ -3,20 +3,16 @@
 ::
 
     DTSTART:20260105T090000                          wall-clock time in the recurrence's zone
-    RRULE:FREQ=WEEKLY;BYDAY=MO,WE;COUNT=20           one or more
+    RRULE:FREQ=WEEKLY;BYDAY=MO,WE;COUNT=20           one or more; ``frequency`` steps through it by fields
     RDATE:20260106T090000,20260108T090000            occurrences besides those of the rules
     EXDATE:20260112T090000                           occurrences that do not run; COUNT counts them
-
-    RRule ──► rrule_text     the lines, and their errors
-          └─► frequency      one RRULE: the next wall-clock time by fields
 
 The rules mean what they mean in dateutil, with which the tests compare them. Differences from the text of the RFC, both
 dateutil's: DTSTART itself occurs only where a rule or RDATE has it, and times are whole seconds up to 59.
 
 dateutil itself walks from DTSTART, period by period, and a rule that never fires walks to the year 9999. So this
-package steps by itself: a rule of 2000 with FREQ=SECONDLY answers as fast as one of today.
-
-The text of RFC 5545, read line by line: each failure names the line or the part, and what to write instead.
+package steps by itself: a rule of 2000 with FREQ=SECONDLY answers as fast as one of today. A text that cannot be read
+is refused with the line or the part, and what to write instead.
 """
 
 from __future__ import annotations

@@ -8,21 +8,8 @@
     Crontab      Celery's five fields, and a second             wall-clock times
     RRule        a text of RFC 5545                             wall-clock times
 
-    spec         the base class: ``next_after``, ``is_local``, ``in_zone``
-    fields       steps by months, days and times: for Crontab and RRule
-
 A spec of instants is the same in each zone. A spec of wall-clock times returns milliseconds as if the zone were UTC,
-and a Recurrence makes instants of them.
-
-``Spec``, the base class of all specs.
-
-Intervals of milliseconds, counted from an anchor. A day is 24 hours, whatever the wall clock does.
-
-A list of instants.
-
-Steps by fields: the next day of allowed months, the next time of a day. Integers only.
-
-::
+and a Recurrence makes instants of them. Crontab and RRule step by fields, with integers only::
 
     2026-11-22 13:26:46     months   (11, 12)      bisect: this month or the next allowed one
                             days     a function    the allowed days of one month, computed when it is reached

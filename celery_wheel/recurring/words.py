@@ -1,24 +1,16 @@
-"""A recurrence in words, for lists and previews: "at 09:00 on Monday to Friday, except holidays of FR".
+"""A recurrence for people: in words, and by its next instants.
 
 ::
 
     in_words(recurrence)     the spec, then its limits, then the calendar; the zone is shown elsewhere
         spec                 short words; or the fields or the rule themselves, where words would be long
         calendar             "except …", or "only on …" for the opposite of a calendar
+    upcoming(recurrence, …)  2013-11-02 01:30  EDT                occurs
+                             2013-11-03 01:30  EDT  clocks -1 h   occurs, on a day with a change of the offset
+                             2013-11-04 01:30  EST  excluded      left out by the calendar; or a gap of the clocks
 
 A page passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock
-times of the recurrence's zone.
-
-The next occurrences of a recurrence, for people: with the days on which clocks change, and with the instants that
-are left out in between.
-
-::
-
-    2013-11-02 01:30  EDT            occurs
-    2013-11-03 01:30  EDT  clocks -1 h   occurs, on a day with a change of the offset
-    2013-11-04 01:30  EST  excluded      of the spec, and left out by the calendar; or a gap of the clocks
-
-Pure: "now" is an argument. Only left-out instants before the last occurrence are searched, LEFT_OUT of them at most.
+times of the recurrence's zone. Pure: "now" is an argument.
 """
 
 from __future__ import annotations

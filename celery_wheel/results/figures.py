@@ -1,9 +1,4 @@
-"""Tables of a job's results as Arrow tables in checked types, with instants as Unix milliseconds.
-
-Lateness by task and queue, from the hours that the job ``lateness`` wrote.
-
-Counts, herds and waits from the results of the job ``forecast``.
-"""
+"""Figures of the jobs ``lateness`` and ``forecast``, from their tables, by Arrow in checked types. Instants: Unix ms."""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ The file of an empty store is made once in a process and copied; the engine star
 Commands (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer
 the caller runs the engine, by ``turn``.
 
-The engine's broker edge for tests: the wheel queue is a list; the app's own connection publishes messages.
-
-``KombuPublisher`` serves all kombu transports, so a task without a route is rejected in tests as in production.
+Of the broker edge, the wheel queue is a list, and ``KombuPublisher``, which serves all kombu transports, publishes by
+the app's own connection: a task without a route is rejected in tests as in production.
 """
 
 from __future__ import annotations

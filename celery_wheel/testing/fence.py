@@ -1,4 +1,4 @@
-"""The fence of a FencingBroker for one shard, in memory: the compare-and-set of offsets, and the holder's epoch.
+"""A FencingBroker's memory for one shard: the compare-and-set of offsets, the holder's epoch, and the wheel queue.
 
 ::
 
@@ -6,8 +6,6 @@
     epoch    the only epoch that may publish, trim or move an offset
     last     the number of its last chunk
     offsets  lane → offset, failed rows of its last chunk, since
-
-A wheel queue in memory: the bounds of a peek, and the proof of a trim.
 """
 
 from __future__ import annotations

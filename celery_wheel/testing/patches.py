@@ -11,8 +11,6 @@
 
 Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
 
-Results in memory: Celery's own cache backend, with a dictionary for each test, and without waiting.
-
 In virtual time, waiting does not bring a result. So ``result.get()`` runs all due tasks, as a worker would meanwhile,
 and then returns the result, or raises an error with the task's due time.
 """

@@ -1,8 +1,6 @@
-"""Plain values that a test reads: pending tasks, executions, and skipped messages.
+"""Plain values that a test reads: pending tasks, executions, and skipped messages; and the list of all pending tasks.
 
 Each has a repr of one line, for failed assertions.
-
-The list of pending tasks for a test: those in queues, in the worker and in the wheel, in the order of execution.
 """
 
 from __future__ import annotations

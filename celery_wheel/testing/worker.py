@@ -1,20 +1,18 @@
-"""A worker without a process: it receives the messages of task queues, and runs them by Celery's request and tracer.
+"""A worker without a process, and the transport in memory that delivers messages to it, or to the wheel's engine.
 
 ::
 
-    deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
-             └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``), until it is due
+    app ─► transport ─┬─ wheel queue ─────────► engine
+                      ├─ remote control ──────► revoke
+                      └─ deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
+                                  └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``)
 
     run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
 
-The worker has no soft and hard time limits, rate limits and priorities, and redelivers no rejected message.
-
-A kombu transport in memory, one for each test: it passes all messages of the app to ``Sink``.
-
 Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. Nothing is
-read from the transport: ``Sink`` has a message as soon as it is published, converted by JSON as on the way to a worker.
+read from the transport: a message is delivered as soon as it is published, converted by JSON as on the way to a worker.
 
-The sink of published messages: the wheel queue, a task's queue, or the workers' remote control.
+The worker has no soft and hard time limits, rate limits and priorities, and redelivers no rejected message.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""The timing wheel, with a timer, a thread, clocks and a purgatory. Imports the standard library only.
+"""Two rooms over one clock, of the standard library alone: the timing wheel, and the purgatory.
 
 ::
 
-    Purgatory ──► WatchLists ──► DelayedOperation        operations that complete by an event, or by time-out
-        │
-        ▼
-    Reaper ──► SystemTimer ──► TimingWheel ──► Level ──► Bucket ──► Timer       each imports only modules to its right
-    thread     lock, waiting   integers only
-                   │
-                   └──► Clock: SystemClock, or ManualClock for tests
+    the purgatory    Purgatory ──► DelayedOperation    operations that complete by an event, or by time-out
+                         │
+                         ▼
+    the wheel        Reaper ──► SystemTimer ──► TimingWheel ──► Level, Bucket, Timer
+                     thread     lock, waiting   integers only
+                                    │
+                                    └──► Clock: SystemClock, or ManualClock for tests
 
-The engine uses TimingWheel and the clocks; ``requests`` lets requests wait for their answers in a Purgatory. Backoff
-and RetryLog (``retry``) serve every part of the project that tries something again.
+Each imports only modules below and to its right. The engine uses TimingWheel and the clocks; ``requests`` lets requests
+wait for their answers in a Purgatory. Backoff and RetryLog (``retry``) serve every part of the project that tries
+something again.
 
 Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
 """

@@ -19,11 +19,17 @@ The worked example: a page waits until two more departures are known, 30,000 ms 
     at 9,000    the entry under "JFK" is stale until the next check of "JFK" or the purge
     at 30,000   nothing: the timer was cancelled (without the second departure: on_complete, then on_expiration)
 
+The lists are in shards with a lock each; a *watch* is one operation under all its keys::
+
+    hash("order:42") % 64 = 17 ──► shard 17   lock   "order:42" → [watch a, watch b]
+    hash("flight:7") % 64 = 3  ──► shard 3    lock   "flight:7" → [watch b]
+
 Promises:
   - Exactly once, among any number of threads that check, force and expire: see ``delayed_operation``.
   - No wake-up is lost: an operation that is made ready before a check of a key under which it is watched, or is being
     watched, is completed by that check, or by the thread that runs its ``try_complete`` at that moment.
-  - No thread waits for another's hook, and no lock of this module is held while a hook runs.
+  - No thread waits for another's hook. No lock is held while code of the caller runs, except ``__hash__`` and
+    ``__eq__`` of keys; no lock within another.
   - At most ``purge_interval`` entries are stale, once the calls that complete their operations have returned. A purge
     costs time for the entries that it removes only; the thread whose completion exceeds the bound runs it.
 
@@ -36,23 +42,6 @@ Not promised:
 
 Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory, with the second attempt of its
 ``safeTryCompleteOrElse``. Kafka's purge walks all watch lists every 1,000 completions, in the reaper's thread.
-
-Watch lists: the operations that wait for each key, in shards with a lock each.
-
-::
-
-    hash("order:42") % 64 = 17 ──► shard 17   lock   "order:42" → [watch a, watch b]        2 entries
-                                                     "order:99" → [watch b]                 1 entry
-    hash("flight:7") % 64 = 3  ──► shard 3    lock   "flight:7" → [watch b]                 1 entry
-
-A *watch* is one operation under all its keys; it has an entry in the list of each key. A list is a dict without values:
-it keeps the order of watching, and an entry is removed in O(1).
-
-Promises:
-  - No lock is held while code of the caller runs, except ``__hash__`` and ``__eq__`` of keys; no lock within another.
-  - A key without entries is removed. ``len`` counts the entries exactly, in O(shards).
-
-Source: ``WatcherList`` and ``Watchers`` in Kafka's DelayedOperationPurgatory, whose purge walks all lists.
 """
 
 from __future__ import annotations
@@ -61,7 +50,6 @@ import functools
 import logging
 import threading
 from collections.abc import Hashable, Iterable, Iterator
-from types import TracebackType
 
 from celery_wheel.timing.arguments import integer
 from celery_wheel.timing.clock import SystemClock
@@ -120,16 +108,11 @@ class Purgatory:
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
         """Complete an operation if it is ready; else let it wait for a check of its keys or for its time-out.
 
+        Returns True if this call completed it; False if it waits, or if another thread or the time-out was quicker.
+        Raises RuntimeError where the purgatory or its timer is shut down, or the operation was watched before.
+
         Args:
-            operation: an operation that was never watched.
             keys: keys of the events that may make it ready, at least one.
-
-        Returns:
-            True if this call completed it; False if it waits, or if another thread or the time-out was quicker.
-
-        Raises:
-            RuntimeError: the purgatory or its timer is shut down, or the operation was watched before; it does not
-                wait here.
         """
         watch = OperationWatch(operation, keys)
         if operation._attempt():
@@ -157,8 +140,7 @@ class Purgatory:
     def check_and_complete(self, key: Hashable) -> int:
         """Complete the operations that wait for a key and are ready, in the order of watching.
 
-        Returns:
-            Number of operations that this call completed, without those that another thread completes meanwhile.
+        Returns the number of those that this call completed, and not another thread meanwhile.
         """
         found = self._lists.of(key)
         if not found:
@@ -188,9 +170,7 @@ class Purgatory:
     def __enter__(self) -> Purgatory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _register(self, operation: DelayedOperation) -> None:
@@ -205,7 +185,7 @@ class Purgatory:
     def _expire(self, operation: DelayedOperation) -> None:
         # The timer may have removed it before the shutdown: with the timer whose hook shut down.
         if not self._shut_down:
-            operation._expire()
+            operation._complete(expired=True)
 
     def _settle(self, watch: OperationWatch) -> None:
         """Account for a completed operation, once: it no longer counts as delayed, and its entries are stale."""
@@ -226,13 +206,7 @@ class Purgatory:
 
 
 class OperationWatch:
-    """One operation and the keys under which it is watched. Equal only to itself, also where operations are equal.
-
-    Attributes:
-        operation: the operation that waits.
-        keys: distinct keys, at least one.
-        settled: whether the purgatory has accounted for the completion.
-    """
+    """One operation and the keys under which it is watched. Equal only to itself, also where operations are equal."""
 
     __slots__ = ("keys", "operation", "settled")
 
@@ -241,7 +215,7 @@ class OperationWatch:
             raise TypeError(f"keys must be a collection of keys, got {keys!r}; one key alone is [{keys!r}]")
         self.operation = operation
         self.keys = tuple(dict.fromkeys(keys))
-        self.settled = False
+        self.settled = False  #: whether the purgatory has accounted for the completion
         if not self.keys:
             raise ValueError(f"keys must hold at least one key, got none; no check would ever find {operation!r}")
 
@@ -261,22 +235,18 @@ class _WatchShard:
 class WatchLists:
     """The watches of a purgatory by key. All methods may be called from any thread.
 
-    Args:
-        shards: number of locks among which the keys are distributed, at least 1.
+    A list is a dict without values: it keeps the order of watching, and an entry is removed in O(1). A key without
+    entries is removed. ``len`` counts the entries exactly, in O(shards).
     """
 
     def __init__(self, shards: int) -> None:
         self._shards = [_WatchShard() for _ in range(shards)]
 
     def add(self, watch: OperationWatch) -> None:
-        """Append a watch to the list of each of its keys."""
         for key in watch.keys:
             shard = self._shard(key)
             with shard.lock:
-                watches = shard.lists.get(key)
-                if watches is None:
-                    shard.lists[key] = watches = {}
-                watches[watch] = None
+                shard.lists.setdefault(key, {})[watch] = None
                 shard.entries += 1
 
     def of(self, key: Hashable) -> list[OperationWatch]:

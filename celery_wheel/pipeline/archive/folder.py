@@ -1,7 +1,4 @@
-"""The folder of an archive: data files written, counted and removed, and its manifests, by Spark alone.
-
-Events as rows of an archive: sorted by day, queue and task. DataFrame to DataFrame, public for other programs.
-"""
+"""The folder of an archive: sorted data files written, counted and removed, and its manifests, by Spark alone."""
 
 from __future__ import annotations
 

@@ -1,32 +1,22 @@
-"""The step of a run that writes a manifest, beside other runs.
+"""One run of the job ``archive`` or ``compact``; the package describes the steps, and what a kill leaves at each.
 
 ::
 
-    last manifest ─► change ─► written ─► last manifest: this one?  ── yes ─► done
-          ▲                                      └─ no: another run wrote, too ─┐
-          └───────────────────────────────────────────────────────────────────┘
+    survey    the events that a store has for an archive: numbers and days, at one moment, without reading an event
+
+                mark of the archive           highest number now
+                ──────┼───────────────────────────┼──────►     a run archives (mark, number] of each shard
+                      └─ removed by retention beyond the mark: lost
+
+    commit    last manifest ─► change ─► written ─► last manifest: this one?  ── yes ─► done
+                    ▲                                   └─ no: another run wrote, too ─┐
+                    └──────────────────────────────────────────────────────────────────┘
+    compact   a day with more files than its events need ─► run=…, counted ─► manifest: these files instead of those
+              folders replaced for --keep, and those of runs that were killed so long ago ─► removed ─► manifest
 
 ``change`` refuses a last manifest to which it cannot be applied. Where this run wrote a manifest that does not count,
-nothing refers to it: the next change begins with the one that counts.
-
-A survey of the events that a store has for an archive, by the driver, at one moment, without reading an event.
-
-::
-
-    mark of the archive           highest number now
-    ──────┼───────────────────────────┼──────►     a run archives (mark, number] of each shard
-          └─ removed by retention beyond the mark: lost
-
-Days are in UTC. All rows of a settlement have its instant, so settlements and outcomes alone give the days of a range.
-
-One run of the job ``archive``; the package describes its steps, and what a kill leaves at each of them.
-
-One run of the job ``compact``: the small files of each day as few large ones, and old files removed.
-
-::
-
-    day with more files than its events need ─► run=…, counted ─► manifest: these files instead of those
-    folders replaced for --keep, and those of runs that were killed so long ago ─► removed ─► manifest without them
+nothing refers to it: the next change begins with the one that counts. Days are in UTC. All rows of a settlement have
+its instant, so settlements and outcomes alone give the days of a range.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""The jobs: the name of each, and its help in one line. Each job is a module of this package.
+"""The jobs: the name of each, its help in one line, and its result. Each job is a module of this package.
 
 ::
 
     NAME                as in JOBS
-    OPTIONS             click's options of the job, as decorators; ``options`` has those that jobs share
+    OPTIONS             click's options of the job, as decorators; ``inputs`` has those that jobs share
     run(spark, options, progress) -> JobSummary
                         reads, writes and draws; ``progress`` shows the current step
     everything else     functions from DataFrame to DataFrame, without I/O: public, for other programs
 
 This module imports no job: a job's module, and Spark with it, is imported when the job is called.
-
-The summary of a job: facts for programs, words for people, and the number of findings that are a failure.
-
-``facts`` are JSON's own types. The exit code of the command is 1 where ``findings`` is not 0, else 0.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ Promises
        up to which number retention has removed events (``celery_wheel.store.sql.archive_floor``).
 
 Non-promises
-    If two runs write one archive at once, one may stop, without harm. A program that lists the folder instead of
-    reading the manifest may see files of killed runs, and files beside those that replaced them. The archive lacks the
-    first dispatch of a row that ``celery wheel replay`` repeated before that dispatch was archived, and of a row that
-    became pending again by a rollback of the broker and was then cancelled or moved. Across a reshard a key has two
-    shards: sort by ``at``. Without ``wheel_history_archive``, events that a reshard removes are not reported.
+    A program that lists the folder instead of reading the manifest may see files of killed runs, and files beside those
+    that replaced them. The archive lacks the first dispatch of a row that ``celery wheel replay`` repeated before that
+    dispatch was archived, and of a row that became pending again by a rollback of the broker and was then cancelled or
+    moved. Across a reshard a key has two shards: sort by ``at``. Without ``wheel_history_archive``, events that a
+    reshard removes are not reported.
 """
 
 from __future__ import annotations

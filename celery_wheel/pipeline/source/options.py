@@ -1,8 +1,8 @@
-"""Options of a read of the data source ``wheel``. Spark passes texts, with names in any case.
+"""Options of the data source ``wheel``. Spark passes texts, with names in any case.
 
 ::
 
-    url        store to read, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
+    url        store, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
     table      pending or history                                   default: pending; a stream reads history
     queue      only tasks of this queue (or of this routing key, where no queue was named)
     task       only tasks of this name
@@ -11,29 +11,18 @@
     events     only these events of history: {"0": [512, 7680]} are those of shard 0 with a number above 512 and up to
                7680; shards that are not named have none            default: all events
     partitions number of tasks by which Spark reads, about          default: one for 250,000 rows, at most 32
-    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``pushdown``
-               statements
-
-Options of a stream
-
-::
-
+    of a stream
     startingAt earliest (the oldest event in the store) or latest   default: earliest; a checkpoint takes precedence
     maxRows    rows of a micro-batch, about                         default: 1,000,000
     failOnLoss true: an error where retention was faster            default: true
+    of a write
+    batch      name of this load: a committed load is not repeated, an interrupted one is resumed; name of the stream
+    key        column whose value makes a row idempotent in every load
+    app        "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
+    chunk      messages in one packed chunk                         default: 500
 
-Options of a write of the data source ``wheel``, and the columns that its rows may have.
-
-::
-
-    batch    name of this load: a committed load is not repeated, an interrupted one is resumed; or name of the stream
-    url      store to load into, as ``wheel_store`` has it        default: the environment's CELERY_WHEEL_STORE
-    key      column whose value makes a row idempotent in every load
-    app      "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
-    chunk    messages in one packed chunk                         default: 500
-
-Columns: task and eta (a timestamp; without a zone: UTC) or eta_ms; and any of args and kwargs (JSON text), queue, key,
-priority, expires (a timestamp, or seconds from now), task_id.
+Columns of a write: task and eta (a timestamp; without a zone: UTC) or eta_ms; and any of args and kwargs (JSON text),
+queue, key, priority, expires (a timestamp, or seconds from now), task_id.
 """
 
 from __future__ import annotations
@@ -67,7 +56,6 @@ class SourceOptions:
     due_to_ms: int | None = None
     partitions: int | None = None
     events: Mapping[int, tuple[int, int]] | None = None
-    pushdown: bool = False
     starting_at: str = "earliest"
     max_rows: int = 1_000_000
     fail_on_loss: bool = True
@@ -85,7 +73,6 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         due_to_ms=_instant(named, "dueTo"),
         partitions=_count(named, "partitions"),
         events=_events(named),
-        pushdown=_one_of(named, "pushdown", ("true", "false"), "false") == "true",
         starting_at=_one_of(named, "startingAt", STARTS, STARTS[0]),
         max_rows=_count(named, "maxRows") or 1_000_000,
         fail_on_loss=_one_of(named, "failOnLoss", ("true", "false"), "true") == "true",

@@ -3,7 +3,9 @@
 ::
 
     driver   one snapshot: offsets of all lanes, highest numbers ─► partitions
-    task     one statement (``fetch``)
+    task     one statement, in a session of its own that writes nothing and takes no lock ─► Arrow batches
+             PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
+             SQLite       cursor.fetchmany ─► columns ─► batch
 
 Tasks read at different moments, while a scheduler is at work, but up to the same offsets and numbers:
 
@@ -15,17 +17,8 @@ pending   Promise: a message that was pending at the driver's snapshot and is no
           dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled at that moment or later may be
           there or not, and a rescheduled message may occur at both positions.
 
-``queue``, ``task`` and due times go into the statements; with ``pushdown``, so do conditions of the query.
-
-``fetch``: the rows of a statement as Arrow batches of a few thousand, in bounded memory.
-
-::
-
-    PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
-    SQLite       cursor.fetchmany ─► columns ─► batch
-
-One statement, so a task reads one moment of the store. The task's own session ends with the last row, or when Spark
-stops early; it writes nothing and takes no lock.
+The options ``queue``, ``task`` and those of due times go into the statements. Conditions of a query do not: Spark (4.3)
+keeps them with the DataFrame, so its second query would count the rows of the first one's conditions.
 
 COPY is chosen by measurement (PostgreSQL 15, 3 million rows into an aggregate of Spark, two cores): COPY and csv reach
 0.44 to 0.59 million rows/s, a server-side cursor 0.30 to 0.40. ADBC reaches 1.07, but only from the second query of a
@@ -36,7 +29,7 @@ from __future__ import annotations
 
 import io
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +38,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection, func, make_url, select
@@ -53,7 +46,6 @@ from sqlalchemy import Connection, func, make_url, select
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.pipeline.source import statements
 from celery_wheel.pipeline.source.options import SourceOptions
-from celery_wheel.pipeline.source.pushdown import PushedCondition, pushed_conditions
 from celery_wheel.pipeline.source.statements import (
     DISPATCHED,
     OUTCOMES,
@@ -74,6 +66,11 @@ from celery_wheel.store.sql.schema import timer
 from celery_wheel.store.sql.store import SqlStore
 
 FIRST_MS, LAST_MS = 0, 2**62
+ROWS_AT_ONCE = 10_000
+BYTES_AT_ONCE = 2**20
+#: The last instant that Spark's calendar and Python's share; a later one becomes null.
+LAST_INSTANT_MS = 253_402_300_799_999
+BUSY_TIMEOUT_S = 10
 
 
 @dataclass(slots=True)
@@ -82,7 +79,6 @@ class ReadRequest:
 
     options: SourceOptions
     schema: StructType
-    pushed: list[PushedCondition] = field(default_factory=list)
     url: str = field(init=False)  #: of the database itself
 
     def __post_init__(self) -> None:
@@ -93,19 +89,12 @@ class ReadRequest:
     def partition(self, source: str, where: Conditions, *, outcomes: bool = False) -> StatementPartition:
         columns = statements.select_columns(self.options.table, self.schema)
         where = where.extend(option_conditions(self.options, outcomes=outcomes))
-        for condition in self.pushed:
-            where = where.extend(condition.where(outcomes=outcomes))
         return statements.make_partition(self.url, columns, source, where, outcomes=outcomes)
 
     def due_range(self) -> tuple[int, int]:
         """Return the lowest and the highest due time that the conditions admit."""
-        low = [FIRST_MS if self.options.due_from_ms is None else self.options.due_from_ms]
-        high = [LAST_MS if self.options.due_to_ms is None else self.options.due_to_ms - 1]
-        for condition in self.pushed:
-            if condition.column.name in ("due", "due_ms"):
-                low += [int(value) for value in condition.values if condition.operator in (">", ">=", "=")]
-                high += [int(value) for value in condition.values if condition.operator in ("<", "<=", "=")]
-        return max(low), min(high)
+        low, high = self.options.due_from_ms, self.options.due_to_ms
+        return FIRST_MS if low is None else low, LAST_MS if high is None else high - 1
 
     # -- pending ---------------------------------------------------------------------------------
 
@@ -194,23 +183,6 @@ class WheelReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._request.fetch(partition)
-
-
-class PushdownReader(WheelReader):
-    """A reader of its own, because Spark refuses any reader with ``pushFilters`` while its setting is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._request.pushed = pushed_conditions(self._request.options.table, filters)
-        return filters
-
-
-ROWS_AT_ONCE = 10_000
-BYTES_AT_ONCE = 2**20
-
-#: The last instant that Spark's calendar and Python's share; a later one becomes null.
-LAST_INSTANT_MS = 253_402_300_799_999
-
-BUSY_TIMEOUT_S = 10
 
 
 def fetch(partition: StatementPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,44 +1,30 @@
-"""The columns of a store's tables in Spark, and the store's column behind each of them.
+"""The columns of a store's tables in Spark, and the statement by which one Spark task reads its part of them.
 
 ::
 
-    pending   one row a pending message: behind its lane's offset
+    pending   one row a pending message: behind its lane's offset, as the driver saw it
+              timer, a range of ids           all of the table
+              timer, a range of positions     where the options bound the due time: other positions are not read
     history   one row an event: a message was dispatched (outcome ``dispatched``), or it had another outcome
+              batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
+              outcome ─► timer                a range of numbers
 
 Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. No column holds bytes of
-a message: headers and bodies stay in the store.
-
-``queue`` is the queue's name, or the routing key where no queue was named, as in the counts and the admin.
-In ``history``, (lane, due_ms, seq) is the position from which a message was dispatched. For any other outcome it is
-(-1, instant of the outcome, number of the outcome), which never changes, while the message itself may be dispatched
-later. ``batch`` is the number of the settlement that covered the message, ``epoch`` that of the holder.
-
-The store as the driver sees it: its URL for other processes, and its offsets and numbers at one moment.
-
-Opening writes nothing. ``django://…`` and a file's relative path mean something on the driver only, so tasks receive
-the database's own URL.
-
-Ranges of numbers with about the same count of rows each: the parts of a read that Spark's tasks share.
-
-The statement by which one Spark task reads its part of a store, in the SQL of the store's database.
-
-::
-
-    pending   timer, a range of ids           behind the offsets that the driver saw
-              timer, a range of positions     where the options bound the due time: other positions are not read
-    history   batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
-              outcome ─► timer                a range of numbers
+a message: headers and bodies stay in the store. ``queue`` is the queue's name, or the routing key where no queue was
+named, as in the counts and the admin. In ``history``, (lane, due_ms, seq) is the position from which a message was
+dispatched. For any other outcome it is (-1, instant of the outcome, number of the outcome), which never changes, while
+the message itself may be dispatched later. ``batch`` is the number of the settlement that covered the message,
+``epoch`` that of the holder.
 
 A settlement covers the rows that had their position when it was numbered (``seq < number``). After a rollback of the
 broker the offset moves back: new rows may come into a range whose older rows were dispatched before, and those new rows
-do not belong to the earlier settlement. A replayed range has two settlements and its rows occur twice: they were
-dispatched twice.
+do not belong to the earlier settlement. A replayed range has two settlements, and its rows occur twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -68,10 +54,6 @@ class SourceColumn:
     type: DataType
     sql: str
     outcome: str = ""  #: the expression for a row of ``outcome``, where it differs
-
-    @property
-    def outcome_sql(self) -> str:
-        return self.outcome or self.sql
 
 
 TARGET = "r.target"
@@ -143,21 +125,16 @@ PENDING_SCHEMA, HISTORY_SCHEMA = schema(PENDING), schema(HISTORY)
 
 
 def database_url(url: str) -> str:
-    """Return the URL of the database that a store's URL leads to, valid in another process or on another machine."""
+    """Return the URL of the store's database, valid on another machine, unlike ``django://…`` and a relative path."""
     database = place_of(url).url
     if database.get_backend_name() == "sqlite" and database.database:
         database = database.set(database=str(Path(database.database).absolute()))
     return database.render_as_string(hide_password=False)
 
 
-@contextmanager
-def open_for_reading(url: str) -> Iterator[SqlStore]:
-    """Open an existing store for the block. Raises SettingError or StoreUnusable, with the remedy."""
-    store = open_store(url, shards=None, create=False)
-    try:
-        yield store
-    finally:
-        store.close()
+def open_for_reading(url: str) -> closing[SqlStore]:
+    """Open an existing store for the block; writes nothing. Raises SettingError or StoreUnusable, with the remedy."""
+    return closing(open_store(url, shards=None, create=False))
 
 
 def last_numbers(connection: Connection) -> dict[int, int]:
@@ -182,13 +159,13 @@ GROUPS = 256
 _COUNTS = {"wheel_batch": "sum(count)", "wheel_outcome": "count(*)"}
 
 
-def partition_count(rows: int, requested: int | None) -> int:
+def _partition_count(rows: int, requested: int | None) -> int:
     return requested or max(1, min(MAX_PARTITIONS, -(-rows // ROWS_A_PARTITION)))
 
 
 def split(after: int, upto: int, rows: int, requested: int | None) -> list[tuple[int, int]]:
     """Split (after, upto] into ranges of the same length."""
-    step = max(1, -(-(upto - after) // partition_count(rows, requested)))
+    step = max(1, -(-(upto - after) // _partition_count(rows, requested)))
     return [(start, min(start + step, upto)) for start in range(after, upto, step)]
 
 
@@ -198,7 +175,7 @@ def event_ranges(
     """Yield (shard, after, upto) of settlements or outcomes, without empty ranges."""
     groups = {shard: _groups(table, connection, shard, *range_) for shard, range_ in shard_ranges.items()}
     total = sum(count for shard_groups in groups.values() for _, count in shard_groups)
-    most = max(1, -(-total // partition_count(total, requested)))
+    most = max(1, -(-total // _partition_count(total, requested)))
     for shard, shard_groups in groups.items():
         after, weight = shard_ranges[shard][0], 0
         for upto, count in shard_groups:
@@ -315,6 +292,6 @@ def number_conditions(alias: str, shard: int, after: int, upto: int) -> Conditio
 def make_partition(
     url: str, columns: Sequence[SourceColumn], source: str, where: Conditions, *, outcomes: bool = False
 ) -> StatementPartition:
-    select = ", ".join(column.outcome_sql if outcomes else column.sql for column in columns)
+    select = ", ".join((outcomes and column.outcome) or column.sql for column in columns)
     sql = f"SELECT {select} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
     return StatementPartition(url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), where.values)

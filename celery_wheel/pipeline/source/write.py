@@ -1,29 +1,27 @@
-"""``write``: a DataFrame as a bulk load: all of it is scheduled, or nothing, however often Spark retries its tasks.
+"""Writing to a store from Spark: bulk loads, all of whose rows are scheduled, or none, however often Spark retries.
 
 ::
 
-    make_writer  (driver)   begin or resume the load; for a committed load, write nothing
-    write        (tasks)    ``parts``: each task writes a part
-    commit       (driver)   exactly the parts that Spark counts           abort   remove everything
+    write          driver   begin or resume the load "monday"; for a committed load, write nothing
+                   tasks    a part each
+                   driver   commit exactly the parts that Spark counts, or remove everything
+    writeStream    driver   read the stream's loads: which are loaded, and the runs of open ones
+                   tasks    a part each of the load "orders" / query / number, which they join in its next run
+                   driver   commit exactly the parts that Spark counts; loads of earlier micro-batches are forgotten
+    a part         claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish
 
 ``celery_wheel.store.ports.bulk_loads`` has the protocol behind it. A driver that is killed leaves its load open: a
-repeated job with the same batch name resumes it, and does not write slices again whose rows are unchanged.
+repeated job with the same batch name resumes it, and keeps slices that an earlier attempt wrote of the same rows.
 
-``writeStream``: a stream of rows as bulk loads, one for each micro-batch, and each scheduled once.
+Each row has an id that a repeated write gives again: a UUIDv5 of the value of the key column, the same in every load;
+or without one a UUIDv7 of (begin of the load; load, part, row), which sorts in the order of the rows and so keeps the
+store's index of ids append-friendly.
 
-::
-
-    driver   plan      read the stream's loads: which are loaded, and the runs of open ones
-    tasks    write     "orders" / query / number ─► join the load in its next run ─► ``parts``, as in a batch
-    driver   commit    exactly the parts that Spark counts; loads of earlier micro-batches are forgotten
-    driver   abort     the load stays open
-
-Identity. The option ``batch`` names the stream. Spark tells a commit the number of the micro-batch alone, and a task
-the query too, in the local properties of its context. The query's id lies in the checkpoint: a restart has the same,
-and another checkpoint another. So a load is called ``orders/9b0c3d2a-…/41``, and a query that finds only loads of other
-queries is refused: its checkpoint is new, and its rows may be those of the old one.
-
-Once. Spark repeats a micro-batch, with the same rows, until the checkpoint has it.
+Streams. The option ``batch`` names the stream. Spark tells a commit the number of the micro-batch alone, and a task the
+query too, in the local properties of its context. The query's id lies in the checkpoint: a restart has the same, and
+another checkpoint another. So a load is called ``orders/9b0c3d2a-…/41``, and a query that finds only loads of other
+queries is refused: its checkpoint is new, and its rows may be those of the old one. Spark repeats a micro-batch, with
+the same rows, until the checkpoint has it; its rows are scheduled once:
 
     1. The load of a micro-batch is committed in one transaction, so all of its rows are visible, or none.
     2. A micro-batch up to the last one that is loaded is not written again, like that whose commit the checkpoint
@@ -33,25 +31,8 @@ Once. Spark repeats a micro-batch, with the same rows, until the checkpoint has 
     4. Two drivers that plan at once have one run. The attempts of its parts fence each other, and the commit names
        its attempts, so that at most one of the two commits.
 
-An aborted or killed load stays open because the restarted query repeats it. ``celery wheel loads --abort`` ends it
-where no query will.
-
-A part of a load: the rows of one of Spark's tasks, in slices, written behind the fence of ``BulkLoads``.
-
-::
-
-    claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish ─► WrittenPart
-
-A slice that an earlier attempt or run wrote of the same rows is kept.
-
-Arrow batches as columns of a bulk load, with an id for each row that a repeated write gives again.
-
-::
-
-    with a key column      envelope = UUIDv5(namespace, value)                          the same in every load
-    without                envelope = UUIDv7(begin of the load; load, part, row)        the same within a load's run
-
-UUIDv7 sorts in the order of the rows, which keeps the store's index of ids append-friendly.
+An aborted or killed load of a stream stays open because the restarted query repeats it. ``celery wheel loads --abort``
+ends it where no query will.
 """
 
 from __future__ import annotations
