@@ -77,11 +77,9 @@ def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
 
 def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:
     """Return the rows within --from … --to."""
-    if options.get("from_ms") is not None:
-        frame = frame.where(f.col(column) >= f.timestamp_millis(f.lit(options["from_ms"])))
-    if options.get("to_ms") is not None:
-        frame = frame.where(f.col(column) < f.timestamp_millis(f.lit(options["to_ms"])))
-    return frame
+    from_, to = (f.timestamp_millis(f.lit(options[name])) for name in ("from_ms", "to_ms"))
+    frame = frame if options["from_ms"] is None else frame.where(f.col(column) >= from_)
+    return frame if options["to_ms"] is None else frame.where(f.col(column) < to)
 
 
 def split_usable(frame: DataFrame, reasons: Mapping[str, Column]) -> tuple[DataFrame, DataFrame]:
@@ -150,10 +148,7 @@ history_options: tuple[Option, ...] = (store_option, input_option, output_option
 
 
 def resolve_store(option: str | None) -> str:
-    """Return the URL of ``--store``, or of this process's environment: a remote Spark has another.
-
-    Raises SettingError.
-    """
+    """Return the URL of ``--store``, or of this process's environment: a remote Spark has another."""
     return store_url({"url": option or ""})
 
 

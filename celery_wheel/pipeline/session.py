@@ -61,8 +61,6 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
 }
 
-HOW_TO_INSTALL = "PySpark is not installed; run: pip install 'celery-wheel[spark]'"
-
 
 def session(
     master: str | None = None,
@@ -71,20 +69,17 @@ def session(
     name: str = "celery-wheel",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a SparkSession that can run the jobs.
+    """Return a SparkSession that can run the jobs. Raises SettingError where PySpark or a Java is missing.
 
     Args:
         master: cluster to run on: ``local[2]``, ``spark://host:7077``, ``yarn``, …; ``local`` is this machine.
-        remote: address of a Spark Connect server, ``sc://host:15002``.
+        remote: address of a Spark Connect server, ``sc://host:15002``; excludes a master.
         settings: Spark's own settings, which override those of this module.
-
-    Raises:
-        SettingError: PySpark or a Java is missing, or both a master and a remote are named.
     """
     if master and remote:
         raise SettingError(f"master and remote exclude each other, got {master} and {remote}")
     if find_spec("pyspark") is None:
-        raise SettingError(HOW_TO_INSTALL)
+        raise SettingError("PySpark is not installed; run: pip install 'celery-wheel[spark]'")
     from pyspark.sql import SparkSession
 
     from celery_wheel.pipeline.source import WheelDataSource
@@ -135,8 +130,7 @@ exec {java} "$@"
 
 def ensure_java(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make ``environ`` lead to a Java. Raises SettingError, with the remedy, where there is none."""
-    home = environ.get("JAVA_HOME")
-    if home:
+    if home := environ.get("JAVA_HOME"):
         if not _is_program(Path(home, "bin", "java")):
             raise SettingError(f"JAVA_HOME must be the folder of a Java, got {home!r}, without bin/java; {HOW_TO}")
         return
@@ -170,12 +164,8 @@ def _has_module(home: Path) -> bool:
 
 
 def _write_launcher(home: Path) -> Path:
-    """Write the launcher into a folder of this user, shared by all processes, and return the folder.
-
-    The file is written beside its place and renamed, so that another process never starts half of it.
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "celery-wheel" / "java"
+    """Write the launcher into a folder of this user, shared by all processes, and return the folder."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "celery-wheel", "java")
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     text = _LAUNCHER.format(module=MODULE, java=shlex.quote(str(home / "bin" / "java")))
     program = folder / "bin" / "java"
@@ -184,5 +174,5 @@ def _write_launcher(home: Path) -> Path:
         with os.fdopen(handle, "w") as file:
             file.write(text)
         os.chmod(path, 0o755)  # noqa: S103 - a program must be executable
-        os.replace(path, program)
+        os.replace(path, program)  # another process never starts half of it
     return folder

@@ -61,13 +61,7 @@ def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -
 
 
 def tail(
-    spark: SparkSession,
-    url: str | None,
-    target: str,
-    checkpoint: str,
-    *,
-    every: str | None = None,
-    **options: Any,
+    spark: SparkSession, url: str | None, target: str, checkpoint: str, *, every: str | None = None, **options: Any
 ) -> StreamingQuery:
     """Write the history to Parquet files in ``target``, in folders by day of ``at``: each row once, also after a kill.
 

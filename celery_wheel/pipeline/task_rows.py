@@ -38,19 +38,8 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    MapType,
-    NullType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 from pyspark.sql.window import Window
 
 from celery_wheel.bulk_load.reject_rules import reason as reject_reason
@@ -67,9 +56,9 @@ PLAIN = ("queue", "key", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
 #: As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
 _WITH_NULLS = {"ignoreNullFields": "false"}
-_INSTANT = (TimestampType, TimestampNTZType, DateType)
+_INSTANT = (t.TimestampType, t.TimestampNTZType, t.DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
-_READABLE = {"eta": (StringType, NullType, *_INSTANT), "eta_ms": (StringType, NullType, NumericType)}
+_READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringType, t.NullType, t.NumericType)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
     unreadable = f.coalesce(*broken, reason, *(column for _, column in plain.values()))
     checked = rows.withColumn(TASK, f.struct(*fields)).withColumn(REASON, unreadable)
     # Made in the function: the kind of session, which decides the kind of UDF, is unknown at import.
-    write_reason = udf(_write_reasons, StringType())
+    write_reason = udf(_write_reasons, t.StringType())
     checked = checked.withColumn(REASON, f.coalesce(REASON, write_reason(f.col(TASK))))
     if not rules.past:
         past = f.concat(f.lit("eta is past: "), f.col(f"{TASK}.eta").cast("string"))
@@ -126,7 +115,7 @@ def rejected_rows(checked: DataFrame) -> DataFrame:
     return checked.where(f.col(REASON).isNotNull()).withColumn("reason", f.col(REASON)).drop(TASK, REASON)
 
 
-def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
+def _check_columns(types: Mapping[str, t.DataType], rules: RowRules) -> None:
     present = ", ".join(types)
     if reserved := {TASK, REASON, "reason"} & types.keys():
         raise SettingError(f"columns must not be called {', '.join(sorted(reserved))}; rename them in --sql")
@@ -153,29 +142,29 @@ def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
             raise SettingError(f"column {name} must be {hint}, got {types[name].simpleString()}")
 
 
-def _with_default(name: str, types: Mapping[str, DataType], default: str | None) -> Column:
+def _with_default(name: str, types: Mapping[str, t.DataType], default: str | None) -> Column:
     column = _text(name, types[name]) if name in types else f.lit(None).cast("string")
     return (column if default is None else f.coalesce(column, f.lit(default))).alias(name)
 
 
-def _text(name: str, type_: DataType) -> Column:
+def _text(name: str, type_: t.DataType) -> Column:
     """Return the column; one that holds only nulls may have no type, and is a text in the write."""
-    return f.col(name).cast("string") if isinstance(type_, NullType) else f.col(name)
+    return f.col(name).cast("string") if isinstance(type_, t.NullType) else f.col(name)
 
 
-def _json(name: str, type_: DataType) -> Column:
-    is_json = isinstance(type_, StringType | NullType)
-    if not is_json and not isinstance(type_, ArrayType | MapType | StructType):
+def _json(name: str, type_: t.DataType) -> Column:
+    is_json = isinstance(type_, t.StringType | t.NullType)
+    if not is_json and not isinstance(type_, t.ArrayType | t.MapType | t.StructType):
         raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
     return (_text(name, type_) if is_json else f.to_json(name, _WITH_NULLS)).alias(name)
 
 
-def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
+def _plain(name: str, type_: t.DataType) -> tuple[Column, Column]:
     """Return (the value or null, the reason why it cannot be read). In a CSV every value is a text."""
-    value, is_instant = f.col(name), name == "expires" and isinstance(type_, (StringType, NullType, *_INSTANT))
+    value, is_instant = f.col(name), name == "expires" and isinstance(type_, (t.StringType, t.NullType, *_INSTANT))
     if is_instant:
         parsed = _instant(value, type_)
-    elif name == "priority" and isinstance(type_, StringType | NullType):
+    elif name == "priority" and isinstance(type_, t.StringType | t.NullType):
         parsed = value.try_cast("int")
     else:
         parsed = _text(name, type_)
@@ -183,7 +172,7 @@ def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
     return _within_range(name, parsed, reason) if is_instant else (parsed, reason)
 
 
-def _eta(types: Mapping[str, DataType], rules: RowRules) -> tuple[Column, Column]:
+def _eta(types: Mapping[str, t.DataType], rules: RowRules) -> tuple[Column, Column]:
     """Return (the instant or null, the reason why there is none)."""
     if "local" in types:
         zone = f.coalesce(f.col("zone"), f.lit(rules.zone)) if "zone" in types else f.lit(rules.zone)
@@ -205,10 +194,10 @@ def _unreadable(name: str) -> Column:
     return f.concat(f.lit(f"{name} cannot be read: "), f.col(name).cast("string"))
 
 
-def _instant(value: Column, type_: DataType) -> Column:
+def _instant(value: Column, type_: t.DataType) -> Column:
     """Return the instant of a value. A text must have a date: Spark would read ``08:00`` as today's."""
     at = value.try_cast("timestamp")
-    return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, StringType) else at
+    return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, t.StringType) else at
 
 
 def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column]:

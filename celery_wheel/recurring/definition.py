@@ -67,9 +67,6 @@ MAX_SECONDS = 366 * 86_400
 #: Headers that the wheel itself gives to an occurrence.
 OWN_HEADERS = ("wheel", "wheel_occurrence", "wheel_native", "wheel_redelivered")
 
-#: The fields of a definition that this module reads.
-FIELDS = ("task", "args", "kwargs", "options", "jitter_ms", "jitter_by")
-
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCall:
@@ -197,7 +194,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fals
 CACHED = 10_000
 
 _POLICIES = ("catch_up", "catch_up_ms", "overlap", "max_runtime_ms")
-_FIELDS = ("recurrence", *FIELDS, *_POLICIES)
+_FIELDS = ("recurrence", "task", "args", "kwargs", "options", "jitter_ms", "jitter_by", *_POLICIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,6 @@ class WallClock:
         self._last = (0, 0, Segment(0, 0, 0, 0, 0))
 
     def segment(self, at_ms: int) -> Segment:
-        """Return the segment that holds an instant."""
         low, high, segment = self._last
         if low <= at_ms < high:
             return segment
@@ -182,7 +181,6 @@ class WallClock:
 
 @lru_cache(maxsize=1_024)
 def wall_clock(zone: tzinfo) -> WallClock:
-    """Return the clock of a zone, the same one at each call."""
     return WallClock(zone)
 
 

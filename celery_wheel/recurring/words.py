@@ -21,18 +21,7 @@ from datetime import UTC
 from itertools import islice
 from typing import Literal
 
-from celery_wheel.recurring.calendars import (
-    WEEKDAYS,
-    AllOf,
-    AnyOf,
-    BusinessDays,
-    Calendar,
-    Dates,
-    Except,
-    Holidays,
-    OfSpec,
-    Weekdays,
-)
+from celery_wheel.recurring import calendars
 from celery_wheel.recurring.crontab import Crontab
 from celery_wheel.recurring.frequency import Frequency
 from celery_wheel.recurring.local import WallClock, wall_clock, zone_of
@@ -66,7 +55,7 @@ class _Words:
             found.append(gettext("until %(time)s") % {"time": self.moment(recurrence.until_ms)})
         if recurrence.times is not None:
             found.append(gettext("at most %(number)s times") % {"number": f"{recurrence.times:,}"})
-        if isinstance(recurrence.without, Except):
+        if isinstance(recurrence.without, calendars.Except):
             found.append(gettext("only on %(days)s") % {"days": self.of_calendar(recurrence.without.calendar)})
         elif recurrence.without is not None:
             found.append(gettext("except %(days)s") % {"days": self.of_calendar(recurrence.without)})
@@ -251,30 +240,29 @@ class _Words:
 
     # -- calendars -----------------------------------------------------------------------------------------
 
-    def of_calendar(self, calendar: Calendar) -> str:
+    def of_calendar(self, calendar: calendars.Calendar) -> str:
         gettext = self.gettext
-        if isinstance(calendar, Weekdays):
-            return self.weekdays(WEEKDAYS.index(day) for day in calendar.days)
-        if isinstance(calendar, Dates):
+        if isinstance(calendar, calendars.Weekdays):
+            return self.weekdays(calendars.WEEKDAYS.index(day) for day in calendar.days)
+        if isinstance(calendar, calendars.Dates):
             if len(calendar.dates) <= LISTED:
                 return ", ".join(map(str, calendar.dates))
             return gettext("%(number)s dates") % {"number": f"{len(calendar.dates):,}"}
-        if isinstance(calendar, Holidays | BusinessDays):
+        if isinstance(calendar, calendars.Holidays | calendars.BusinessDays):
             values = {"place": "-".join(filter(None, (calendar.country, calendar.subdivision)))}
-            if isinstance(calendar, Holidays):
-                return gettext("holidays of %(place)s") % values
-            return gettext("business days of %(place)s") % values
-        if isinstance(calendar, OfSpec):
+            is_holidays = isinstance(calendar, calendars.Holidays)
+            return (gettext("holidays of %(place)s") if is_holidays else gettext("business days of %(place)s")) % values
+        if isinstance(calendar, calendars.OfSpec):
             values = {"duration": format_duration(calendar.lasts_ms), "spec": self.of_spec(calendar.spec)}
             return gettext("%(duration)s %(spec)s") % values
-        if isinstance(calendar, AnyOf):
+        if isinstance(calendar, calendars.AnyOf):
             return ", ".join(map(self.of_calendar, calendar.parts))
-        if isinstance(calendar, AllOf):
+        if isinstance(calendar, calendars.AllOf):
             first, *others = map(self.of_calendar, calendar.parts)
             for other in others:
                 first = gettext("%(days)s and %(others)s") % {"days": first, "others": other}
             return first
-        if isinstance(calendar, Except):
+        if isinstance(calendar, calendars.Except):
             return gettext("all but %(days)s") % {"days": self.of_calendar(calendar.calendar)}
         return type(calendar).__name__
 

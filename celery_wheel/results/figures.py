@@ -1,4 +1,4 @@
-"""Figures of the jobs ``lateness`` and ``forecast``, from their tables, by Arrow in checked types. Instants: Unix ms."""
+"""Figures of the jobs ``lateness`` and ``forecast``, from their tables as Arrow; instants are Unix milliseconds."""
 
 from __future__ import annotations
 

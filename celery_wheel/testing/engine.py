@@ -75,7 +75,6 @@ class SteppedEngine(TransactionalInbox):
         self._retry_ms = 0  #: due tasks are dispatched from this instant on
 
     def arrive(self, raw: dict[str, Any]) -> None:
-        """Accept a message that was published to the wheel queue."""
         with self._lock:
             self._broker.arrive(raw)
             if self._broker.arrivals:
@@ -97,8 +96,6 @@ class SteppedEngine(TransactionalInbox):
         if self._store is not None:
             self._store.close()
 
-    # -- pending tasks -------------------------------------------------------------------------------
-
     def next(self) -> tuple[Task | None, int] | None:
         """Return the next task to dispatch and its instant; not a paused one. None in place of the task: the instant of
         a schedule, whose occurrence is to be made."""
@@ -119,7 +116,6 @@ class SteppedEngine(TransactionalInbox):
         return next(((task, max(task.due_ms, self._retry_ms)) for task in open_), None)
 
     def pending(self) -> list[Detail]:
-        """Return all pending tasks with their messages, the next due first."""
         if self._store is None:
             return []
         browse = self._store.browse
@@ -154,15 +150,10 @@ class SteppedEngine(TransactionalInbox):
         others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
         return [*([first] if len(others) < len(sent) else []), *(other.task for other in others if other is not None)]
 
-    # -- commands ------------------------------------------------------------------------------------
-
     def turn(self) -> None:
-        """Carry out the commands in the store's inbox."""
         with self._lock:
             self._opened()
             self._round("ingest")
-
-    # -- the engine ----------------------------------------------------------------------------------
 
     def _opened(self) -> FullStore:
         if self._store is None:
@@ -223,14 +214,11 @@ class MemoryBroker:
         return True
 
     def arrive(self, raw: dict[str, Any]) -> None:
-        """Put a message into the wheel queue, as a producer does."""
         arrival = self.decode(_dumps(raw).encode())
         if isinstance(arrival, Unreadable):
             self._rejected(raw["headers"], arrival.reason)
         else:
             self.arrivals.append(arrival)
-
-    # -- the offsets -------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         found = self._fence.adopt(epoch, OWNER)
@@ -261,8 +249,6 @@ class MemoryBroker:
             if row.id in failed:
                 self._rejected(_loads(row.parts().headers), failed[row.id])
         return self._fence.move(chunk, failed)
-
-    # -- the wheel queue ---------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if self._epoch is None:
@@ -298,8 +284,6 @@ class MemoryBroker:
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)
-
-    # -- the server --------------------------------------------------------------------------------
 
     def now_ms(self) -> int | None:
         return None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 from celery import states
@@ -102,20 +101,16 @@ def connected(app: Any, connection: Any) -> Iterator[None]:
             connection.release()
 
 
-def results(app: Any, backend: Any) -> AbstractContextManager[None]:
-    """Replace the app's result backend."""
-    return attributes(app, _backend_cache=backend)
-
-
 def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None]:
     """Call ``run`` with the task's id after each ``send_task``."""
-    return attributes(app, send_task=partial(_send_and_run, app.send_task, run))
+    send = app.send_task
 
+    def send_and_run(*args: Any, **options: Any) -> Any:
+        result = send(*args, **options)
+        run(result.id)
+        return result
 
-def _send_and_run(send: Callable[..., Any], run: Callable[[str], object], *args: Any, **options: Any) -> Any:
-    result = send(*args, **options)
-    run(result.id)
-    return result
+    return attributes(app, send_task=send_and_run)
 
 
 class MemoryResults(CacheBackend):  # type: ignore[misc]  # celery carries no types

@@ -96,7 +96,7 @@ class VirtualWheel:
             stack.enter_context(patches.attributes(app, _wheel=self._wheel))
             if self._own_results:
                 backend = MemoryResults(app, self._run_due_meanwhile, self._describe)
-                stack.enter_context(patches.results(app, backend))
+                stack.enter_context(patches.attributes(app, _backend_cache=backend))
             if is_eager:
                 stack.enter_context(patches.eager(app, lambda task_id: self._run_at_once(task_id, raises)))
             self._stack = stack.pop_all()

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from queue import Empty
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 from celery import signals
 from celery.app import trace
@@ -51,8 +52,6 @@ HOSTNAME = "wheel@testing"
 
 @dataclass(frozen=True, order=True)
 class QueuedTask:
-    """A message in a task's queue."""
-
     due_ms: int  #: 0: at once
     number: int
     queue: str = field(compare=False)
@@ -65,7 +64,6 @@ class QueuedTask:
         return at(self.due_ms) if self.due_ms else None
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments."""
         payload = self.message.payload
         args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
         return tuple(args), dict(kwargs)
@@ -98,8 +96,6 @@ class VirtualTimeRequest:
 
 
 class Worker:
-    """The worker of one app."""
-
     def __init__(self, app: Any, now: Callable[[], datetime]) -> None:
         self._app = app
         self._now = now
@@ -127,11 +123,9 @@ class Worker:
         return ms_of(moment) if moment > self._now() else 0
 
     def next_due(self) -> datetime | None:
-        """Return the instant at which the next scheduled task is due."""
         return self.scheduled[0].eta if self.scheduled else None
 
     def release(self) -> None:
-        """Make scheduled tasks that are due ready."""
         while self.scheduled and self.scheduled[0].due_ms <= ms_of(self._now()):
             self.ready.append(self.scheduled.pop(0))
 
@@ -147,7 +141,7 @@ class Worker:
         command = Message(raw, channel=channel).payload  # type: ignore[no-untyped-call]
         if command["method"] in ("revoke", "revoke_by_stamped_headers"):
             arguments = {**command["arguments"], "terminate": False}  # there is no process to terminate
-            Panel.data[command["method"]](_PanelState(self._app), **arguments)
+            Panel.data[command["method"]](SimpleNamespace(app=self._app, consumer=None), **arguments)
 
     def run(self, delivery: QueuedTask) -> Trace:
         task = self._task(delivery.task)
@@ -181,14 +175,6 @@ class Worker:
 @cache
 def _request_class(own: type) -> Any:
     return type("VirtualRequest", (VirtualTimeRequest, own), {})
-
-
-@dataclass
-class _PanelState:
-    """The worker's state for Celery's commands."""
-
-    app: Any
-    consumer: Any = None
 
 
 @contextmanager
@@ -245,17 +231,7 @@ _connection: Any = Connection
 _state: Any = virtual.BrokerState
 
 
-class Sink(Protocol):
-    """Receives published messages; ``raw`` is a message as a broker would store it."""
-
-    def deliver(self, channel: Any, queue: str, raw: dict[str, Any]) -> None:
-        """Receive a message for a queue."""
-
-    def broadcast(self, channel: Any, exchange: str, raw: dict[str, Any]) -> None:
-        """Receive a message for all listeners of a fanout exchange."""
-
-
-def connection_to(sink: Sink) -> Any:
+def connection_to(sink: MessageSink) -> Any:
     """Return a connection whose transport belongs to this test."""
     channel = type("Channel", (_Channel,), {"sink": sink})
     transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
@@ -280,7 +256,7 @@ class _Transport(virtual.Transport):
 
 
 class _Channel(virtual.Channel):
-    sink: Sink
+    sink: MessageSink
     do_restore = False
     supports_fanout = True
 
@@ -307,7 +283,7 @@ class _Channel(virtual.Channel):
 
 
 class MessageSink:
-    """Implements ``transport.Sink``."""
+    """Receives published messages; ``raw`` is a message as a broker would store it."""
 
     def __init__(self, app: Any, engine: SteppedEngine, worker: Worker) -> None:
         self._app = app

@@ -36,8 +36,6 @@ class ArchiveFolder:
         if none_if_absent(lambda: self._spark.read.text(f"{self.path}/_spark_metadata").schema) is not None:
             raise FileUnusable(f"--output {self.path} is the output of a stream; give the archive a folder of its own")
 
-    # -- data -------------------------------------------------------------------------------------------
-
     def read(self, files: Iterable[DataFile]) -> DataFrame:
         """Return the events of some files, with ``day``; columns that a file lacks are null."""
         paths = [f"{self.path}/{file.path}" for file in files]
@@ -71,8 +69,6 @@ class ArchiveFolder:
         """Remove the files of a folder. Spark overwrites them with none; on a file system the empty folder stays."""
         nothing = self._spark.createDataFrame([], SCHEMA)
         nothing.write.mode("overwrite").partitionBy(DAY).options(**SILENT).parquet(f"{self.path}/{folder}")
-
-    # -- manifests -----------------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
         """Return the manifest that counts; None of a new archive. Raises FileUnusable for that of a later version."""

@@ -27,11 +27,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from celery_wheel.archive.reader import DataFile, Manifest
 from celery_wheel.errors import FileUnusable, StoreUnusable
-from celery_wheel.pipeline.archive.folder import COLUMNS, ROWS_A_FILE, VERSION
+from celery_wheel.pipeline.archive.folder import COLUMNS, ROWS_A_FILE, VERSION, ArchiveFolder
 from celery_wheel.pipeline.source.statements import open_for_reading
 from celery_wheel.store.model import DAY_MS
 from celery_wheel.store.ports.maintenance import Archivable
@@ -42,32 +42,15 @@ ATTEMPTS = 5
 _RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 
-class ArchiveStorage(Protocol):
-    """The part of ``ArchiveFolder`` that runs use; its rows are opaque to them."""
-
-    path: str
-
-    def read(self, files: Any) -> Any: ...
-    def write(self, rows: Any, run: str, count: int) -> list[DataFile]: ...
-    def runs(self) -> set[str]: ...
-    def remove(self, folder: str) -> None: ...
-    def last(self) -> Manifest | None: ...
-    def put(self, manifest: Manifest) -> None: ...
-
-
-def last_of(storage: ArchiveStorage) -> Manifest:
+def last_of(storage: ArchiveFolder) -> Manifest:
     last = storage.last()
     if last is None:
         raise FileUnusable(f"{storage.path} is no archive: it has no manifest; the job archive writes one")
     return last
 
 
-def commit(storage: ArchiveStorage, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Apply a change to the last manifest, and return the manifest that counts then.
-
-    Args:
-        change: from the last manifest to the next one. Raises FileUnusable to stop the run.
-    """
+def commit(storage: ArchiveFolder, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Apply a change to the last manifest, and return the manifest that counts then; ``change`` may stop the run."""
     for _ in range(ATTEMPTS):
         manifest = change(last_of(storage))
         storage.put(manifest)
@@ -76,7 +59,7 @@ def commit(storage: ArchiveStorage, change: Callable[[Manifest], Manifest]) -> M
     raise other_run(storage)
 
 
-def other_run(storage: ArchiveStorage) -> FileUnusable:
+def other_run(storage: ArchiveFolder) -> FileUnusable:
     return FileUnusable(
         f"another run writes to the archive {storage.path} at the same time; this one stopped, and nothing is missing; "
         "start a run only after the last one has ended"
@@ -98,20 +81,6 @@ def began_ms(run: str, default: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LostRange:
-    """A range of a shard, (after, upto], of which retention removed events unread, all from before ``before_ms``."""
-
-    shard: int
-    after: int
-    upto: int
-    before_ms: int | None
-
-    def as_dict(self) -> dict[str, Any]:
-        before = None if self.before_ms is None else datetime.fromtimestamp(self.before_ms / 1_000, UTC).isoformat()
-        return {"shard": self.shard, "after": self.after, "upto": self.upto, "before": before}
-
-
-@dataclass(frozen=True, slots=True)
 class ArchiveSurvey:
     """``ranges``: the numbers to read, by shard; ``days``: their events by day, about."""
 
@@ -120,7 +89,7 @@ class ArchiveSurvey:
     ranges: dict[int, tuple[int, int]]
     days: dict[str, int]
     known: dict[int, int]  #: by shard, the number up to which all events are archived or lost
-    lost: list[LostRange] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)  #: as ``_lost`` returns them
 
 
 def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[int, int]) -> ArchiveSurvey:
@@ -162,18 +131,23 @@ def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: M
     )
 
 
-def lost_since(url: str, before: ArchiveSurvey) -> list[LostRange]:
+def lost_since(url: str, before: ArchiveSurvey) -> list[dict[str, Any]]:
     """Return the events that retention removed while a run read them."""
     with open_for_reading(url) as opened:
         return _lost(opened.maintenance.archivable(before.numbers), before.known)
 
 
-def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[LostRange]:
+def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return the ranges (after, upto] of shards with events that retention removed unread, all from before an instant."""
     return [
-        LostRange(one.shard, known[one.shard], one.forgotten, one.first_ms)
+        {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": _utc(one.first_ms)}
         for one in shards
         if one.forgotten > known.get(one.shard, one.forgotten)
     ]
+
+
+def _utc(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC).isoformat()
 
 
 def _days(shards: Sequence[Archivable]) -> dict[str, int]:
@@ -200,7 +174,7 @@ class ArchiveRun:
     """``mark``: whether the store's mark moves, so that retention may remove archived history."""
 
     def __init__(
-        self, storage: ArchiveStorage, url: str, events: ReadEvents, *, mark: bool, progress: Callable[[str], None]
+        self, storage: ArchiveFolder, url: str, events: ReadEvents, *, mark: bool, progress: Callable[[str], None]
     ) -> None:
         self._storage = storage
         self._url = url
@@ -235,7 +209,7 @@ class ArchiveRun:
             count = sum(survey.days.values())
             self._progress(f"archiving {format_count(count, 'event')} of {format_count(len(survey.days), 'day')}")
             files = self._storage.write(self._events(survey.ranges), self._name, count)
-        lost = [range_.as_dict() for range_ in (*survey.lost, *lost_since(self._url, survey))]
+        lost = [*survey.lost, *lost_since(self._url, survey)]
 
         def change(last: Manifest) -> Manifest:
             if last.marks != base.marks:
@@ -287,7 +261,7 @@ class Compacted:
 class Compaction:
     """``keep_ms``: for how long replaced files stay, for readers and runs that began before."""
 
-    def __init__(self, storage: ArchiveStorage, *, now_ms: int, keep_ms: int, progress: Callable[[str], None]) -> None:
+    def __init__(self, storage: ArchiveFolder, *, now_ms: int, keep_ms: int, progress: Callable[[str], None]) -> None:
         self._storage = storage
         self._now_ms = now_ms
         self._keep_ms = keep_ms
@@ -295,7 +269,10 @@ class Compaction:
 
     def run(self) -> Compacted:
         done, last = Compacted(), last_of(self._storage)
-        for day, files in _by_day(last.files).items():
+        days: dict[str, list[DataFile]] = {}
+        for file in last.files:
+            days.setdefault(file.day, []).append(file)
+        for day, files in sorted(days.items()):
             if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
                 self._progress(f"compacting {day}")
                 done.days[day] = (len(files), len(self._compact(files)))
@@ -306,12 +283,12 @@ class Compaction:
     def _compact(self, old: list[DataFile]) -> list[DataFile]:
         run, count = new_run(), sum(file.events for file in old)
         new = self._storage.write(self._storage.read(old), run, count)
-        if _outcomes(new) != _outcomes(old):
+        had, has = count_outcomes(old), count_outcomes(new)
+        if had != has:
             raise FileUnusable(
-                f"{old[0].folder} and others have {dict(_outcomes(old))}, but their copy has {dict(_outcomes(new))}; "
-                "nothing was changed; does another program write to the archive?"
+                f"{old[0].folder} and others have {dict(had)}, but their copy has {dict(has)}; nothing was changed; "
+                "does another program write to the archive?"
             )
-
         paths = {file.path for file in old}
 
         def change(last: Manifest) -> Manifest:
@@ -335,24 +312,17 @@ class Compaction:
         removed = sorted({*old, *(folder for folder in killed if folder not in runs)})
         for folder in removed:
             self._storage.remove(folder)
+
+        def change(last: Manifest) -> Manifest:
+            replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
+            return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
+
         if old:
-            commit(self._storage, lambda last: _without(last, old))
+            commit(self._storage, change)
         return removed
 
 
-def _without(last: Manifest, folders: Iterable[str]) -> Manifest:
-    replaced = {folder: since for folder, since in last.replaced.items() if folder not in folders}
-    return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
-
-
-def _by_day(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
-    days: dict[str, list[DataFile]] = {}
-    for file in files:
-        days.setdefault(file.day, []).append(file)
-    return dict(sorted(days.items()))
-
-
-def _outcomes(files: Iterable[DataFile]) -> Counter[str]:
+def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:
     total = Counter[str]()
     for file in files:
         total.update(file.outcomes)

@@ -30,7 +30,6 @@ Non-promises
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,7 +37,7 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 
 from celery_wheel.pipeline.archive.folder import ArchiveFolder, with_day
-from celery_wheel.pipeline.archive.runs import Archived, ArchiveRun
+from celery_wheel.pipeline.archive.runs import Archived, ArchiveRun, count_outcomes
 from celery_wheel.pipeline.inputs import resolve_store, store_option
 from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.source.options import format_events
@@ -69,9 +68,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _facts(done: Archived) -> dict[str, Any]:
-    outcomes, days = Counter[str](), done.manifest.days()
-    for file in done.files:
-        outcomes.update(file.outcomes)
+    outcomes, days = count_outcomes(done.files), done.manifest.days()
     return {
         "events": outcomes.total(),
         "outcomes": dict(sorted(outcomes.items())),

@@ -63,11 +63,9 @@ class WheelDataSource(DataSource):
 
     @concise()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from celery_wheel.pipeline.source.write import make_writer, refuse_overwrite
+        from celery_wheel.pipeline.source.write import make_writer
 
-        if overwrite:
-            refuse_overwrite()
-        return make_writer(self.options, schema)
+        return make_writer(self.options, schema, overwrite)
 
     @concise()
     def streamWriter(self, schema: StructType, overwrite: bool) -> WheelStreamWriter:  # noqa: N802 - Spark's name

@@ -87,16 +87,23 @@ class ReadRequest:
         self.url = database_url(self.options.url)
 
     def partition(self, source: str, where: Conditions, *, outcomes: bool = False) -> StatementPartition:
-        columns = statements.select_columns(self.options.table, self.schema)
-        where = where.extend(option_conditions(self.options, outcomes=outcomes))
+        """Return a partition, with the conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
+        options, due = self.options, "o.at_ms" if outcomes else "t.due_ms"
+        if options.queue is not None:
+            where.add(f"{TARGET} = ?", options.queue)
+        if options.task is not None:
+            where.add("r.task = ?", options.task)
+        if options.due_from_ms is not None:
+            where.add(f"{due} >= ?", options.due_from_ms)
+        if options.due_to_ms is not None:
+            where.add(f"{due} < ?", options.due_to_ms)
+        columns = statements.select_columns(options.table, self.schema)
         return statements.make_partition(self.url, columns, source, where, outcomes=outcomes)
 
     def due_range(self) -> tuple[int, int]:
-        """Return the lowest and the highest due time that the conditions admit."""
+        """Return the lowest and the highest due time that the options admit."""
         low, high = self.options.due_from_ms, self.options.due_to_ms
         return FIRST_MS if low is None else low, LAST_MS if high is None else high - 1
-
-    # -- pending ---------------------------------------------------------------------------------
 
     def pending(self, store: SqlStore, connection: Connection) -> list[StatementPartition]:
         low, high = self.due_range()
@@ -119,8 +126,6 @@ class ReadRequest:
             self.partition(*statements.pending_by_id(after, upto, offsets))
             for after, upto in split(low - 1, high, count, self.options.partitions)
         ]
-
-    # -- history -----------------------------------------------------------------------------------
 
     def shard_ranges(self, last: dict[int, int]) -> dict[int, tuple[int, int]]:
         """Return (after, upto] of each shard, at most up to ``last``: later events are not committed at one moment."""
@@ -145,28 +150,11 @@ class ReadRequest:
             partitions.append(self.partition(OUTCOMES[dialect], where, outcomes=True))
         return partitions
 
-    # -- in a task ---------------------------------------------------------------------------------
-
     def fetch(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetch the rows of a partition; none for the empty one that Spark makes where there is no other."""
         if not isinstance(partition, StatementPartition):
             return iter(())
         return fetch(partition, to_arrow_schema(self.schema, timezone="UTC"))
-
-
-def option_conditions(options: SourceOptions, *, outcomes: bool = False) -> Conditions:
-    """Return the conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
-    where = Conditions()
-    if options.queue is not None:
-        where.add(f"{TARGET} = ?", options.queue)
-    if options.task is not None:
-        where.add("r.task = ?", options.task)
-    due = "o.at_ms" if outcomes else "t.due_ms"
-    if options.due_from_ms is not None:
-        where.add(f"{due} >= ?", options.due_from_ms)
-    if options.due_to_ms is not None:
-        where.add(f"{due} < ?", options.due_to_ms)
-    return where
 
 
 class WheelReader(DataSourceReader):

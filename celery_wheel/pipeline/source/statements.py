@@ -226,13 +226,13 @@ class LaneOffset(NamedTuple):
     last: int
 
 
+@dataclass(frozen=True)
 class StatementPartition(InputPartition):
     """``sql`` has a ``?`` for each value; its columns are those of the schema, with instants in milliseconds."""
 
-    def __init__(self, url: str, sql: str, values: Sequence[Value]) -> None:
-        self.url = url
-        self.sql = sql
-        self.values = tuple(values)
+    url: str
+    sql: str
+    values: tuple[Value, ...]
 
 
 @dataclass(slots=True)
@@ -246,9 +246,6 @@ class Conditions:
         self.parts.append(part)
         self.values += values
         return self
-
-    def extend(self, other: Conditions) -> Conditions:
-        return Conditions([*self.parts, *other.parts], [*self.values, *other.values])
 
     def __str__(self) -> str:
         return " AND ".join(f"({part})" for part in self.parts) or "1 = 1"
@@ -294,4 +291,6 @@ def make_partition(
 ) -> StatementPartition:
     select = ", ".join((outcomes and column.outcome) or column.sql for column in columns)
     sql = f"SELECT {select} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
-    return StatementPartition(url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), where.values)
+    return StatementPartition(
+        url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), tuple(where.values)
+    )

@@ -46,7 +46,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha1, sha256
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -73,15 +73,13 @@ from celery_wheel.values.version import __version__
 logger = logging.getLogger(__name__)
 
 
-def refuse_overwrite() -> NoReturn:
-    raise SettingError(
-        "mode must be append, got overwrite: a load does not replace scheduled tasks; write with .mode('append'), and "
-        "cancel unwanted tasks with celery -A proj wheel cancel"
-    )
-
-
-def make_writer(options: Mapping[str, str], schema: StructType) -> WheelWriter:
+def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WheelWriter:
     """Begin or resume the load. Raises SettingError or StoreUnusable, with the remedy."""
+    if overwrite:
+        raise SettingError(
+            "mode must be append, got overwrite: a load does not replace scheduled tasks; write with .mode('append'), "
+            "and cancel unwanted tasks with celery -A proj wheel cancel"
+        )
     target = read_target(options, schema)
     if target.app is not None:
         find_app(target.app)  # an error of the driver is shorter than that of every task
@@ -134,10 +132,8 @@ ANOTHER_QUERY = (
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch of a query, with the number that Spark calls its batch id, or its epoch."""
-
     query: str
-    number: int
+    number: int  #: Spark calls it the batch id, or the epoch
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WheelStreamWriter:
@@ -204,7 +200,6 @@ class WheelStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _task() -> tuple[int, MicroBatch]:
-    """Return the part that this task writes, and its micro-batch."""
     context = TaskContext.get()
     query, number = (None, None) if context is None else map(context.getLocalProperty, (QUERY, NUMBER))
     if context is None or query is None or number is None:
@@ -217,7 +212,6 @@ def _load_name(stream: str, micro_batch: MicroBatch) -> str:
 
 
 def _loads_of(store: FullStore, stream: str) -> dict[MicroBatch, BulkLoad]:
-    """Return the stream's loads by their micro-batches."""
     prefix = f"{stream}/"
     found = ((_QUERY_AND_NUMBER(load.name.removeprefix(prefix)), load) for load in store.loads.by_prefix(prefix))
     return {MicroBatch(match[1], int(match[2])): load for match, load in found if match}
@@ -264,7 +258,6 @@ def write_part(
 
 
 def part_results(messages: Sequence[WriterCommitMessage | None]) -> Mapping[int, PartResult]:
-    """Return the parts that have rows, for the commit."""
     return {
         message.part: PartResult(message.attempt, message.rows)
         for message in messages
@@ -273,7 +266,7 @@ def part_results(messages: Sequence[WriterCommitMessage | None]) -> Mapping[int,
 
 
 class _PartWrite:
-    """One attempt at writing one part."""
+    """One attempt at writing the rows of one of Spark's tasks, behind the fence of ``BulkLoads``."""
 
     def __init__(self, target: WriteTarget, load: BulkLoad, store: FullStore, part: int) -> None:
         self._target = target
@@ -390,8 +383,7 @@ def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
 
 def _microseconds(column: pa.Array) -> pa.Array:
     """Unix microseconds of timestamps; one without a zone is in UTC."""
-    zone = column.type.tz
-    return column.cast(pa.timestamp("us", tz=zone)).cast(pa.int64())
+    return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
 
 
 def _as_text(eta_us: pa.Array) -> list[str]:
