@@ -10,7 +10,7 @@ The file of an empty store is made once in a process and copied; the engine star
 Commands (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer
 the caller runs the engine, by ``turn``.
 
-Of the broker edge, the wheel queue is a list, and ``KombuPublisher``, which serves all kombu transports, publishes by
+The wheel queue of the broker edge is a list, and ``KombuPublisher``, which serves all kombu transports, publishes by
 the app's own connection: a task without a route is rejected in tests as in production.
 """
 

@@ -138,7 +138,7 @@ def lost_since(url: str, before: ArchiveSurvey) -> list[dict[str, Any]]:
 
 
 def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return the ranges (after, upto] of shards with events that retention removed unread, all from before an instant."""
+    """Return the ranges (after, upto] with events that retention removed unread, all from before an instant."""
     return [
         {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": _utc(one.first_ms)}
         for one in shards
