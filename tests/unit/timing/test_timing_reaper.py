@@ -11,7 +11,7 @@ import pytest
 from celery_wheel.timing import Reaper, SystemTimer
 from celery_wheel.timing import system_timer as reaper_module
 from tests.kit.patience import patience
-from tests.unit.timing.watched_clock import WatchedClock
+from tests.unit.timing.recorders import WatchedClock
 
 START = 1_767_225_600_000
 
