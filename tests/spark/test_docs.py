@@ -73,7 +73,6 @@ def test_the_page_has_all_columns_and_options() -> None:
         "partitions",
         "events",
         "schema",
-        "pushdown",
         "startingAt",
         "maxRows",
         "failOnLoss",

@@ -54,7 +54,7 @@ def test_each_planted_fault_is_found_in_logs(
 
 
 def fill_store(one: Site, logs: PlantedLogs) -> None:
-    """Accept the messages that were dispatched, dispatch each as often, and leave others pending, expired or parked."""
+    """Accept the messages that were dispatched, dispatch each as often, and leave others pending, expired or rejected."""
     sent = [(task, message) for task in logs.tasks for message in task.messages if message.dispatches]
     for times in range(1, 4):  # those that are dispatched twice are in a range of their own, and so on
         rows = []
@@ -67,7 +67,7 @@ def fill_store(one: Site, logs: PlantedLogs) -> None:
         for _ in range(times):
             one.holder.put_offset(start)
             one.dispatch(rows, NOW + times * HOUR_MS)
-    for kind in ("expired", "parked", "rejected"):
+    for kind in ("expired", "rejected"):
         [row] = one.holder.accept(NOW + 9 * HOUR_MS, task_id=f"task of the store, {kind}")
         one.holder.apply(moves=[one.holder.stop(row)], outcomes=[one.holder.outcome(row.id, kind)])
     one.holder.accept(NOW + 9 * HOUR_MS, task_id="task of the store, pending")
