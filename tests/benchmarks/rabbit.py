@@ -56,7 +56,7 @@ def run(folder: Path, rows: int) -> Iterator[Figure]:
     count = max(MIN_COUNT, rows // 40)
     with RabbitServer(folder) as server, progress("rabbit", 4) as bar:
         url = server.fresh()
-        app = make_app(url, "sqlite:///")
+        app = make_app(url, f"sqlite:///{folder}/none.sqlite3")
         edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=2**20))
         try:
             message = _example(app, edge)

@@ -54,7 +54,7 @@ def test_each_planted_fault_is_found_in_logs(
 
 
 def fill_store(one: Site, logs: PlantedLogs) -> None:
-    """Accept the messages that were dispatched, dispatch each as often, and leave others pending, expired or rejected."""
+    """Accept the messages that were dispatched, dispatch each as often, and leave others pending or stopped."""
     sent = [(task, message) for task in logs.tasks for message in task.messages if message.dispatches]
     for times in range(1, 4):  # those that are dispatched twice are in a range of their own, and so on
         rows = []
