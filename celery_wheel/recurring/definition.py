@@ -90,10 +90,7 @@ class ScheduledCall:
 
 
 def check_call(document: Mapping[str, Any]) -> ScheduledCall:
-    """Return the call of a definition. Raises RecurrenceError, which names the field by its path.
-
-    Other fields of the definition are ignored.
-    """
+    """Return the call of a definition; other fields are ignored. Raises RecurrenceError, which names the field."""
     found: dict[str, Any] = {"task": _text("task", document.get("task"), "app.report")}
     for name, kind, example in (("args", list, "[]"), ("kwargs", dict, "{}"), ("options", dict, "{}")):
         value = document.get(name, kind())

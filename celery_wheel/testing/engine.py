@@ -53,9 +53,7 @@ LIMITS = Limits(chunk_count=1)
 class SteppedEngine(TransactionalInbox):
     """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits.
 
-    Args:
-        path: the store's file.
-        rejected: called for each message that cannot be accepted or dispatched, with its headers and the reason.
+    ``rejected`` is called for each message that cannot be accepted or dispatched, with its headers and the reason.
     """
 
     in_transaction = False
@@ -97,8 +95,7 @@ class SteppedEngine(TransactionalInbox):
             self._store.close()
 
     def next(self) -> tuple[Task | None, int] | None:
-        """Return the next task to dispatch and its instant; not a paused one. None in place of the task: the instant of
-        a schedule, whose occurrence is to be made."""
+        """Return the next task to dispatch, unless paused, or None for an occurrence to be made; and its instant."""
         store = self._store
         if store is None:
             return None
@@ -141,11 +138,11 @@ class SteppedEngine(TransactionalInbox):
             while self._round("prefetch", "dispatch", "settle") and not sent:
                 pass  # each round moves one paused task to a lane of its own
             wait_ms = self._engine.wait_ms() if self._engine else 0
-        if not sent and wait_ms:
+        if not sent:
+            if not wait_ms:
+                raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
             self._retry_ms = self._clock.now_ms() + wait_ms
             return []
-        if not sent:
-            raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
         # Mostly this task alone. A freezer that was set back causes several lanes, each of which dispatches a task.
         others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
         return [*([first] if len(others) < len(sent) else []), *(other.task for other in others if other is not None)]
@@ -193,11 +190,7 @@ OWNER = "the test's store"
 
 
 class MemoryBroker:
-    """Implements ``FencingBroker`` for one shard.
-
-    Args:
-        rejected: called for each message that cannot be accepted or dispatched, with its headers and the reason.
-    """
+    """Implements ``FencingBroker`` for one shard."""
 
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         conf = Conf(app)
@@ -209,9 +202,8 @@ class MemoryBroker:
         self.arrivals: deque[Message | Unreadable] = deque()
         self.sent: list[Row] = []  #: rows published since the list was last cleared
 
-    @property
-    def fences(self) -> Literal[True]:
-        return True
+    fences: Literal[True] = True
+    can_wait = False  # a call that waited would wait for the thread of the test, which makes it
 
     def arrive(self, raw: dict[str, Any]) -> None:
         arrival = self.decode(_dumps(raw).encode())
@@ -267,11 +259,6 @@ class MemoryBroker:
     def leave(self, shard: int, epoch: int) -> None:
         if self._epoch is not None and epoch >= self._epoch:
             self._epoch = None
-
-    @property
-    def can_wait(self) -> bool:
-        """Return False: a call that waited would wait for the thread of the test, which makes it."""
-        return False
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False

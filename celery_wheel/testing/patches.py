@@ -114,12 +114,7 @@ def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None
 
 
 class MemoryResults(CacheBackend):  # type: ignore[misc]  # celery carries no types
-    """The backend of one test.
-
-    Args:
-        run_due: runs due tasks.
-        describe: returns a sentence about the task of an id.
-    """
+    """The backend of one test; ``describe`` returns a sentence about the task of an id."""
 
     thread_safe = True
 

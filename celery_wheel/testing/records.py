@@ -121,34 +121,15 @@ def pending(app: Any, worker: Worker, engine: SteppedEngine) -> list[PendingTask
     return [task for _, task in [*(_of_worker(delivery, "queue") for delivery in worker.ready), *delayed]]
 
 
-def _of_worker(delivery: QueuedTask, where: str) -> tuple[int, PendingTask]:
-    args, kwargs = delivery.call()
-    retries = int((delivery.message.headers or {}).get("retries") or 0)
-    found = PendingTask(
-        delivery.task, args, kwargs, delivery.id, delivery.queue, delivery.eta, retries=retries, where=where
-    )
-    return delivery.due_ms, found
+def _of_worker(one: QueuedTask, where: str) -> tuple[int, PendingTask]:
+    retries = int((one.message.headers or {}).get("retries") or 0)
+    return one.due_ms, PendingTask(one.task, *one.call(), one.id, one.queue, one.eta, retries=retries, where=where)
 
 
 def _of_wheel(app: Any, detail: Detail) -> tuple[int, PendingTask]:
-    task, headers = detail.task, headers_of(detail.headers)
-    args, kwargs = _call(app, detail, headers.get("compression"))
-    found = PendingTask(
-        task.task,
-        args,
-        kwargs,
-        task.task_id,
-        task.target,
-        at(task.eta_ms),
-        task.key,
-        int(headers.get("retries") or 0),
-    )
-    return task.due_ms, found
-
-
-def headers_of(raw: bytes) -> dict[str, Any]:
-    headers: dict[str, Any] = json.loads(raw)
-    return headers
+    task, headers = detail.task, json.loads(detail.headers)
+    call, retries = _call(app, detail, headers.get("compression")), int(headers.get("retries") or 0)
+    return task.due_ms, PendingTask(task.task, *call, task.task_id, task.target, at(task.eta_ms), task.key, retries)
 
 
 def _call(app: Any, detail: Detail, compression: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
