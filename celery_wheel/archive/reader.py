@@ -103,13 +103,11 @@ def parse_manifest(line: str, place: str) -> Manifest:
 
 def last_manifest(paths: Iterable[str]) -> str | None:
     """Return the path of the manifest that counts, of the paths of all files below ``_manifest``."""
-    complete = [path for path in paths if _is_manifest(path.split("/"))]
-    return max(complete, key=lambda path: path.split("/")[-2], default=None)
-
-
-def _is_manifest(parts: Sequence[str]) -> bool:
-    """Tell manifests from the files of a writer that was killed, which are in a folder of their own."""
-    return len(parts) > 3 and parts[-4] == MANIFESTS and parts[-1].startswith("part-")
+    found = (path.split("/") for path in paths)
+    # The files of a writer that was killed are in a folder of their own.
+    complete = [parts for parts in found if len(parts) > 3 and parts[-4] == MANIFESTS and parts[-1].startswith("part-")]
+    last = max(complete, key=lambda parts: parts[-2], default=None)
+    return None if last is None else "/".join(last)
 
 
 #: A day ("2027-01-15"), or the first and the last of several.

@@ -105,7 +105,8 @@ def read_rules(text: Any, zone: tzinfo | None) -> RuleSet:
         if not colon and line.upper().startswith("FREQ="):
             name, parameters, value = "RRULE", "", line
         if name not in lines:
-            refuse("text", f"lines of DTSTART, RRULE, RDATE and EXDATE{_because(name)}", line)
+            because = f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
+            refuse("text", f"lines of DTSTART, RRULE, RDATE and EXDATE{because}", line)
         if parameters not in ("", "VALUE=DATE-TIME", "VALUE=DATE"):
             rule = "without TZID and periods: its times are wall-clock times of the recurrence's zone"
             refuse(name, rule, line)
@@ -122,10 +123,6 @@ def read_rules(text: Any, zone: tzinfo | None) -> RuleSet:
         frozenset(_local_seconds("EXDATE", lines["EXDATE"])),
         any(parts.get("UNTIL", "").endswith("Z") for parts in rules),
     )
-
-
-def _because(name: str) -> str:
-    return f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
 
 
 def _local_seconds(name: str, values: list[str]) -> set[int]:

@@ -215,20 +215,23 @@ def _counts(due: pa.Table, from_ms: int, width_ms: int, count: int) -> list[int]
 
 def largest_herds(results: JobResults, queue: str | None, skip: int, limit: int) -> tuple[list[dict[str, Any]], int]:
     """Return (a page of herds, the largest first, with ``second`` in milliseconds; their total)."""
-    herds = filter_by(read_typed(results, "herds", HERDS)[0], "queue", queue)
-    return _sorted_page(
-        herds, [("n", "descending"), ("second", "ascending")], slice(skip, skip + limit)
-    ), herds.num_rows
+    order = [("n", "descending"), ("second", "ascending")]
+    return _sorted_page(results, "herds", HERDS, queue, order, slice(skip, skip + limit))
 
 
 def longest_drains(results: JobResults, queue: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
     """Return (queues that have a rate, the longest wait first, with ``drained_at`` in milliseconds; their total)."""
-    drains = filter_by(read_typed(results, "drain", DRAIN)[0], "queue", queue)
-    return _sorted_page(
-        drains, [("longest_wait_s", "descending"), ("queue", "ascending")], slice(limit)
-    ), drains.num_rows
+    order = [("longest_wait_s", "descending"), ("queue", "ascending")]
+    return _sorted_page(results, "drain", DRAIN, queue, order, slice(limit))
 
 
-def _sorted_page(table: pa.Table, order: list[tuple[str, str]], page: slice) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.take(pc.sort_indices(table, sort_keys=order)[page]).to_pylist()
-    return rows
+def _sorted_page(
+    results: JobResults,
+    name: str,
+    types: Mapping[str, Any],
+    queue: str | None,
+    order: list[tuple[str, str]],
+    page: slice,
+) -> tuple[list[dict[str, Any]], int]:
+    rows = filter_by(read_typed(results, name, types)[0], "queue", queue)
+    return rows.take(pc.sort_indices(rows, sort_keys=order)[page]).to_pylist(), rows.num_rows

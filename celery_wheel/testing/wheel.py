@@ -40,6 +40,10 @@ END = datetime.max.replace(tzinfo=UTC)
 
 #: Default limit of the tasks in one call: a task that sends itself would run for ever.
 LIMIT = 10_000
+TOO_MANY = (
+    "{:,} tasks ran and there are more, a {} is the next; does a task send itself for ever? Choose a nearer instant, "
+    "or a higher limit"
+)
 
 
 class VirtualWheel:
@@ -84,7 +88,7 @@ class VirtualWheel:
                 )
             )
             stack.enter_context(patches.installed(app))
-            stack.enter_context(patches.attributes(app, now=self._app_now))
+            stack.enter_context(patches.attributes(app, now=lambda: self.now.astimezone(app.timezone)))
             self._worker = Worker(app, self._clock.now)
             self._engine = SteppedEngine(app, self._clock, store, self._rejected)
             stack.enter_context(patches.attributes(app, _wheel_inbox=self._engine))
@@ -111,9 +115,6 @@ class VirtualWheel:
     def now(self) -> datetime:
         """Virtual time, in UTC."""
         return self._clock.now()
-
-    def _app_now(self) -> datetime:
-        return self.now.astimezone(self.app.timezone)
 
     def freeze(self) -> None:
         """Make ``datetime.now()`` the wheel's time, everywhere, until the end of the test.
@@ -227,19 +228,13 @@ class VirtualWheel:
                 while (until is not None or not ran) and (delivery := self._next(until)) is not None:
                     if len(ran) == limit:
                         self._worker.ready.appendleft(delivery)
-                        raise WheelError(self._too_many(len(ran), delivery))
+                        raise WheelError(TOO_MANY.format(len(ran), delivery.task))
                     ran += self._execute(delivery, self.propagate if propagate is None else propagate)
                 if until not in (None, END):
                     self._clock.jump(until)
         finally:
             self._running = False
         return ran
-
-    def _too_many(self, count: int, delivery: QueuedTask) -> str:
-        return (
-            f"{count:,} tasks ran and there are more, a {delivery.task} is the next; does a task send itself for ever? "
-            "Choose a nearer instant, or a higher limit"
-        )
 
     def _next(self, until: datetime | None) -> QueuedTask | None:
         """Return the next delivery to run, at its own instant; None if there is none up to ``until``."""

@@ -8,8 +8,6 @@
 
 A project that is a package has no settings file of its own to edit. So its two lines are in a module of settings that
 imports the project's, which is what its administrator would write. ``LINES`` are the two of docs/django.md.
-
-The projects that ``make adopt`` tries; see ``tests.adopt.projects``.
 """
 
 from __future__ import annotations

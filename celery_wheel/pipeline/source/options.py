@@ -201,18 +201,12 @@ def read_target(options: Mapping[str, str], schema: StructType, kind: str = "loa
         raise SettingError(f"option batch must name this {kind}, {why}; .option('batch', '{example}')")
     if rule := text_rule(batch):
         raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")
-    key = named.get("key")
-    check_columns(schema, key)
-    return WriteTarget(
-        database_url(store_url(named)), batch, key, named.get("app"), _chunk(named.get("chunk", str(CHUNK)))
-    )
-
-
-def _chunk(text: str) -> int:
-    number = whole_number(text)
-    if number is None or not 1 <= number <= MAX_CHUNK:
+    check_columns(schema, named.get("key"))
+    text = named.get("chunk", str(CHUNK))
+    chunk = whole_number(text)
+    if chunk is None or not 1 <= chunk <= MAX_CHUNK:
         raise SettingError(f"option chunk must be a whole number from 1 to {MAX_CHUNK:,}, got {text!r}")
-    return number
+    return WriteTarget(database_url(store_url(named)), batch, named.get("key"), named.get("app"), chunk)
 
 
 def check_columns(schema: StructType, key: str | None) -> None:

@@ -369,12 +369,13 @@ def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
     arrays = {name: batch.column(name) for name in batch.schema.names}
     ms = arrays.get("eta_ms")
     eta_us = _microseconds(arrays["eta"]) if ms is None else pc.multiply(ms.cast(pa.int64()), 1_000)
+    instants = eta_us.fill_null(0).to_numpy(zero_copy_only=False).astype("datetime64[us]")
     texts = {name: arrays[name].to_pylist() for name in _TEXTS if name in arrays}
     return Columns(
         envelope=envelopes,
         task=texts.pop("task"),
         eta_us=eta_us.to_pylist(),
-        eta=_as_text(eta_us),
+        eta=[f"{text}+00:00" for text in np.datetime_as_string(instants).tolist()],
         priority=arrays["priority"].to_pylist() if "priority" in arrays else None,
         expires=_expires(arrays["expires"]) if "expires" in arrays else None,
         **texts,
@@ -384,11 +385,6 @@ def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
 def _microseconds(column: pa.Array) -> pa.Array:
     """Unix microseconds of timestamps; one without a zone is in UTC."""
     return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-
-
-def _as_text(eta_us: pa.Array) -> list[str]:
-    instants = eta_us.fill_null(0).to_numpy(zero_copy_only=False).astype("datetime64[us]")
-    return [f"{text}+00:00" for text in np.datetime_as_string(instants).tolist()]
 
 
 def _expires(column: pa.Array) -> list[Any]:
