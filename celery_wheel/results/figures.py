@@ -226,12 +226,7 @@ def longest_drains(results: JobResults, queue: str | None, limit: int) -> tuple[
 
 
 def _sorted_page(
-    results: JobResults,
-    name: str,
-    types: Mapping[str, Any],
-    queue: str | None,
-    order: list[tuple[str, str]],
-    page: slice,
+    results: JobResults, name: str, types: Mapping[str, Any], queue: str | None, order: list[Any], page: slice
 ) -> tuple[list[dict[str, Any]], int]:
     rows = filter_by(read_typed(results, name, types)[0], "queue", queue)
     return rows.take(pc.sort_indices(rows, sort_keys=order)[page]).to_pylist(), rows.num_rows
