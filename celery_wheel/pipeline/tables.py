@@ -48,7 +48,7 @@ def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataF
 
 @unwrap_errors()
 def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -> None:
-    """Schedule the rows as the batch of this name: all of them, or none. ``options`` are those of ``source.target``.
+    """Schedule the rows as the batch of this name: all of them, or none. ``source.options`` has the ``options``.
 
     Raises:
         SettingError: an option or a column is wrong; nothing was written.
