@@ -31,7 +31,7 @@ RUN_BY = {
     "metrics.md": "tests/admin/test_metrics.py",
     "orchestration.md": "tests/orchestrators/test_page.py",
     "permissions.md": "tests/test_docs_examples.py",
-    "pipeline-jobs.md": "tests/spark/test_docs_jobs.py",
+    "pipeline-jobs.md": "tests/spark/test_docs.py",
     "pipeline.md": "tests/spark/test_docs.py",
     "recurring.md": "tests/test_docs_examples.py",
     "schedule-import.md": "tests/test_docs_examples.py",

@@ -7,7 +7,7 @@
     archive.files(path)                                   its data files, for DuckDB, Polars and others
     archive.manifest(path)                                its manifest: marks, losses, days, columns
 
-``model`` describes the folder. The jobs ``archive`` and ``compact`` write it (``celery_wheel.pipeline.archive``).
+The jobs ``archive`` and ``compact`` write it (``celery_wheel.pipeline.archive``).
 
 Promise
     A reader has the events of one manifest: each event once, before or after a run, also while a job writes. The files

@@ -1,3 +1,5 @@
+"""``python -m celery_wheel.pipeline``; spark-submit takes this file, too."""
+
 from __future__ import annotations
 
 from celery_wheel.pipeline.cli import main

@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.errors import SettingError, WheelError
-from celery_wheel.pipeline.jobs import JOBS
+from celery_wheel.pipeline.jobs import JOBS, JobSummary
 from celery_wheel.pipeline.spark_errors import wheel_error
-from celery_wheel.pipeline.summary import JobSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,9 +1,10 @@
-"""The inputs of a job: tables of a store, Parquet that another job wrote, and logs as Parquet or JSON lines.
+"""The options that jobs share, and what a job reads: tables of a store, Parquet that another job wrote, and logs.
 
 ::
 
     --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
     --input PATH    an archive, by its manifest; or other Parquet with the same columns, as ``tail`` writes it
+    --from, --to    rows      --output DIR    results      emails=500ms    an objective      emails=100/s    a rate
 
     read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
 
@@ -16,18 +17,22 @@ is dropped silently.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StringType, TimestampType
 
+from celery_wheel.console.parameters import DurationParameter, InstantParameter
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline.archive.folder import read_archive
-from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.source.options import ENVIRONMENT, store_url
 from celery_wheel.pipeline.tables import read
+from celery_wheel.values.text import whole_number
 
 BROKEN = "_broken"
 JSON = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz")
@@ -46,9 +51,7 @@ def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schem
         raise SettingError(
             f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
         )
-    # Without pushdown: Spark 4.3 keeps pushed conditions with the table, and applies them to every later use of it, in
-    # another query or elsewhere in the same one. Jobs use a table more than once.
-    return read(spark, name, url, schema=schema, pushdown=False, **source)
+    return read(spark, name, url, schema=schema, **source)
 
 
 def read_parquet(spark: SparkSession, path: str) -> DataFrame:
@@ -74,11 +77,9 @@ def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
 
 def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:
     """Return the rows within --from … --to."""
-    if options.get("from_ms") is not None:
-        frame = frame.where(f.col(column) >= f.timestamp_millis(f.lit(options["from_ms"])))
-    if options.get("to_ms") is not None:
-        frame = frame.where(f.col(column) < f.timestamp_millis(f.lit(options["to_ms"])))
-    return frame
+    from_, to = (f.timestamp_millis(f.lit(options[name])) for name in ("from_ms", "to_ms"))
+    frame = frame if options["from_ms"] is None else frame.where(f.col(column) >= from_)
+    return frame if options["to_ms"] is None else frame.where(f.col(column) < to)
 
 
 def split_usable(frame: DataFrame, reasons: Mapping[str, Column]) -> tuple[DataFrame, DataFrame]:
@@ -113,3 +114,85 @@ def _log_column(frame: DataFrame, name: str, kind: str) -> Column:
     if kind == "instant" and f"{name}_ms" in types:
         choices.append(f.timestamp_millis(f.col(f"{name}_ms").try_cast("long")))
     return f.coalesce(*choices) if choices else f.lit(None).cast(LOG_TYPES[kind])
+
+
+Option = Callable[[Any], Any]
+
+store_option: Option = click.option(
+    "--store", metavar="URL", help="Store, as wheel_store names it; default: environment CELERY_WHEEL_STORE."
+)
+
+
+input_option: Option = click.option("--input", metavar="PATH", help="Parquet to read instead of a store.")
+output_option: Option = click.option("--output", metavar="DIR", help="Folder for tables, picture and summary.json.")
+span_options: tuple[Option, ...] = (
+    click.option("--from", "from_ms", type=InstantParameter(), help="First instant: ISO 8601, Unix ms, -1h."),
+    click.option("--to", "to_ms", type=InstantParameter(), help="Instant before which the rows lie."),
+)
+herd_option: Option = click.option(
+    "--herd", "least", type=click.IntRange(2), default=100, show_default=True, help="Least number of tasks of a herd."
+)
+
+
+def choice_option(name: str, choices: Sequence[str], help_text: str) -> Option:
+    """Return an option with some choices; the first is the default."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help_text)
+
+
+def duration_option(name: str, default: str, help_text: str) -> Option:
+    """Return an option whose value is a duration; the job gets seconds."""
+    return click.option(name, type=DurationParameter(), default=default, show_default=True, help=help_text)
+
+
+history_options: tuple[Option, ...] = (store_option, input_option, output_option, *span_options)
+
+
+def resolve_store(option: str | None) -> str:
+    """Return the URL of ``--store``, or of this process's environment: a remote Spark has another."""
+    return store_url({"url": option or ""})
+
+
+def parse_milliseconds(text: str, ctx: click.Context, param: click.Parameter) -> int:
+    """Parse 500ms, 5s or 1m30s; a bare number is seconds."""
+    return round(DurationParameter().convert(text, param, ctx) * 1_000)
+
+
+def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """Parse NAME=LENGTH to milliseconds by name."""
+    limits: dict[str, int] = {}
+    for value in values:
+        name, sign, length = value.rpartition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"must be NAME=LENGTH, like emails=500ms or *=5s, got {value!r}", ctx, param)
+        if name in limits:
+            raise click.BadParameter(f"must have one objective a name, got {name!r} twice", ctx, param)
+        limits[name] = parse_milliseconds(length, ctx, param)
+    return limits
+
+
+_RATE = re.compile(r"(?:(.+)=)?(\d+(?:\.\d+)?)/(s|m|h)").fullmatch
+_UNIT_S = {"s": 1, "m": 60, "h": 3_600}
+
+
+def parse_rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
+    """Parse [QUEUE=]NUMBER/s to tasks a second by queue; ``*`` without a queue: all other queues."""
+    per_second: dict[str, float] = {}
+    for value in values:
+        match = _RATE(value)
+        if not match or float(match[2]) == 0:
+            raise click.BadParameter(f"must be like 500/s, emails=100/s or reports=30/m, got {value!r}", ctx, param)
+        per_second[match[1] or "*"] = float(match[2]) / _UNIT_S[match[3]]
+    return per_second
+
+
+def numbers_parser(least: int) -> Callable[[click.Context, click.Parameter, str], list[int]]:
+    """Return a callback that parses 1,10,100 to whole numbers of at least ``least``."""
+
+    def parse(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+        numbers = {whole_number(part.strip()) for part in value.split(",")}
+        found = {number for number in numbers if number is not None and number >= least}
+        if found != numbers:
+            raise click.BadParameter(f"must be whole numbers from {least} on, like 1,10,100, got {value!r}", ctx, param)
+        return sorted(found)
+
+    return parse

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.results.reader import FORMAT, SUMMARY
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ class OutputFolder:
         return frame.sparkSession.read.schema(frame.schema).parquet(_uri(path))
 
     def rows(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write a few rows of this process as a table."""
         if self._folder is not None:
             self._tables[name] = file = f"{name}-{self._run}.parquet"
             pq.write_table(pa.Table.from_pylist(rows), self._folder / file, compression="zstd")
@@ -110,19 +109,17 @@ class OutputFolder:
             frame.unpersist()
         if self._folder is None:
             return summary
-        before = self._previous_tables(self._folder / SUMMARY)
+        path = self._folder / SUMMARY
+        before = json.loads(path.read_text(encoding="utf-8")).get("tables", {}) if path.exists() else {}
         text = {**summary.as_dict(), "format": FORMAT, "run": self._run, "tables": self._tables}
         part = self._folder / f"{SUMMARY}.part"
         part.write_text(json.dumps(text, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-        os.replace(part, self._folder / SUMMARY)
+        os.replace(part, path)
         for name in {*before, *self._tables}:
-            for path in self._folder.glob(f"{name}-*Z-*.parquet"):
-                if path.name not in {*before.values(), *self._tables.values()}:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            for old in self._folder.glob(f"{name}-*Z-*.parquet"):
+                if old.name not in {*before.values(), *self._tables.values()}:
+                    shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         return summary
-
-    def _previous_tables(self, path: Path) -> dict[str, str]:
-        return json.loads(path.read_text(encoding="utf-8")).get("tables", {}) if path.exists() else {}
 
     def _check_owner(self, path: Path) -> None:
         """Refuse a folder with the results of another job: each of the two would remove the other's tables."""

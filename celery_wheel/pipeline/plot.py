@@ -29,8 +29,7 @@ def lateness(rows: Sequence[Row]) -> Figure:
             grid[y][x] = max(row["p99_ms"], 1)
             if row["missed"]:
                 crosses.append((x, y))
-    figure = Figure(figsize=(max(8, min(len(hours) / 6, 24)), 2 + len(lines) / 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(max(8, min(len(hours) / 6, 24)), 2 + len(lines) / 4)
     image = axes.imshow(grid, aspect="auto", norm=LogNorm(), cmap="viridis", interpolation="nearest")
     figure.colorbar(image, label="p99 of lateness, ms")
     axes.plot(*zip(*crosses, strict=True), "x", color="red", markersize=5) if crosses else None
@@ -48,8 +47,7 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
     queues: dict[str, list[Row]] = defaultdict(list)
     for row in minutes:
         queues[str(row["queue"])].append(row)
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(12, 5)
     for queue, found in sorted(queues.items()):
         points = sorted((row["minute"], row["n"]) for row in found)
         axes.plot(*zip(*points, strict=True), ".-", lw=0.8, ms=2, label=queue)
@@ -61,26 +59,24 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
 
 
 def load(rows: Sequence[Row], herds: Sequence[Row], unit: str) -> Figure:
-    """Tasks due a minute or an hour, before and after a load, with the herds that it makes."""
+    """Draw the tasks due a minute or an hour, before and after a load, with the herds that it makes."""
     if not rows:
         return _empty("no task is pending, before or after the load")
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(12, 5)
     at = [row["at"] for row in rows]
     axes.fill_between(at, [row["after"] for row in rows], step="post", alpha=0.4, label="with these rows")
     axes.fill_between(at, [row["before"] for row in rows], step="post", alpha=0.7, label="pending before")
     _finish(axes, herds)
     axes.set_yscale("symlog")
-    axes.set_ylabel(f"tasks due an {unit}" if unit == "hour" else f"tasks due a {unit}")
+    axes.set_ylabel(f"tasks due {'an' if unit == 'hour' else 'a'} {unit}")
     axes.set_title("pending tasks by due time, before and after the load (UTC)")
     return figure
 
 
 def tune(rows: Sequence[Row]) -> Figure:
-    """Cascades a task by tick and wheel size, with the number of buckets; a frame marks the recommended shape."""
+    """Draw cascades a task by tick and wheel size, with the buckets; a frame marks the recommended shape."""
     ticks, sizes = sorted({row["tick_ms"] for row in rows}), sorted({row["wheel_size"] for row in rows})
-    figure = Figure(figsize=(3 + len(sizes) * 1.3, 2 + len(ticks) * 0.9), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(3 + len(sizes) * 1.3, 2 + len(ticks) * 0.9)
     grid = [[0.0] * len(sizes) for _ in ticks]
     for row in rows:
         y, x = ticks.index(row["tick_ms"]), sizes.index(row["wheel_size"])
@@ -99,12 +95,11 @@ def tune(rows: Sequence[Row]) -> Figure:
 
 
 def reconcile(days: Sequence[Row]) -> Figure:
-    """Findings a day, a bar a kind."""
+    """Draw the findings a day, a bar a kind."""
     if not days:
         return _empty("no finding: each scheduled task ran once, and in time")
     kinds, at = sorted({row["finding"] for row in days}), sorted({str(row["day"]) for row in days})
-    figure = Figure(figsize=(max(6, len(at) * 0.8), 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(max(6, len(at) * 0.8), 4)
     bottom = [0] * len(at)
     for kind in kinds:
         counts = [sum(row["n"] for row in days if row["finding"] == kind and str(row["day"]) == day) for day in at]
@@ -114,6 +109,11 @@ def reconcile(days: Sequence[Row]) -> Figure:
     axes.legend()
     axes.set_title("findings by the day on which the task was due (UTC)")
     return figure
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
 
 
 def _line(row: Row) -> str:

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from celery_wheel.pipeline.columns import HISTORY
 from celery_wheel.pipeline.session import activate
 from celery_wheel.pipeline.source import WheelDataSource
 from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.spark_errors import unwrap_errors
 
 
@@ -48,7 +48,7 @@ def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataF
 
 @unwrap_errors()
 def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -> None:
-    """Schedule the rows as the batch of this name: all of them, or none. ``options`` are those of ``source.target``.
+    """Schedule the rows as the batch of this name: all of them, or none. ``source.options`` has the ``options``.
 
     Raises:
         SettingError: an option or a column is wrong; nothing was written.
@@ -61,13 +61,7 @@ def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -
 
 
 def tail(
-    spark: SparkSession,
-    url: str | None,
-    target: str,
-    checkpoint: str,
-    *,
-    every: str | None = None,
-    **options: Any,
+    spark: SparkSession, url: str | None, target: str, checkpoint: str, *, every: str | None = None, **options: Any
 ) -> StreamingQuery:
     """Write the history to Parquet files in ``target``, in folders by day of ``at``: each row once, also after a kill.
 

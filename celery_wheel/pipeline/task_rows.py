@@ -12,43 +12,41 @@ Columns of a row:
     args, kwargs            JSON text, or an array, a map or a struct, which become JSON with their nulls
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
     eta_ms                  Unix milliseconds
-    local (and zone)        wall-clock time; default zone: that of the rules; see ``local_time``
+    local (and zone)        wall-clock time; default zone: that of the rules
     queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
     (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
-A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded.
+A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. A wall-clock time has the
+rules for gap and fold of recurring schedules, but for one: a row has one instant, so it can be rejected, where an
+occurrence of a recurrence is skipped or occurs twice.
+
+    2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
+    2013-11-03 01:30  America/New_York    occurs twice: a fold     first EDT | second EST | reject
+
+Wall-clock times are converted in Python, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` chooses
+the later or the first instant silently, fails the whole query for an unknown zone, and uses Java's time zone data,
+while the rest of celery-wheel uses Python's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    MapType,
-    NullType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as t
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.window import Window
 
 from celery_wheel.bulk_load.reject_rules import reason as reject_reason
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import BROKEN
-from celery_wheel.pipeline.local_time import Fold, Gap, to_instants, udf
-from celery_wheel.pipeline.source.target import NO_ID
-from celery_wheel.recurring.local import zone_of
+from celery_wheel.pipeline.source.options import NO_ID
+from celery_wheel.recurring.local import resolve, zone_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
 TASK, REASON = "wheel_task", "wheel_reason"
@@ -58,9 +56,9 @@ PLAIN = ("queue", "key", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
 #: As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
 _WITH_NULLS = {"ignoreNullFields": "false"}
-_INSTANT = (TimestampType, TimestampNTZType, DateType)
+_INSTANT = (t.TimestampType, t.TimestampNTZType, t.DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
-_READABLE = {"eta": (StringType, NullType, *_INSTANT), "eta_ms": (StringType, NullType, NumericType)}
+_READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringType, t.NullType, t.NumericType)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
     unreadable = f.coalesce(*broken, reason, *(column for _, column in plain.values()))
     checked = rows.withColumn(TASK, f.struct(*fields)).withColumn(REASON, unreadable)
     # Made in the function: the kind of session, which decides the kind of UDF, is unknown at import.
-    write_reason = udf(_write_reasons, StringType())
+    write_reason = udf(_write_reasons, t.StringType())
     checked = checked.withColumn(REASON, f.coalesce(REASON, write_reason(f.col(TASK))))
     if not rules.past:
         past = f.concat(f.lit("eta is past: "), f.col(f"{TASK}.eta").cast("string"))
@@ -117,7 +115,7 @@ def rejected_rows(checked: DataFrame) -> DataFrame:
     return checked.where(f.col(REASON).isNotNull()).withColumn("reason", f.col(REASON)).drop(TASK, REASON)
 
 
-def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
+def _check_columns(types: Mapping[str, t.DataType], rules: RowRules) -> None:
     present = ", ".join(types)
     if reserved := {TASK, REASON, "reason"} & types.keys():
         raise SettingError(f"columns must not be called {', '.join(sorted(reserved))}; rename them in --sql")
@@ -144,29 +142,29 @@ def _check_columns(types: Mapping[str, DataType], rules: RowRules) -> None:
             raise SettingError(f"column {name} must be {hint}, got {types[name].simpleString()}")
 
 
-def _with_default(name: str, types: Mapping[str, DataType], default: str | None) -> Column:
+def _with_default(name: str, types: Mapping[str, t.DataType], default: str | None) -> Column:
     column = _text(name, types[name]) if name in types else f.lit(None).cast("string")
     return (column if default is None else f.coalesce(column, f.lit(default))).alias(name)
 
 
-def _text(name: str, type_: DataType) -> Column:
+def _text(name: str, type_: t.DataType) -> Column:
     """Return the column; one that holds only nulls may have no type, and is a text in the write."""
-    return f.col(name).cast("string") if isinstance(type_, NullType) else f.col(name)
+    return f.col(name).cast("string") if isinstance(type_, t.NullType) else f.col(name)
 
 
-def _json(name: str, type_: DataType) -> Column:
-    is_json = isinstance(type_, StringType | NullType)
-    if not is_json and not isinstance(type_, ArrayType | MapType | StructType):
+def _json(name: str, type_: t.DataType) -> Column:
+    is_json = isinstance(type_, t.StringType | t.NullType)
+    if not is_json and not isinstance(type_, t.ArrayType | t.MapType | t.StructType):
         raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
     return (_text(name, type_) if is_json else f.to_json(name, _WITH_NULLS)).alias(name)
 
 
-def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
+def _plain(name: str, type_: t.DataType) -> tuple[Column, Column]:
     """Return (the value or null, the reason why it cannot be read). In a CSV every value is a text."""
-    value, is_instant = f.col(name), name == "expires" and isinstance(type_, (StringType, NullType, *_INSTANT))
+    value, is_instant = f.col(name), name == "expires" and isinstance(type_, (t.StringType, t.NullType, *_INSTANT))
     if is_instant:
         parsed = _instant(value, type_)
-    elif name == "priority" and isinstance(type_, StringType | NullType):
+    elif name == "priority" and isinstance(type_, t.StringType | t.NullType):
         parsed = value.try_cast("int")
     else:
         parsed = _text(name, type_)
@@ -174,7 +172,7 @@ def _plain(name: str, type_: DataType) -> tuple[Column, Column]:
     return _within_range(name, parsed, reason) if is_instant else (parsed, reason)
 
 
-def _eta(types: Mapping[str, DataType], rules: RowRules) -> tuple[Column, Column]:
+def _eta(types: Mapping[str, t.DataType], rules: RowRules) -> tuple[Column, Column]:
     """Return (the instant or null, the reason why there is none)."""
     if "local" in types:
         zone = f.coalesce(f.col("zone"), f.lit(rules.zone)) if "zone" in types else f.lit(rules.zone)
@@ -196,10 +194,10 @@ def _unreadable(name: str) -> Column:
     return f.concat(f.lit(f"{name} cannot be read: "), f.col(name).cast("string"))
 
 
-def _instant(value: Column, type_: DataType) -> Column:
+def _instant(value: Column, type_: t.DataType) -> Column:
     """Return the instant of a value. A text must have a date: Spark would read ``08:00`` as today's."""
     at = value.try_cast("timestamp")
-    return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, StringType) else at
+    return f.when(value.rlike(r"^\s*\d{4}-"), at) if isinstance(type_, t.StringType) else at
 
 
 def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column]:
@@ -237,3 +235,57 @@ def _reject_repeated(checked: DataFrame, name: str) -> DataFrame:
     reason = f.when(f.col(name).isNull(), f.lit(f"{name} is missing")).when(f.col("wheel_count") > 1, repeated)
     counted = checked.withColumn("wheel_count", f.row_number().over(ordered))
     return counted.withColumn(REASON, f.coalesce(REASON, reason)).drop("wheel_count")
+
+
+Gap = Literal["shift", "earlier", "reject"]
+Fold = Literal["first", "second", "reject"]
+GAPS: tuple[Gap, ...] = ("shift", "earlier", "reject")
+FOLDS: tuple[Fold, ...] = ("first", "second", "reject")
+
+#: Typed as Any: PySpark's annotations lack some of its signatures.
+udf: Any = arrow_udf
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class LocalInstant(NamedTuple):
+    at_us: int | None  #: Unix microseconds; None where there is a reason
+    reason: str | None = None
+
+
+def to_instant(local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first") -> LocalInstant:
+    """Convert an ISO text without an offset, in a zone (an IANA name, or ``+02:00``)."""
+    if not local or not zone:
+        return LocalInstant(None, "time zone is missing" if local else "local time is missing")
+    try:
+        wall = datetime.fromisoformat(local)
+    except ValueError:
+        return LocalInstant(None, f"local time cannot be read: {local}")
+    if wall.tzinfo is not None:
+        return LocalInstant(None, f"local time must be without an offset, got {local}")
+    if (tz := zone_of(zone)) is None:
+        return LocalInstant(None, f"time zone is not known: {zone}")
+    kind, at, second = resolve(wall, tz)
+    if kind == "gap" and gap == "reject":
+        return LocalInstant(None, f"local time does not exist in {zone}: {local}")
+    if kind == "fold" and fold == "reject":
+        return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
+    if (kind == "gap" and gap == "earlier") or (kind == "fold" and fold == "second"):
+        at = second
+    return LocalInstant((at - _EPOCH) // _MICROSECOND)
+
+
+def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "first") -> Column:
+    """Convert a column whose cast to text is ISO (in a session of UTC) to STRUCT<at TIMESTAMP, reason STRING>."""
+
+    @udf("at_us bigint, reason string")  # type: ignore[untyped-decorator]
+    def convert(texts: pa.Array, zones: pa.Array) -> pa.Array:
+        pairs = zip(texts.to_pylist(), zones.to_pylist(), strict=True)
+        instants = [to_instant(text, name, gap, fold) for text, name in pairs]
+        at_us, reasons = [one.at_us for one in instants], [one.reason for one in instants]
+        columns = [pa.array(at_us, "int64"), pa.array(reasons, "string")]
+        return pa.StructArray.from_arrays(columns, list(LocalInstant._fields))
+
+    both = convert(local.cast("string"), zone)
+    return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))

@@ -2,14 +2,14 @@
 
 ::
 
-    Recurrence ──► Spec          Interval, Crontab, Solar, RRule, Instants: see ``specs``
+    Recurrence ──► Spec          specs: Interval, Instants; crontab; solar; rrule ──► frequency
         │    └───► Calendar      Dates, Weekdays, Holidays, BusinessDays, OfSpec; | & ~
-        └──► local ──► wall_clock     wall-clock times as instants, by the rules for gap and fold
+        └──► local               wall-clock times as instants, by the rules for gap and fold
 
     document             to_json, from_json
-    definition, call     a recurrence with a task, its options and policies: JSON, as the store has it
+    definition           a recurrence with a call (a task, its options) and policies: JSON, as the store has it
     celery_schedules     from_celery: Celery's own schedule, crontab and solar
-    words, upcoming      a recurrence in words, and its next instants, for people
+    words                a recurrence in words, and its next instants, for people
 
 Promises
     1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.
@@ -44,14 +44,12 @@ if TYPE_CHECKING:
         Weekdays,
     )
     from celery_wheel.recurring.celery_schedules import from_celery
+    from celery_wheel.recurring.crontab import Crontab
     from celery_wheel.recurring.document import from_json, to_json
     from celery_wheel.recurring.recurrence import Recurrence
-    from celery_wheel.recurring.specs.crontab import Crontab
-    from celery_wheel.recurring.specs.instants import Instants
-    from celery_wheel.recurring.specs.interval import Interval
-    from celery_wheel.recurring.specs.rrule import RRule
-    from celery_wheel.recurring.specs.solar import Solar
-    from celery_wheel.recurring.specs.spec import Spec
+    from celery_wheel.recurring.rrule import RRule
+    from celery_wheel.recurring.solar import Solar
+    from celery_wheel.recurring.specs import Instants, Interval, Spec
 
 __all__ = [
     "AllOf",
@@ -76,10 +74,10 @@ __all__ = [
 ]
 
 _CALENDARS = "AllOf AnyOf BusinessDays Calendar Dates Except Holidays OfSpec Weekdays"
-_SPECS = "Crontab Instants Interval RRule Solar Spec"
 _MODULES = {
     **dict.fromkeys(_CALENDARS.split(), "celery_wheel.recurring.calendars"),
-    **{name: f"celery_wheel.recurring.specs.{name.lower()}" for name in _SPECS.split()},
+    **dict.fromkeys(("Instants", "Interval", "Spec"), "celery_wheel.recurring.specs"),
+    **{name: f"celery_wheel.recurring.{name.lower()}" for name in ("Crontab", "RRule", "Solar")},
     "Recurrence": "celery_wheel.recurring.recurrence",
     "from_celery": "celery_wheel.recurring.celery_schedules",
     "from_json": "celery_wheel.recurring.document",

@@ -22,10 +22,8 @@ from typing import Any, ClassVar
 
 from celery_wheel.errors import PackageMissing
 from celery_wheel.recurring.checks import check_duration, check_list, check_type, refuse
-from celery_wheel.recurring.local import next_instant
-from celery_wheel.recurring.specs.fields import DAY_S, EPOCH_DAY, day_number, day_to_date
-from celery_wheel.recurring.specs.spec import Spec
-from celery_wheel.recurring.wall_clock import WallClock
+from celery_wheel.recurring.local import WallClock, next_instant
+from celery_wheel.recurring.specs import DAY_S, EPOCH_DAY, Spec, day_number, day_to_date
 from celery_wheel.values.text import END_OF_TIME_MS
 
 _DAY_MS = DAY_S * 1_000

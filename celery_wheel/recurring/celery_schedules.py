@@ -20,12 +20,12 @@ from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
+from celery_wheel.recurring.crontab import Crontab
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.recurring.recurrence import Recurrence
-from celery_wheel.recurring.specs.crontab import Crontab
-from celery_wheel.recurring.specs.interval import Interval
-from celery_wheel.recurring.specs.rrule import RRule
-from celery_wheel.recurring.specs.solar import Solar
+from celery_wheel.recurring.rrule import RRule
+from celery_wheel.recurring.solar import Solar
+from celery_wheel.recurring.specs import Interval
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_MS, _MINUTE_MS, _DAY_MS = 3_600_000, 60_000, 86_400_000

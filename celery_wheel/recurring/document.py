@@ -19,48 +19,36 @@ from datetime import date
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.calendars import (
-    AllOf,
-    AnyOf,
-    BusinessDays,
-    Calendar,
-    Dates,
-    Except,
-    Holidays,
-    OfSpec,
-    Weekdays,
-)
+from celery_wheel.recurring import calendars
 from celery_wheel.recurring.checks import check_list, check_names, join, refuse
+from celery_wheel.recurring.crontab import Crontab
 from celery_wheel.recurring.recurrence import Recurrence
-from celery_wheel.recurring.specs.crontab import Crontab
-from celery_wheel.recurring.specs.instants import Instants
-from celery_wheel.recurring.specs.interval import Interval
-from celery_wheel.recurring.specs.rrule import RRule
-from celery_wheel.recurring.specs.solar import Solar
-from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.recurring.rrule import RRule
+from celery_wheel.recurring.solar import Solar
+from celery_wheel.recurring.specs import Instants, Interval, Spec
 
-KINDS: dict[str, type[Recurrence] | type[Spec] | type[Calendar]] = {
+KINDS: dict[str, type[Recurrence] | type[Spec] | type[calendars.Calendar]] = {
     "recurrence": Recurrence,
     "interval": Interval,
     "crontab": Crontab,
     "solar": Solar,
     "rrule": RRule,
     "instants": Instants,
-    "dates": Dates,
-    "weekdays": Weekdays,
-    "holidays": Holidays,
-    "business_days": BusinessDays,
-    "of_spec": OfSpec,
-    "any_of": AnyOf,
-    "all_of": AllOf,
-    "except": Except,
+    "dates": calendars.Dates,
+    "weekdays": calendars.Weekdays,
+    "holidays": calendars.Holidays,
+    "business_days": calendars.BusinessDays,
+    "of_spec": calendars.OfSpec,
+    "any_of": calendars.AnyOf,
+    "all_of": calendars.AllOf,
+    "except": calendars.Except,
 }
 _KIND_OF = {of: kind for kind, of in KINDS.items()}
 #: Fields whose value is a document.
 _NESTED = ("spec", "without", "calendar")
 
 
-def to_json(definition: Recurrence | Spec | Calendar) -> dict[str, Any]:
+def to_json(definition: Recurrence | Spec | calendars.Calendar) -> dict[str, Any]:
     """Return the document of a definition, of values that ``json.dumps`` writes."""
     found: dict[str, Any] = {"kind": _KIND_OF[type(definition)]}
     for field in fields(definition):  # type: ignore[arg-type]  # every kind is a dataclass
@@ -69,20 +57,20 @@ def to_json(definition: Recurrence | Spec | Calendar) -> dict[str, Any]:
     return found
 
 
-def from_json(document: object) -> Recurrence | Spec | Calendar:
+def from_json(document: object) -> Recurrence | Spec | calendars.Calendar:
     """Return the definition of a document. Raises RecurrenceError, which names the field by its path."""
     return _read(document, "")
 
 
 def _to_value(value: Any) -> Any:
-    if isinstance(value, Recurrence | Spec | Calendar):
+    if isinstance(value, Recurrence | Spec | calendars.Calendar):
         return to_json(value)
     if isinstance(value, tuple):
         return [_to_value(one) for one in value]
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _read(document: object, path: str) -> Recurrence | Spec | Calendar:
+def _read(document: object, path: str) -> Recurrence | Spec | calendars.Calendar:
     if not isinstance(document, Mapping):
         refuse(path or "the document", 'an object like {"kind": "crontab", "hour": "9"}', document)
     values = dict(document)

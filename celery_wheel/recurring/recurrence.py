@@ -19,10 +19,8 @@ from typing import Literal
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.calendars import Calendar
 from celery_wheel.recurring.checks import check_choice, check_text, check_type, check_whole, refuse
-from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, next_instant, zone_of
-from celery_wheel.recurring.specs.interval import Interval
-from celery_wheel.recurring.specs.spec import Spec
-from celery_wheel.recurring.wall_clock import WallClock, wall_clock
+from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, WallClock, next_instant, wall_clock, zone_of
+from celery_wheel.recurring.specs import Interval, Spec
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.text import END_OF_TIME_MS
 

@@ -1,43 +1,34 @@
-"""A recurrence in words, for lists and previews: "at 09:00 on Monday to Friday, except holidays of FR".
+"""A recurrence for people: in words, and by its next instants.
 
 ::
 
     in_words(recurrence)     the spec, then its limits, then the calendar; the zone is shown elsewhere
         spec                 short words; or the fields or the rule themselves, where words would be long
         calendar             "except …", or "only on …" for the opposite of a calendar
+    upcoming(recurrence, …)  2013-11-02 01:30  EDT                occurs
+                             2013-11-03 01:30  EDT  clocks -1 h   occurs, on a day with a change of the offset
+                             2013-11-04 01:30  EST  excluded      left out by the calendar; or a gap of the clocks
 
 A page passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock
-times of the recurrence's zone.
+times of the recurrence's zone. Pure: "now" is an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC
+from itertools import islice
+from typing import Literal
 
-from celery_wheel.recurring.calendars import (
-    WEEKDAYS,
-    AllOf,
-    AnyOf,
-    BusinessDays,
-    Calendar,
-    Dates,
-    Except,
-    Holidays,
-    OfSpec,
-    Weekdays,
-)
-from celery_wheel.recurring.local import zone_of
+from celery_wheel.recurring import calendars
+from celery_wheel.recurring.crontab import Crontab
+from celery_wheel.recurring.frequency import Frequency
+from celery_wheel.recurring.local import WallClock, wall_clock, zone_of
 from celery_wheel.recurring.recurrence import Recurrence
-from celery_wheel.recurring.specs.crontab import Crontab
-from celery_wheel.recurring.specs.fields import DayTimes
-from celery_wheel.recurring.specs.frequency import Frequency
-from celery_wheel.recurring.specs.instants import Instants
-from celery_wheel.recurring.specs.interval import Interval
-from celery_wheel.recurring.specs.rrule import RRule
-from celery_wheel.recurring.specs.solar import Solar
-from celery_wheel.recurring.specs.spec import Spec
-from celery_wheel.recurring.wall_clock import wall_clock
+from celery_wheel.recurring.rrule import RRule
+from celery_wheel.recurring.solar import Solar
+from celery_wheel.recurring.specs import DayTimes, Instants, Interval, Spec
 from celery_wheel.values.format import format_duration, printable, to_datetime
 
 #: Most times, days or dates that are listed.
@@ -64,7 +55,7 @@ class _Words:
             found.append(gettext("until %(time)s") % {"time": self.moment(recurrence.until_ms)})
         if recurrence.times is not None:
             found.append(gettext("at most %(number)s times") % {"number": f"{recurrence.times:,}"})
-        if isinstance(recurrence.without, Except):
+        if isinstance(recurrence.without, calendars.Except):
             found.append(gettext("only on %(days)s") % {"days": self.of_calendar(recurrence.without.calendar)})
         elif recurrence.without is not None:
             found.append(gettext("except %(days)s") % {"days": self.of_calendar(recurrence.without)})
@@ -249,30 +240,29 @@ class _Words:
 
     # -- calendars -----------------------------------------------------------------------------------------
 
-    def of_calendar(self, calendar: Calendar) -> str:
+    def of_calendar(self, calendar: calendars.Calendar) -> str:
         gettext = self.gettext
-        if isinstance(calendar, Weekdays):
-            return self.weekdays(WEEKDAYS.index(day) for day in calendar.days)
-        if isinstance(calendar, Dates):
+        if isinstance(calendar, calendars.Weekdays):
+            return self.weekdays(calendars.WEEKDAYS.index(day) for day in calendar.days)
+        if isinstance(calendar, calendars.Dates):
             if len(calendar.dates) <= LISTED:
                 return ", ".join(map(str, calendar.dates))
             return gettext("%(number)s dates") % {"number": f"{len(calendar.dates):,}"}
-        if isinstance(calendar, Holidays | BusinessDays):
+        if isinstance(calendar, calendars.Holidays | calendars.BusinessDays):
             values = {"place": "-".join(filter(None, (calendar.country, calendar.subdivision)))}
-            if isinstance(calendar, Holidays):
-                return gettext("holidays of %(place)s") % values
-            return gettext("business days of %(place)s") % values
-        if isinstance(calendar, OfSpec):
+            is_holidays = isinstance(calendar, calendars.Holidays)
+            return (gettext("holidays of %(place)s") if is_holidays else gettext("business days of %(place)s")) % values
+        if isinstance(calendar, calendars.OfSpec):
             values = {"duration": format_duration(calendar.lasts_ms), "spec": self.of_spec(calendar.spec)}
             return gettext("%(duration)s %(spec)s") % values
-        if isinstance(calendar, AnyOf):
+        if isinstance(calendar, calendars.AnyOf):
             return ", ".join(map(self.of_calendar, calendar.parts))
-        if isinstance(calendar, AllOf):
+        if isinstance(calendar, calendars.AllOf):
             first, *others = map(self.of_calendar, calendar.parts)
             for other in others:
                 first = gettext("%(days)s and %(others)s") % {"days": first, "others": other}
             return first
-        if isinstance(calendar, Except):
+        if isinstance(calendar, calendars.Except):
             return gettext("all but %(days)s") % {"days": self.of_calendar(calendar.calendar)}
         return type(calendar).__name__
 
@@ -290,3 +280,49 @@ def _step(values: Sequence[int], size: int) -> int | None:
     """Return the step of values from 0 that divide ``size`` evenly; None where there is none."""
     step = size // len(values)
     return step if list(values) == list(range(0, size, step)) and size % step == 0 else None
+
+
+#: Most instants that are searched for left-out ones.
+SEARCHED = 200
+#: Most left-out instants that are returned.
+LEFT_OUT = 40
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingInstant:
+    at_ms: int
+    left_out: Literal["excluded", "gap"] | None  #: why it does not occur; None: it occurs
+    shift_ms: int  #: by how much the clocks of the zone change on its day; 0: they do not
+
+
+def upcoming(recurrence: Recurrence, at_ms: int, n: int, made: int = 0) -> list[UpcomingInstant]:
+    """Return the next ``n`` occurrences after an instant, and instants that are left out before the last of them."""
+    occurs = recurrence.preview(at_ms, n, made)
+    left_out = _left_out(recurrence, at_ms, occurs[-1]) if occurs else {}
+    clock = wall_clock(zone_of(recurrence.zone) or UTC)
+    reasons = {**dict.fromkeys(occurs), **left_out}
+    return [UpcomingInstant(at, reasons[at], day_shift(clock, at)) for at in sorted(reasons)]
+
+
+def _left_out(recurrence: Recurrence, after_ms: int, upto_ms: int) -> dict[int, Literal["excluded", "gap"] | None]:
+    if recurrence.without is None and recurrence.gap != "skip":
+        return {}
+    bare = replace(recurrence, without=None, gap="shift", times=None)
+    reasons = ((at, recurrence.why_not(at)) for at in islice(bare.between(after_ms, upto_ms), SEARCHED))
+    return dict(islice(((at, reason) for at, reason in reasons if reason is not None), LEFT_OUT))
+
+
+def day_shift(clock: WallClock, at_ms: int) -> int:
+    """Return by how much a zone's clocks are put forward on the day of an instant; negative where they go back."""
+    segment, day = clock.segment(at_ms), clock.local(at_ms) // _DAY_MS
+    if segment.gap_ms and day in _days_of(segment.start_ms, segment.before_ms, segment.offset_ms):
+        return segment.gap_ms
+    if day in _days_of(segment.end_ms, segment.offset_ms, segment.after_ms):
+        return segment.after_ms - segment.offset_ms
+    return 0
+
+
+def _days_of(change_ms: int, *offsets_ms: int) -> set[int]:
+    """Return the days of a change: the day on which it begins, and the day to which it leads."""
+    return {(change_ms + offset_ms) // _DAY_MS for offset_ms in offsets_ms}

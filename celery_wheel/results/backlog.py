@@ -1,4 +1,4 @@
-"""Estimate when the backlog drains at a given rate, from counts by the hour. Standard library only.
+"""Estimate when the backlog drains at a given rate, from counts by the hour: for commands and pages without pyarrow.
 
 ::
 

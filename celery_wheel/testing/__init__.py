@@ -4,15 +4,12 @@
 
     plugin        the pytest fixture ``wheel``, which pytest finds itself; imports nothing until a test uses it
     wheel         VirtualWheel, the fixture's value: advance, run_all, pending, ran, cancel …
-      patches     parts of the app that are replaced during the test, and restored exactly
-      transport   a kombu transport in memory, which passes published messages to the sink …
-      sink        … and so to the engine, or to the worker
-      engine      the real engine and the real store, on a clock that the test moves
-      broker      the engine's broker, with the fence and the queue that models of Redis share: fence, memory_queue
-      worker      Celery's own request and tracer, in the test's own thread
-      results     a result backend in memory, which never waits
+      patches     parts of the app that are replaced during the test, and restored exactly; results in memory
+      engine      the real engine and the real store, on a clock that the test moves, and the engine's broker edge
+      fence       the fence and the wheel queue of that edge, which models of brokers share
+      worker      a kombu transport in memory; Celery's own request and tracer, in the test's own thread
       clock       virtual time, in step with freezegun and time-machine
-      records     values that a test reads: PendingTask, Execution, SkippedMessage; listing makes them
+      records     values that a test reads: PendingTask, Execution, SkippedMessage
 
 Without pytest: ``with VirtualWheel(app) as wheel: …``
 """

@@ -90,8 +90,6 @@ class VirtualClock:
         if self._stopped_at is not None:
             self._stopped_at += ahead
 
-    # -- freezing ------------------------------------------------------------------------------------
-
     def freeze(self) -> None:
         """Make ``datetime.now()`` the wheel's time, until ``thaw``; does nothing where a freezer is active already."""
         if active_freezer() is not None:

@@ -9,32 +9,42 @@ The file of an empty store is made once in a process and copied; the engine star
 
 Commands (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer
 the caller runs the engine, by ``turn``.
+
+The wheel queue of the broker edge is a list, and ``KombuPublisher``, which serves all kombu transports, publishes by
+the app's own connection: a task without a route is rejected in tests as in production.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
-from typing import Any
+from typing import Any, Literal, cast
 
+from kombu.utils import json as kombu_json
+
+from celery_wheel.broker.errors import not_adopted
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.virtual import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store import open_store
-from celery_wheel.store.model import PAUSED
+from celery_wheel.store.model import PAUSED, Message, Position, Row, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria, Detail, Task
 from celery_wheel.store.schedule_model import RUN_ENDED
-from celery_wheel.testing.broker import MemoryBroker
 from celery_wheel.testing.clock import VirtualClock
+from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
 
 #: One task in a step: it may affect the next, even one that is due at the same instant.
 LIMITS = Limits(chunk_count=1)
@@ -43,9 +53,7 @@ LIMITS = Limits(chunk_count=1)
 class SteppedEngine(TransactionalInbox):
     """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits.
 
-    Args:
-        path: the store's file.
-        rejected: called for each message that cannot be accepted or dispatched, with its headers and the reason.
+    ``rejected`` is called for each message that cannot be accepted or dispatched, with its headers and the reason.
     """
 
     in_transaction = False
@@ -65,7 +73,6 @@ class SteppedEngine(TransactionalInbox):
         self._retry_ms = 0  #: due tasks are dispatched from this instant on
 
     def arrive(self, raw: dict[str, Any]) -> None:
-        """Accept a message that was published to the wheel queue."""
         with self._lock:
             self._broker.arrive(raw)
             if self._broker.arrivals:
@@ -87,11 +94,8 @@ class SteppedEngine(TransactionalInbox):
         if self._store is not None:
             self._store.close()
 
-    # -- pending tasks -------------------------------------------------------------------------------
-
     def next(self) -> tuple[Task | None, int] | None:
-        """Return the next task to dispatch and its instant; not a paused one. None in place of the task: the instant of
-        a schedule, whose occurrence is to be made."""
+        """Return the next task to dispatch, unless paused, or None for an occurrence to be made; and its instant."""
         store = self._store
         if store is None:
             return None
@@ -109,7 +113,6 @@ class SteppedEngine(TransactionalInbox):
         return next(((task, max(task.due_ms, self._retry_ms)) for task in open_), None)
 
     def pending(self) -> list[Detail]:
-        """Return all pending tasks with their messages, the next due first."""
         if self._store is None:
             return []
         browse = self._store.browse
@@ -135,24 +138,19 @@ class SteppedEngine(TransactionalInbox):
             while self._round("prefetch", "dispatch", "settle") and not sent:
                 pass  # each round moves one paused task to a lane of its own
             wait_ms = self._engine.wait_ms() if self._engine else 0
-        if not sent and wait_ms:
+        if not sent:
+            if not wait_ms:
+                raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
             self._retry_ms = self._clock.now_ms() + wait_ms
             return []
-        if not sent:
-            raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
         # Mostly this task alone. A freezer that was set back causes several lanes, each of which dispatches a task.
         others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
         return [*([first] if len(others) < len(sent) else []), *(other.task for other in others if other is not None)]
 
-    # -- commands ------------------------------------------------------------------------------------
-
     def turn(self) -> None:
-        """Carry out the commands in the store's inbox."""
         with self._lock:
             self._opened()
             self._round("ingest")
-
-    # -- the engine ----------------------------------------------------------------------------------
 
     def _opened(self) -> FullStore:
         if self._store is None:
@@ -182,3 +180,100 @@ def _empty_store() -> bytes:
         path = Path(folder) / "wheel.sqlite3"
         open_store(f"sqlite:///{path}", durability="memory").close()
         return path.read_bytes()
+
+
+_dumps: Any = kombu_json.dumps
+_loads: Any = kombu_json.loads
+
+#: The only store that ever adopts.
+OWNER = "the test's store"
+
+
+class MemoryBroker:
+    """Implements ``FencingBroker`` for one shard."""
+
+    def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
+        conf = Conf(app)
+        self._reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
+        self._outgoing = KombuPublisher(app)
+        self._rejected = rejected
+        self._fence = Fence()
+        self._epoch: int | None = None  #: None after ``leave``
+        self.arrivals: deque[Message | Unreadable] = deque()
+        self.sent: list[Row] = []  #: rows published since the list was last cleared
+
+    fences: Literal[True] = True
+    can_wait = False  # a call that waited would wait for the thread of the test, which makes it
+
+    def arrive(self, raw: dict[str, Any]) -> None:
+        arrival = self.decode(_dumps(raw).encode())
+        if isinstance(arrival, Unreadable):
+            self._rejected(raw["headers"], arrival.reason)
+        else:
+            self.arrivals.append(arrival)
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
+        found = self._fence.adopt(epoch, OWNER)
+        self._epoch = epoch
+        return found
+
+    def set_offset(self, shard: int, epoch: int, lane: int, offset: Position) -> None:
+        self._fence.set_offset(epoch, lane, offset)
+
+    def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
+        self._fence.drop(epoch, lanes)
+
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        self._fence.verify(epoch, confirmed)
+
+    def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
+        """Leave the shard to ``verify``: there is no other to share a call with."""
+        return set()
+
+    def publish(self, chunk: Chunk) -> Published:
+        refused = self._fence.check_chunk(chunk)
+        if refused is not None:
+            return refused
+        answer = self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, lambda: True)
+        failed = {**answer.failed, **answer.refused}  # a FencingBroker refuses nothing
+        self.sent += chunk.rows
+        for row in chunk.rows:
+            if row.id in failed:
+                self._rejected(_loads(row.parts().headers), failed[row.id])
+        return self._fence.move(chunk, failed)
+
+    def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        if self._epoch is None:
+            raise not_adopted(shard)
+        return peek_arrivals(self.arrivals, max_count, max_bytes)
+
+    def trim(self, shard: int, epoch: int, token: object) -> bool:
+        self._fence.check(epoch)
+        arrivals = cast(Sequence[Message | Unreadable], token)
+        if self._epoch is None or not is_head(arrivals, self.arrivals):
+            return False
+        for _ in arrivals:
+            self.arrivals.popleft()
+        return True
+
+    def leave(self, shard: int, epoch: int) -> None:
+        if self._epoch is not None and epoch >= self._epoch:
+            self._epoch = None
+
+    def await_message(self, shard: int, timeout_ms: int) -> bool:
+        return False
+
+    def depth(self, shard: int) -> int:
+        return len(self.arrivals)
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        return self.arrivals[0] if self.arrivals else None
+
+    def decode(self, raw: bytes) -> Message | Unreadable:
+        return self._reader.decode(raw)
+
+    def now_ms(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._outgoing.close()

@@ -1,4 +1,4 @@
-"""The fence of a FencingBroker for one shard, in memory: the compare-and-set of offsets, and the holder's epoch.
+"""A FencingBroker's memory for one shard: the compare-and-set of offsets, the holder's epoch, and the wheel queue.
 
 ::
 
@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from celery_wheel.engine.port import BrokerOffset, Chunk, Published, PublishResult
+from celery_wheel.engine.port import BrokerOffset, Chunk, Peeked, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
-from celery_wheel.store.model import Position
+from celery_wheel.store.model import Message, Position, Unreadable
 
 
 @dataclass(slots=True)
@@ -83,3 +84,24 @@ class Fence:
 
 def _copied(offsets: dict[int, BrokerOffset]) -> dict[int, BrokerOffset]:
     return {lane: replace(offset, failed=dict(offset.failed)) for lane, offset in offsets.items()}
+
+
+Arrivals = Sequence[Message | Unreadable]
+
+
+def peek_arrivals(arrivals: Arrivals, max_count: int, max_bytes: int) -> Peeked:
+    """Return the first messages within the bounds, at least one; the token is the messages themselves."""
+    found: list[Message | Unreadable] = []
+    weight = 0
+    for arrival in arrivals:
+        weight += len(arrival.body if isinstance(arrival, Message) else arrival.raw)
+        if found and (len(found) >= max_count or weight > max_bytes):
+            break
+        found.append(arrival)
+    return Peeked(found, found, len(found) < len(arrivals))
+
+
+def is_head(token: Arrivals, arrivals: Arrivals) -> bool:
+    """Whether the queue still begins with exactly these messages."""
+    head = list(islice(arrivals, len(token)))
+    return len(head) == len(token) and all(a is b for a, b in zip(head, token, strict=True))

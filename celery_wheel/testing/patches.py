@@ -10,16 +10,22 @@
     class         a plain Celery app gets a wheel, as by ``install``
 
 Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
+
+In virtual time, waiting does not bring a result. So ``result.get()`` runs all due tasks, as a worker would meanwhile,
+and then returns the result, or raises an error with the task's due time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
+from celery import states
+from celery.backends.cache import CacheBackend
+from celery.exceptions import TimeoutError as NotReady
 from kombu.pools import ProducerPool
+from kombu.utils.functional import LRUCache
 
 from celery_wheel.app import WheelApp, install
 
@@ -95,17 +101,46 @@ def connected(app: Any, connection: Any) -> Iterator[None]:
             connection.release()
 
 
-def results(app: Any, backend: Any) -> AbstractContextManager[None]:
-    """Replace the app's result backend."""
-    return attributes(app, _backend_cache=backend)
-
-
 def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None]:
     """Call ``run`` with the task's id after each ``send_task``."""
-    return attributes(app, send_task=partial(_send_and_run, app.send_task, run))
+    send = app.send_task
+
+    def send_and_run(*args: Any, **options: Any) -> Any:
+        result = send(*args, **options)
+        run(result.id)
+        return result
+
+    return attributes(app, send_task=send_and_run)
 
 
-def _send_and_run(send: Callable[..., Any], run: Callable[[str], object], *args: Any, **options: Any) -> Any:
-    result = send(*args, **options)
-    run(result.id)
-    return result
+class MemoryResults(CacheBackend):  # type: ignore[misc]  # celery carries no types
+    """The backend of one test; ``describe`` returns a sentence about the task of an id."""
+
+    thread_safe = True
+
+    def __init__(self, app: Any, run_due: Callable[[], object], describe: Callable[[str], str]) -> None:
+        super().__init__(app=app, backend="memory", url="memory://")
+        self.client.cache = LRUCache()  # type: ignore[no-untyped-call]  # Celery's is shared by the whole process
+        self._run_due = run_due
+        self._describe = describe
+
+    def wait_for(self, task_id: str, *args: Any, **options: Any) -> Any:
+        self._run_due()
+        return self._ready(task_id)
+
+    def get_many(self, task_ids: Iterable[str], *args: Any, **options: Any) -> Iterator[Any]:
+        ids = list(task_ids)
+        self._run_due()
+        for task_id in ids:
+            self._ready(task_id)
+        found: Iterator[Any] = super().get_many(ids, *args, **options)
+        return found
+
+    def _ready(self, task_id: str) -> Any:
+        meta = self.get_task_meta(task_id)
+        if meta["status"] not in states.READY_STATES:
+            raise NotReady(
+                f"task {task_id} has no result, and waiting brings none: {self._describe(task_id)}; call "
+                "wheel.advance(…) or wheel.run_all() first"
+            )
+        return meta

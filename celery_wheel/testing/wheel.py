@@ -28,20 +28,22 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.schedule_model import OCCURRENCE
-from celery_wheel.testing import listing, patches
+from celery_wheel.testing import patches, records
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
+from celery_wheel.testing.patches import MemoryResults
 from celery_wheel.testing.records import Execution, IsPending, PendingTask, SkippedMessage
-from celery_wheel.testing.results import MemoryResults
-from celery_wheel.testing.sink import MessageSink
-from celery_wheel.testing.transport import connection_to
-from celery_wheel.testing.worker import QueuedTask, Worker, isolated_revocations
+from celery_wheel.testing.worker import MessageSink, QueuedTask, Worker, connection_to, isolated_revocations
 
 #: Beyond every eta.
 END = datetime.max.replace(tzinfo=UTC)
 
 #: Default limit of the tasks in one call: a task that sends itself would run for ever.
 LIMIT = 10_000
+TOO_MANY = (
+    "{:,} tasks ran and there are more, a {} is the next; does a task send itself for ever? Choose a nearer instant, "
+    "or a higher limit"
+)
 
 
 class VirtualWheel:
@@ -86,7 +88,7 @@ class VirtualWheel:
                 )
             )
             stack.enter_context(patches.installed(app))
-            stack.enter_context(patches.attributes(app, now=self._app_now))
+            stack.enter_context(patches.attributes(app, now=lambda: self.now.astimezone(app.timezone)))
             self._worker = Worker(app, self._clock.now)
             self._engine = SteppedEngine(app, self._clock, store, self._rejected)
             stack.enter_context(patches.attributes(app, _wheel_inbox=self._engine))
@@ -98,7 +100,7 @@ class VirtualWheel:
             stack.enter_context(patches.attributes(app, _wheel=self._wheel))
             if self._own_results:
                 backend = MemoryResults(app, self._run_due_meanwhile, self._describe)
-                stack.enter_context(patches.results(app, backend))
+                stack.enter_context(patches.attributes(app, _backend_cache=backend))
             if is_eager:
                 stack.enter_context(patches.eager(app, lambda task_id: self._run_at_once(task_id, raises)))
             self._stack = stack.pop_all()
@@ -113,9 +115,6 @@ class VirtualWheel:
     def now(self) -> datetime:
         """Virtual time, in UTC."""
         return self._clock.now()
-
-    def _app_now(self) -> datetime:
-        return self.now.astimezone(self.app.timezone)
 
     def freeze(self) -> None:
         """Make ``datetime.now()`` the wheel's time, everywhere, until the end of the test.
@@ -174,7 +173,7 @@ class VirtualWheel:
     @property
     def pending(self) -> list[PendingTask]:
         """All tasks that were sent and have not run, in the order of execution."""
-        return listing.pending(self.app, self._worker, self._engine)
+        return records.pending(self.app, self._worker, self._engine)
 
     def pending_of(self, task: Any) -> list[PendingTask]:
         """Return the pending tasks of a task or a task name."""
@@ -196,7 +195,7 @@ class VirtualWheel:
         return next((repr(record) for record in known if record.id == task_id), f"no task was sent with id {task_id}")
 
     def __repr__(self) -> str:
-        return listing.summary(self.now, self.pending, self.ran, self.skipped)
+        return records.summary(self.now, self.pending, self.ran, self.skipped)
 
     # -- commands --------------------------------------------------------------------------------------
 
@@ -229,19 +228,13 @@ class VirtualWheel:
                 while (until is not None or not ran) and (delivery := self._next(until)) is not None:
                     if len(ran) == limit:
                         self._worker.ready.appendleft(delivery)
-                        raise WheelError(self._too_many(len(ran), delivery))
+                        raise WheelError(TOO_MANY.format(len(ran), delivery.task))
                     ran += self._execute(delivery, self.propagate if propagate is None else propagate)
                 if until not in (None, END):
                     self._clock.jump(until)
         finally:
             self._running = False
         return ran
-
-    def _too_many(self, count: int, delivery: QueuedTask) -> str:
-        return (
-            f"{count:,} tasks ran and there are more, a {delivery.task} is the next; does a task send itself for ever? "
-            "Choose a nearer instant, or a higher limit"
-        )
 
     def _next(self, until: datetime | None) -> QueuedTask | None:
         """Return the next delivery to run, at its own instant; None if there is none up to ``until``."""

@@ -1,11 +1,16 @@
-"""A worker without a process: it receives the messages of task queues, and runs them by Celery's request and tracer.
+"""A worker without a process, and the transport in memory that delivers messages to it, or to the wheel's engine.
 
 ::
 
-    deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
-             └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``), until it is due
+    app ─► transport ─┬─ wheel queue ─────────► engine
+                      ├─ remote control ──────► revoke
+                      └─ deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
+                                  └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``)
 
     run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
+
+Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. Nothing is
+read from the transport: a message is delivered as soon as it is published, converted by JSON as on the way to a worker.
 
 The worker has no soft and hard time limits, rate limits and priorities, and redelivers no rejected message.
 """
@@ -19,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 from celery import signals
@@ -29,18 +36,22 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 from celery.worker.strategy import proto1_to_proto2
+from kombu.connection import Connection
 from kombu.serialization import prepare_accept_content
+from kombu.transport import base, virtual
 from kombu.transport.virtual import Message
+from kombu.utils import json
 
+from celery_wheel.broker import wheel_queue_name
+from celery_wheel.conf import Conf
 from celery_wheel.testing.clock import at, ms_of
+from celery_wheel.testing.engine import SteppedEngine
 
 HOSTNAME = "wheel@testing"
 
 
 @dataclass(frozen=True, order=True)
 class QueuedTask:
-    """A message in a task's queue."""
-
     due_ms: int  #: 0: at once
     number: int
     queue: str = field(compare=False)
@@ -53,7 +64,6 @@ class QueuedTask:
         return at(self.due_ms) if self.due_ms else None
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments."""
         payload = self.message.payload
         args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
         return tuple(args), dict(kwargs)
@@ -86,8 +96,6 @@ class VirtualTimeRequest:
 
 
 class Worker:
-    """The worker of one app."""
-
     def __init__(self, app: Any, now: Callable[[], datetime]) -> None:
         self._app = app
         self._now = now
@@ -115,11 +123,9 @@ class Worker:
         return ms_of(moment) if moment > self._now() else 0
 
     def next_due(self) -> datetime | None:
-        """Return the instant at which the next scheduled task is due."""
         return self.scheduled[0].eta if self.scheduled else None
 
     def release(self) -> None:
-        """Make scheduled tasks that are due ready."""
         while self.scheduled and self.scheduled[0].due_ms <= ms_of(self._now()):
             self.ready.append(self.scheduled.pop(0))
 
@@ -135,7 +141,7 @@ class Worker:
         command = Message(raw, channel=channel).payload  # type: ignore[no-untyped-call]
         if command["method"] in ("revoke", "revoke_by_stamped_headers"):
             arguments = {**command["arguments"], "terminate": False}  # there is no process to terminate
-            Panel.data[command["method"]](_PanelState(self._app), **arguments)
+            Panel.data[command["method"]](SimpleNamespace(app=self._app, consumer=None), **arguments)
 
     def run(self, delivery: QueuedTask) -> Trace:
         task = self._task(delivery.task)
@@ -169,14 +175,6 @@ class Worker:
 @cache
 def _request_class(own: type) -> Any:
     return type("VirtualRequest", (VirtualTimeRequest, own), {})
-
-
-@dataclass
-class _PanelState:
-    """The worker's state for Celery's commands."""
-
-    app: Any
-    consumer: Any = None
 
 
 @contextmanager
@@ -225,3 +223,81 @@ def isolated_revocations() -> Iterator[None]:
             ids.discard(task_id)
         stamps.clear()
         stamps.update(had_stamps)
+
+
+_loads: Any = json.loads
+_dumps: Any = json.dumps
+_connection: Any = Connection
+_state: Any = virtual.BrokerState
+
+
+def connection_to(sink: MessageSink) -> Any:
+    """Return a connection whose transport belongs to this test."""
+    channel = type("Channel", (_Channel,), {"sink": sink})
+    transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
+    return _connection("wheel.testing", transport=transport)
+
+
+class _Transport(virtual.Transport):
+    shared: Any
+    driver_type = driver_name = "memory"
+    implements = base.Transport.implements
+
+    def __init__(self, client: Any, **options: Any) -> None:
+        super().__init__(client, **options)  # type: ignore[no-untyped-call]
+        self.state = self.shared
+
+    def driver_version(self) -> str:
+        return "N/A"
+
+    def drain_events(self, connection: Any, timeout: Any = None, **kwargs: Any) -> None:
+        """Raise TimeoutError at once, so that ``inspect`` does not wait for workers."""
+        raise TimeoutError("no worker answers in a test with the fixture 'wheel'")
+
+
+class _Channel(virtual.Channel):
+    sink: MessageSink
+    do_restore = False
+    supports_fanout = True
+
+    def _put(self, queue: str, message: Any, **options: Any) -> None:
+        self.sink.deliver(self, queue, _loads(_dumps(message)))
+
+    def _put_fanout(self, exchange: str, message: Any, routing_key: str | None, **options: Any) -> None:
+        self.sink.broadcast(self, exchange, _loads(_dumps(message)))
+
+    def _has_queue(self, queue: str, **options: Any) -> bool:
+        return True
+
+    def _queue_bind(self, *binding: Any) -> None:
+        """Do nothing: kombu's own state has the binding."""
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        raise Empty
+
+    def _size(self, queue: str) -> int:
+        return 0
+
+    def _purge(self, queue: str) -> int:
+        return 0
+
+
+class MessageSink:
+    """Receives published messages; ``raw`` is a message as a broker would store it."""
+
+    def __init__(self, app: Any, engine: SteppedEngine, worker: Worker) -> None:
+        self._app = app
+        self._engine = engine
+        self._worker = worker
+
+    def deliver(self, channel: Any, queue: str, raw: dict[str, Any]) -> None:
+        if queue == wheel_queue_name(Conf(self._app).namespace, 0):
+            self._engine.arrive(raw)
+        else:
+            self._worker.deliver(channel, queue, raw)
+
+    def broadcast(self, channel: Any, exchange: str, raw: dict[str, Any]) -> None:
+        if exchange == self._app.control.mailbox.exchange.name:
+            self._worker.command(raw, channel)
+        else:
+            self._worker.deliver(channel, exchange, raw)  # this worker is one of the listeners

@@ -1,30 +1,28 @@
-"""The timing wheel, with a timer, a thread, clocks and a purgatory. Imports the standard library only.
+"""Two rooms over one clock, of the standard library alone: the timing wheel, and the purgatory.
 
 ::
 
-    Purgatory ──► WatchLists ──► DelayedOperation        operations that complete by an event, or by time-out
-        │
-        ▼
-    Reaper ──► SystemTimer ──► TimingWheel ──► Level ──► Bucket ──► Timer       each imports only modules to its right
-    thread     lock, waiting   integers only
-                   │
-                   └──► Clock: SystemClock, or ManualClock for tests
+    the purgatory    Purgatory ──► DelayedOperation    operations that complete by an event, or by time-out
+                         │
+                         ▼
+    the wheel        Reaper ──► SystemTimer ──► TimingWheel ──► Level, Bucket, Timer
+                     thread     lock, waiting   integers only
+                                    │
+                                    └──► Clock: SystemClock, or ManualClock for tests
 
-The engine uses TimingWheel and the clocks; ``requests`` lets requests wait for their answers in a Purgatory. Backoff
-and RetryLog (``retry``) serve every part of the project that tries something again.
+Each imports only modules below and to its right. The engine uses TimingWheel and the clocks; ``requests`` lets requests
+wait for their answers in a Purgatory. Backoff and RetryLog (``retry``) serve every part of the project that tries
+something again.
 
 Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
 """
 
 from celery_wheel.timing.clock import Clock, ManualClock, SystemClock
 from celery_wheel.timing.delayed_operation import DelayedOperation
-from celery_wheel.timing.level import Bucket, Level
 from celery_wheel.timing.purgatory import Purgatory
-from celery_wheel.timing.reaper import Reaper
 from celery_wheel.timing.retry import Backoff, RetryLog
-from celery_wheel.timing.system_timer import SystemTimer
-from celery_wheel.timing.timer import Timer
-from celery_wheel.timing.wheel import TimingWheel
+from celery_wheel.timing.system_timer import Reaper, SystemTimer
+from celery_wheel.timing.wheel import Bucket, Level, Timer, TimingWheel
 
 __all__ = [
     "Backoff",

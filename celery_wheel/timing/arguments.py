@@ -1,4 +1,4 @@
-"""Check integer arguments and their range.
+"""Check integer arguments and their range: below the wheel and the clocks, neither of which imports the other.
 
 ::
 
@@ -17,17 +17,7 @@ from typing import SupportsIndex
 
 
 def integer(name: str, value: SupportsIndex, *, at_least: int | None = None) -> int:
-    """Return ``value`` as a plain int.
-
-    Args:
-        name: name of the argument; the error begins with it.
-        value: an integer of any size.
-        at_least: the smallest valid value; None where every integer is valid.
-
-    Raises:
-        TypeError: ``value`` is not an integer.
-        ValueError: ``value`` is below ``at_least``.
-    """
+    """Return ``value`` as a plain int. Raises TypeError or ValueError, beginning with the name of the argument."""
     try:
         number = operator.index(value)
     except TypeError:

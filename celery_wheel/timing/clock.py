@@ -1,4 +1,4 @@
-"""Clocks: the only module of this package that reads the time.
+"""Clocks: only this module of the package reads the time.
 
 Two times that must not be mixed, both in integer milliseconds::
 
@@ -26,9 +26,8 @@ from typing import Protocol
 from celery_wheel.timing.arguments import integer
 
 _NS_PER_MS = 1_000_000
-_NS_PER_S = 1_000_000_000
 # A condition's wait does not count the time in which the machine was suspended: no wait overruns by more than this.
-_LONGEST_WAIT_NS = _NS_PER_S
+_LONGEST_WAIT_NS = 1_000_000_000
 
 #: ``time.monotonic`` stands still on a suspended machine; on Linux CLOCK_BOOTTIME does not, on macOS CLOCK_MONOTONIC.
 _PASSING: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -62,21 +61,19 @@ class SystemClock:
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Return the wall clock: UTC epoch milliseconds, rounded down."""
         return time.time_ns() // _NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds since boot, suspended or not, rounded down."""
         return _passing_ns() // _NS_PER_MS
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Wait on ``condition``, at most until ``monotonic_ms()`` reaches an instant, and at most a second."""
+        """Wait at most a second."""
         if monotonic_until_ms is None:
             condition.wait()
             return
         remaining_ns = monotonic_until_ms * _NS_PER_MS - _passing_ns()
         if remaining_ns > 0:
-            condition.wait(min(remaining_ns, _LONGEST_WAIT_NS) / _NS_PER_S)
+            condition.wait(min(remaining_ns, _LONGEST_WAIT_NS) / 1e9)
 
 
 class ManualClock:
@@ -96,7 +93,6 @@ class ManualClock:
         self._waiting: list[tuple[int, threading.Condition]] = []
 
     def now_ms(self) -> int:
-        """Return the time of the wall clock."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
@@ -104,11 +100,7 @@ class ManualClock:
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Move both clocks forward, and wake the threads that wait for an instant that is now reached.
-
-        Args:
-            ms: milliseconds, at least 0.
-        """
+        """Move both clocks forward by 0 ms or more, and wake the threads that wait for an instant that is reached."""
         ms = integer("ms", ms, at_least=0)
         with self._lock:
             self._now_ms += ms
@@ -126,7 +118,6 @@ class ManualClock:
             self._now_ms += ms
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Wait on ``condition`` until it is notified, by its owner or because the clock reached an instant."""
         if monotonic_until_ms is None:
             condition.wait()
             return

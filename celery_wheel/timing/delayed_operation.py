@@ -60,7 +60,7 @@ class DelayedOperation(ABC):
     """
 
     def __init__(self, delay_ms: int) -> None:
-        self._delay_ms = integer("delay_ms", delay_ms, at_least=0)
+        self.delay_ms = integer("delay_ms", delay_ms, at_least=0)
         self._completion = threading.Lock()  # acquired once, by the winner, and never released
         self._winner = 0
         self._checking = threading.Lock()  # held while try_complete runs; no thread waits for it
@@ -68,11 +68,6 @@ class DelayedOperation(ABC):
         # For the purgatory: whether the operation was ever watched, and the callback for its completion.
         self._watched = False
         self._settle: Callable[[], None] | None = None
-
-    @property
-    def delay_ms(self) -> int:
-        """The time-out."""
-        return self._delay_ms
 
     @property
     def completed(self) -> bool:
@@ -91,16 +86,8 @@ class DelayedOperation(ABC):
         """Run after ``on_complete`` where the time-out has won."""
 
     def force_complete(self) -> bool:
-        """Complete the operation now, ready or not.
-
-        Returns:
-            True if this call completed it; False if it was completed before.
-        """
+        """Complete the operation now, ready or not; returns whether this call completed it."""
         return self._complete(expired=False)
-
-    def _expire(self) -> None:
-        """Complete the operation by its time-out."""
-        self._complete(expired=True)
 
     def _complete(self, *, expired: bool) -> bool:
         if not self._completion.acquire(blocking=False):
@@ -148,18 +135,13 @@ class DelayedOperation(ABC):
         try:
             return bool(getattr(self, hook)())
         except Exception:
-            logger.exception(
-                "%s of %r failed; %s; other operations go on",
-                hook,
-                self,
-                consequence,
-                extra={"action": "purgatory", "hook": hook},
-            )
+            message = "%s of %r failed; %s; other operations go on"
+            logger.exception(message, hook, self, consequence, extra={"action": "purgatory", "hook": hook})
             return False
 
     def __repr__(self) -> str:
         state = "completed" if self.completed else "waiting"
-        return f"<{type(self).__name__} {state}, delay_ms={self._delay_ms}>"
+        return f"<{type(self).__name__} {state}, delay_ms={self.delay_ms}>"
 
 
 def _run_last_hooks(queue: deque[tuple[DelayedOperation, bool]]) -> None:

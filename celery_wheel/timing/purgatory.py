@@ -19,11 +19,17 @@ The worked example: a page waits until two more departures are known, 30,000 ms 
     at 9,000    the entry under "JFK" is stale until the next check of "JFK" or the purge
     at 30,000   nothing: the timer was cancelled (without the second departure: on_complete, then on_expiration)
 
+The lists are in shards with a lock each; a *watch* is one operation under all its keys::
+
+    hash("order:42") % 64 = 17 ──► shard 17   lock   "order:42" → [watch a, watch b]
+    hash("flight:7") % 64 = 3  ──► shard 3    lock   "flight:7" → [watch b]
+
 Promises:
   - Exactly once, among any number of threads that check, force and expire: see ``delayed_operation``.
   - No wake-up is lost: an operation that is made ready before a check of a key under which it is watched, or is being
     watched, is completed by that check, or by the thread that runs its ``try_complete`` at that moment.
-  - No thread waits for another's hook, and no lock of this module is held while a hook runs.
+  - No thread waits for another's hook. No lock is held while code of the caller runs, except ``__hash__`` and
+    ``__eq__`` of keys; no lock within another.
   - At most ``purge_interval`` entries are stale, once the calls that complete their operations have returned. A purge
     costs time for the entries that it removes only; the thread whose completion exceeds the bound runs it.
 
@@ -43,15 +49,12 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Hashable, Iterable
-from types import TracebackType
+from collections.abc import Hashable, Iterable, Iterator
 
 from celery_wheel.timing.arguments import integer
 from celery_wheel.timing.clock import SystemClock
 from celery_wheel.timing.delayed_operation import DelayedOperation
-from celery_wheel.timing.reaper import Reaper
-from celery_wheel.timing.system_timer import SystemTimer
-from celery_wheel.timing.watch_lists import OperationWatch, WatchLists
+from celery_wheel.timing.system_timer import Reaper, SystemTimer
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +108,11 @@ class Purgatory:
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
         """Complete an operation if it is ready; else let it wait for a check of its keys or for its time-out.
 
+        Returns True if this call completed it; False if it waits, or if another thread or the time-out was quicker.
+        Raises RuntimeError where the purgatory or its timer is shut down, or the operation was watched before.
+
         Args:
-            operation: an operation that was never watched.
             keys: keys of the events that may make it ready, at least one.
-
-        Returns:
-            True if this call completed it; False if it waits, or if another thread or the time-out was quicker.
-
-        Raises:
-            RuntimeError: the purgatory or its timer is shut down, or the operation was watched before; it does not
-                wait here.
         """
         watch = OperationWatch(operation, keys)
         if operation._attempt():
@@ -142,8 +140,7 @@ class Purgatory:
     def check_and_complete(self, key: Hashable) -> int:
         """Complete the operations that wait for a key and are ready, in the order of watching.
 
-        Returns:
-            Number of operations that this call completed, without those that another thread completes meanwhile.
+        Returns the number of those that this call completed, and not another thread meanwhile.
         """
         found = self._lists.of(key)
         if not found:
@@ -173,9 +170,7 @@ class Purgatory:
     def __enter__(self) -> Purgatory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def _register(self, operation: DelayedOperation) -> None:
@@ -190,7 +185,7 @@ class Purgatory:
     def _expire(self, operation: DelayedOperation) -> None:
         # The timer may have removed it before the shutdown: with the timer whose hook shut down.
         if not self._shut_down:
-            operation._expire()
+            operation._complete(expired=True)
 
     def _settle(self, watch: OperationWatch) -> None:
         """Account for a completed operation, once: it no longer counts as delayed, and its entries are stale."""
@@ -208,3 +203,93 @@ class Purgatory:
         watch.operation._settle = None
         self._timer.cancel(watch)
         self._lists.purge(purge)
+
+
+class OperationWatch:
+    """One operation and the keys under which it is watched. Equal only to itself, also where operations are equal."""
+
+    __slots__ = ("keys", "operation", "settled")
+
+    def __init__(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys must be a collection of keys, got {keys!r}; one key alone is [{keys!r}]")
+        self.operation = operation
+        self.keys = tuple(dict.fromkeys(keys))
+        self.settled = False  #: whether the purgatory has accounted for the completion
+        if not self.keys:
+            raise ValueError(f"keys must hold at least one key, got none; no check would ever find {operation!r}")
+
+    def __repr__(self) -> str:
+        return f"Watch({self.operation!r}, keys={self.keys!r})"
+
+
+class _WatchShard:
+    __slots__ = ("entries", "lists", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lists: dict[Hashable, dict[OperationWatch, None]] = {}
+        self.entries = 0
+
+
+class WatchLists:
+    """The watches of a purgatory by key. All methods may be called from any thread.
+
+    A list is a dict without values: it keeps the order of watching, and an entry is removed in O(1). A key without
+    entries is removed. ``len`` counts the entries exactly, in O(shards).
+    """
+
+    def __init__(self, shards: int) -> None:
+        self._shards = [_WatchShard() for _ in range(shards)]
+
+    def add(self, watch: OperationWatch) -> None:
+        for key in watch.keys:
+            shard = self._shard(key)
+            with shard.lock:
+                shard.lists.setdefault(key, {})[watch] = None
+                shard.entries += 1
+
+    def of(self, key: Hashable) -> list[OperationWatch]:
+        """Return a copy of a key's list, in the order of watching."""
+        shard = self._shard(key)
+        with shard.lock:
+            return list(shard.lists.get(key, ()))
+
+    def remove(self, key: Hashable, watches: list[OperationWatch]) -> None:
+        """Remove watches from a key's list; watches that are not in it are ignored."""
+        shard = self._shard(key)
+        with shard.lock:
+            left = shard.lists.get(key)
+            if left is None:
+                return
+            before = len(left)
+            for watch in watches:
+                left.pop(watch, None)
+            shard.entries -= before - len(left)
+            if not left:
+                del shard.lists[key]
+            elif len(left) < len(watches):
+                # A dict that has shrunk keeps the room of all that were in it, and walks it with every look.
+                shard.lists[key] = dict(left)
+
+    def purge(self, watches: list[OperationWatch]) -> None:
+        """Take watches out of the lists of all their keys."""
+        by_key: dict[Hashable, list[OperationWatch]] = {}
+        for watch in watches:
+            for key in watch.keys:
+                by_key.setdefault(key, []).append(watch)
+        for key, concerned in by_key.items():
+            self.remove(key, concerned)
+
+    def __len__(self) -> int:
+        return sum(shard.entries for shard in self._shards)
+
+    def __iter__(self) -> Iterator[OperationWatch]:
+        """Yield every entry, as of the read of each shard: a watch once for each of its keys."""
+        for shard in self._shards:
+            with shard.lock:
+                watches = [watch for watched in shard.lists.values() for watch in watched]
+            yield from watches
+
+    def _shard(self, key: Hashable) -> _WatchShard:
+        return self._shards[hash(key) % len(self._shards)]

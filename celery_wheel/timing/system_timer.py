@@ -1,10 +1,11 @@
-"""The wheel with a clock and a lock: runs callbacks at their time, for any number of threads.
+"""The wheel with a clock and a lock: runs callbacks at their time, for any number of threads, in a thread of a Reaper.
 
 ::
 
     add, cancel ──► lock ── wheel ── lock ◄── advance_clock: waits on the condition until the next bucket begins,
     any thread                                │              the timeout is over, or an earlier timer was added
                                               └─► callbacks, without the lock
+    Reaper ──► advance_clock(None), again and again: it wakes for buckets, not for ticks
 
     due times   wall clock        450 is due when clock.now_ms() >= 450
     waits       monotonic clock   min(next bucket, timeout, 1,000 ms), then both clocks are read again
@@ -15,27 +16,32 @@ Promises:
     clock, or a suspension of the machine, within a second.
   - A step back runs no callback twice. A timer that is added then waits until the wall clock reaches its due time, even
     where the wheel was past it: the wheel is rebuilt at the earlier time, O(n), once for each step back.
-  - One ``advance_clock`` runs its callbacks in order of (due time, order of adding). A callback that
-    raises an Exception is logged, and the rest run. Another BaseException, as KeyboardInterrupt, propagates after them.
+  - One ``advance_clock`` runs its callbacks in order of (due time, order of adding). A callback that raises an
+    Exception is logged, counts as run, and the rest run. Another BaseException, as KeyboardInterrupt, propagates after
+    them, but ends no reaper: only ``stop`` and the timer's ``shutdown`` do. A reaper logs any other failure of its
+    timer, and tries again with back-off.
+  - ``Reaper.stop`` wakes the thread from any wait. It waits for a running callback and does not interrupt it.
 
 Not promised:
-  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance.
+  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance; two
+    reapers on one timer.
   - Durability: pending timers are lost with the process.
 
-Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer. Kafka's adds a delay to a monotonic clock; here
-due times are instants of the wall clock.
+Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer, which adds a delay to a monotonic clock; here
+due times are instants of the wall clock. ``ExpiredOperationReaper`` of its purgatory wakes every 200 ms instead.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 
 from celery_wheel.timing.arguments import integer
 from celery_wheel.timing.clock import Clock
-from celery_wheel.timing.timer import Timer
-from celery_wheel.timing.wheel import TimingWheel
+from celery_wheel.timing.retry import Backoff, RetryLog
+from celery_wheel.timing.wheel import Timer, TimingWheel
 
 logger = logging.getLogger(__name__)
 
@@ -46,62 +52,34 @@ Callback = Callable[[], object]
 
 
 class SystemTimer:
-    """Runs callbacks at their time. All methods may be called from any thread, callbacks included.
+    """Runs callbacks at their time, in calls of ``advance_clock``, usually by a Reaper.
 
-    Callbacks run in calls of ``advance_clock``, usually by a :class:`~celery_wheel.timing.reaper.Reaper`.
-
-    Args:
-        clock: the source of both times.
-        tick_ms: the finest step, at least 1 ms.
-        wheel_size: buckets a level, at least 2.
+    All methods may be called from any thread, callbacks included.
     """
 
     def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20) -> None:
-        self._clock = clock
+        self.clock = clock
         self._wheel = TimingWheel(tick_ms, wheel_size, clock.now_ms())
         self._changed = threading.Condition()
         self._waiters = 0
         self._awaited_ms: int | None = None  # the bucket that the waiters wait for; None: there was none
         self._woken = False
-        self._shut_down = False
-        self._wakeups = 0
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of this timer, for due times that are a delay from now."""
-        return self._clock
-
-    @property
-    def wakeups(self) -> int:
-        """Number of times an ``advance_clock`` returned from waiting, for any reason."""
-        return self._wakeups
-
-    @property
-    def is_shut_down(self) -> bool:
-        """Whether ``shutdown`` was called."""
-        return self._shut_down
+        self.is_shut_down = False
+        self.wakeups = 0  #: how often an ``advance_clock`` returned from waiting, for any reason
 
     def add(self, timer_id: Hashable, due_at_ms: int, callback: Callback) -> bool:
-        """Run ``callback`` when the wall clock reaches an instant; a pending timer of that id is replaced.
+        """Run ``callback`` when the wall clock reaches an instant, in UTC epoch milliseconds.
 
-        Args:
-            timer_id: unique within the timer.
-            due_at_ms: UTC epoch milliseconds.
-            callback: called without arguments; its result is ignored.
-
-        Returns:
-            True if the timer is pending; False if it was already due and was run at once.
-
-        Raises:
-            RuntimeError: the timer is shut down; no timer was added or run.
+        A pending timer of that id is replaced. Returns True if the timer is pending; False if it was already due and
+        was run at once. Raises RuntimeError where the timer is shut down: no timer was added or run.
         """
         due_at_ms = integer("due_at_ms", due_at_ms)
         if not callable(callback):
             raise TypeError(f"callback must be callable, got {callback!r}")
         with self._changed:
-            if self._shut_down:
+            if self.is_shut_down:
                 raise RuntimeError(f"timer is shut down; {timer_id!r} was not added and will not run; make a new timer")
-            now_ms = self._clock.now_ms()
+            now_ms = self.clock.now_ms()
             if now_ms < due_at_ms:
                 self._place(timer_id, due_at_ms, callback, now_ms)
                 return True
@@ -115,17 +93,13 @@ class SystemTimer:
             return self._wheel.cancel(timer_id)
 
     def advance_clock(self, timeout_ms: int | None) -> int:
-        """Wait until timers are due, and run them.
+        """Wait until timers are due, and run them; None waits without limit.
 
-        Args:
-            timeout_ms: longest wait, at least 0; None waits until a timer is due.
-
-        Returns:
-            Number of timers that were run; 0 after the timeout, a ``wake`` or ``shutdown``.
+        Returns the number of timers that were run: 0 after the timeout, a ``wake`` or ``shutdown``.
         """
         until_ms = None
         if timeout_ms is not None:
-            until_ms = self._clock.monotonic_ms() + integer("timeout_ms", timeout_ms, at_least=0)
+            until_ms = self.clock.monotonic_ms() + integer("timeout_ms", timeout_ms, at_least=0)
         with self._changed:
             due = self._wait_for_due(until_ms)
         self._run_each(iter(due))
@@ -145,7 +119,7 @@ class SystemTimer:
     def shutdown(self) -> None:
         """Make every ``advance_clock`` return; pending timers do not run (``size`` counts them)."""
         with self._changed:
-            self._shut_down = True
+            self.is_shut_down = True
             self._changed.notify_all()
 
     def _place(self, timer_id: Hashable, due_at_ms: int, callback: Callback, now_ms: int) -> None:
@@ -171,10 +145,10 @@ class SystemTimer:
         )
 
     def _wait_for_due(self, until_ms: int | None) -> list[Timer]:
-        while not self._shut_down:
+        while not self.is_shut_down:
             # The monotonic clock first: a clock that moves in between makes the wait too short, never too long.
-            monotonic_ms = self._clock.monotonic_ms()
-            now_ms = self._clock.now_ms()
+            monotonic_ms = self.clock.monotonic_ms()
+            now_ms = self.clock.now_ms()
             due = self._wheel.advance(now_ms)
             if due or self._woken or (until_ms is not None and monotonic_ms >= until_ms):
                 self._woken = False
@@ -186,10 +160,10 @@ class SystemTimer:
                 wake_ms = bucket_ms if until_ms is None else min(bucket_ms, until_ms)
             self._waiters += 1
             try:
-                self._clock.wait_until(self._changed, wake_ms)
+                self.clock.wait_until(self._changed, wake_ms)
             finally:
                 self._waiters -= 1
-                self._wakeups += 1
+                self.wakeups += 1
         return []
 
     def _run_each(self, due: Iterator[Timer]) -> None:
@@ -212,3 +186,71 @@ class SystemTimer:
             )
             if not isinstance(error, Exception):
                 raise
+
+
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0  # a timer that always fails at once must not occupy a whole processor
+
+
+class Reaper:
+    """Runs one timer in a daemon thread of its own, from ``start`` (or ``with``) until ``stop``.
+
+    The maker of the timer shuts it down.
+    """
+
+    def __init__(self, timer: SystemTimer, name: str = "celery-wheel-reaper") -> None:
+        self._timer = timer
+        self._name = name
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread. Raises RuntimeError where it runs already."""
+        if self.running:
+            raise RuntimeError(f"reaper {self._name} runs already; stop it before starting it again")
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; pending timers stay in the timer. Does nothing if no thread runs."""
+        self._stopping.set()
+        if self.running:
+            self._timer.wake()
+        # A callback may stop the reaper that runs it; a thread cannot join itself.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Reaper:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        backoff, log = Backoff(RETRY_FIRST_S, RETRY_MOST_S), RetryLog(logger, time.monotonic)
+        while not self._stopping.is_set() and not self._timer.is_shut_down:
+            try:
+                self._timer.advance_clock(None)
+                backoff.succeeded()
+            except Exception:
+                log.write(
+                    logging.ERROR,
+                    "reap",
+                    "reaper %s could not advance its timer; it tries again",
+                    self._name,
+                    exc_info=True,
+                    extra={"action": "reap", "reaper": self._name},
+                )
+                self._stopping.wait(backoff.failed())
+            except BaseException:
+                # Python ends a thread by SystemExit silently, and no later callback would run.
+                logger.exception(
+                    "a callback tried to end the thread of reaper %s; it goes on; call stop to end it",
+                    self._name,
+                    extra={"action": "reap", "reaper": self._name},
+                )

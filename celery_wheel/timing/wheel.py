@@ -17,6 +17,18 @@ The worked example, timers due at 350 and 450 scheduled at 0::
     at 440   450 cascades → level 0, bucket 10 (450)
     at 450   450 expires
 
+Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347::
+
+    level   tick_ms  interval_ms  current_time_ms   accepts timers due in     its buckets hold
+      0           1           20              347         348 ...        366   one instant
+      1          20          400              340         367 ...        739   20 ms: 17 was 340 ... 359, it is empty
+      2         400        8,000                0         740 ...      7,999   400 ms: 1 is 400 ... 799
+
+The expiration of a bucket is its timers' due time, rounded down to the level's tick; no expiration is used again. Its
+index on the wheel is ``expiration // tick_ms``, modulo the size. Only *open* buckets are kept, by expiration. A bucket
+is open from its first timer until the wheel pops its expiration from the expiry queue, also while it is empty because
+its timers were cancelled: the queue has exactly one entry for each open bucket.
+
 Promises:
   - Never early: a due time is rounded up to the tick, ``advance`` rounds its "now" down. At most one tick late.
   - ``schedule``, ``cancel``, move and ``get`` are O(1) in the number of timers (opening a bucket, once a lap, is
@@ -29,6 +41,7 @@ Promises:
 Not promised:
   - Thread safety: the caller holds a lock (:class:`~celery_wheel.timing.system_timer.SystemTimer` does).
   - Time going back: ``advance`` to an earlier instant does nothing.
+  - A copy: a Level or Bucket is a view. Read it before the wheel changes; its counts walk the open buckets.
   - Order between one ``advance`` and the next for timers scheduled in between.
 
 The order of scheduling is nowhere written down. Timers of one due time lie on a coarser level the earlier they were
@@ -61,15 +74,68 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from celery_wheel.timing.arguments import integer
-from celery_wheel.timing.level import Contents, Level
-from celery_wheel.timing.timer import Timer
 
 _by_due_time = itemgetter(0)
+
+
+class Timer(NamedTuple):
+    """One timer as the wheel returns it, a value: it does not change when the wheel does."""
+
+    due_at_ms: int  #: exactly as it was scheduled, not rounded to a tick
+    timer_id: Hashable  #: unique within its wheel
+    payload: Any
+
+
+Contents: TypeAlias = dict[Hashable, int]
+"""Due times of a bucket's timers by id. Timers of one due time are in the order of scheduling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A view of one non-empty bucket."""
+
+    index: int  #: place on the wheel, 0 to ``wheel_size - 1``
+    expiration_ms: int  #: the instant at which the bucket begins and is popped from the wheel
+    contents: Contents
+
+    @property
+    def pending(self) -> int:
+        return len(self.contents)
+
+    def timer_ids(self) -> list[Hashable]:
+        return list(self.contents)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A view of one level of the wheel."""
+
+    number: int  #: 0 is the finest
+    tick_ms: int  #: duration of one bucket
+    wheel_size: int
+    current_time_ms: int  #: the wheel's time, rounded down to a multiple of ``tick_ms``
+    opened: dict[int, Contents] = field(repr=False)
+
+    @property
+    def interval_ms(self) -> int:
+        """The duration of one lap, which is the next level's tick."""
+        return self.tick_ms * self.wheel_size
+
+    @property
+    def pending(self) -> int:
+        return sum(map(len, self.opened.values()))
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The non-empty buckets in order of index."""
+        places = ((at_ms // self.tick_ms % self.wheel_size, at_ms) for at_ms, timers in self.opened.items() if timers)
+        return [Bucket(index, at_ms, self.opened[at_ms]) for index, at_ms in sorted(places)]
 
 
 class TimingWheel:
@@ -79,10 +145,6 @@ class TimingWheel:
         tick_ms: the finest step, at least 1 ms.
         wheel_size: buckets a level, at least 2.
         start_ms: first current time; rounded down to the tick.
-
-    Raises:
-        TypeError: an argument is not an integer.
-        ValueError: ``tick_ms`` or ``wheel_size`` is too small.
     """
 
     __slots__ = (
@@ -131,18 +193,10 @@ class TimingWheel:
         return self._now_ms
 
     def schedule(self, timer_id: Hashable, due_at_ms: int, payload: Any = None) -> bool:
-        """Place a timer; a timer of that id in the wheel is moved and gets a new place in the order.
+        """Place a timer; a timer of that id in the wheel is moved and gets a new place in the order, and the payload.
 
-        Args:
-            timer_id: unique within the wheel.
-            due_at_ms: the instant before which the timer must not expire; any integer.
-            payload: returned with the timer. Moving replaces it too.
-
-        Returns:
-            False if the timer is already due. Then it is not placed, and a timer of that id is removed.
-
-        Raises:
-            TypeError: ``due_at_ms`` is not an integer, or ``timer_id`` not hashable; the wheel is unchanged.
+        Returns False if the timer is already due. Then it is not placed, and a timer of that id is removed. A TypeError
+        (``due_at_ms`` is not an integer, or ``timer_id`` not hashable) leaves the wheel unchanged.
         """
         if type(due_at_ms) is not int:
             due_at_ms = integer("due_at_ms", due_at_ms)
@@ -154,7 +208,8 @@ class TimingWheel:
             self._turn()
         level = bisect_left(self._lasts, due_at_ms)
         if level == len(self._lasts):
-            self._add_levels(due_at_ms)
+            while self._lasts[-1] < due_at_ms:
+                self._add_level(self._ticks[-1] * self._wheel_size)
             level = len(self._lasts) - 1
         # Up to the finest tick, and from there down to the level's: its tick is a multiple of the finest.
         expiration_ms = due_at_ms + self._tick_ms - 1
@@ -194,14 +249,8 @@ class TimingWheel:
     def advance(self, now_ms: int) -> list[Timer]:
         """Move time to ``now_ms``, rounded down to the tick, and remove the timers that are due.
 
-        Args:
-            now_ms: an instant; the call does nothing if it is less than a tick past the current time.
-
-        Returns:
-            The expired timers, in order of (due_at_ms, order of scheduling).
-
-        Raises:
-            TypeError: ``now_ms`` is not an integer; the wheel is unchanged.
+        Returns them in order of (due_at_ms, order of scheduling). An instant less than a tick past the current time
+        changes nothing.
         """
         if type(now_ms) is not int:
             now_ms = integer("now_ms", now_ms)
@@ -251,7 +300,7 @@ class TimingWheel:
     def levels(self) -> list[Level]:
         """Return the levels, finest first: views, to be read before the wheel changes."""
         return [
-            Level(number, tick_ms, self._wheel_size, self._now_ms, opened)
+            Level(number, tick_ms, self._wheel_size, self._now_ms - self._now_ms % tick_ms, opened)
             for number, (tick_ms, opened) in enumerate(zip(self._ticks, self._opened, strict=True))
         ]
 
@@ -282,8 +331,7 @@ class TimingWheel:
     def _cascade(self, expiration_ms: int, target_ms: int) -> Contents:
         """Empty the buckets that begin at an instant, from the coarsest down, each into the level below.
 
-        Returns:
-            Their timers that are due by the target: they skip the levels in between.
+        Returns their timers that are due by the target, which skip the levels in between.
         """
         due: Contents = {}
         for level in range(len(self._ticks) - 1, -1, -1):
@@ -329,11 +377,6 @@ class TimingWheel:
     def _last_ms(self, tick_ms: int) -> int:
         """Return the last instant, a multiple of the finest tick, that a level of this tick reaches."""
         return self._now_ms - self._now_ms % tick_ms + tick_ms * self._wheel_size - self._tick_ms
-
-    def _add_levels(self, due_at_ms: int) -> None:
-        """Add coarser levels, one at a time, until one reaches ``due_at_ms``."""
-        while self._lasts[-1] < due_at_ms:
-            self._add_level(self._ticks[-1] * self._wheel_size)
 
     def _add_level(self, tick_ms: int) -> None:
         self._ticks.append(tick_ms)

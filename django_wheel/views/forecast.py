@@ -32,7 +32,7 @@ def forecast(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
-    from celery_wheel.results import forecast as figures
+    from celery_wheel.results import figures
 
     queue, summary = query.criteria.queue, found.summary
     as_of_ms = results.moment_ms(summary.get("now")) or 0

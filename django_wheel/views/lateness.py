@@ -23,7 +23,7 @@ from django_wheel.views import results
 from django_wheel.views.query import PageQuery
 
 if TYPE_CHECKING:
-    from celery_wheel.results.lateness import LatenessHour, LatenessLine
+    from celery_wheel.results.figures import LatenessHour, LatenessLine
 
 JOB = "lateness"
 LINES = 20
@@ -56,7 +56,7 @@ def lateness(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
-    from celery_wheel.results import lateness as figures
+    from celery_wheel.results import figures
 
     task, queue = query.criteria.task, query.criteria.queue
     figure = figures.lateness_page(found, task, queue, (page - 1) * LINES, LINES)

@@ -16,8 +16,8 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.results import arrow_tables
-from celery_wheel.results.lateness import lateness_page
+from celery_wheel.results import figures
+from celery_wheel.results.figures import lateness_page
 from celery_wheel.results.reader import JobResults
 from tests.admin.conftest import shown
 from tests.admin.test_permissions import NASTY
@@ -131,7 +131,7 @@ def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
 def test_the_last_whole_hours_of_very_many_rows_are_read(
     viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_tables, "MAX_ROWS", 25)
+    monkeypatch.setattr(figures, "MAX_ROWS", 25)
     leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
     text = shown(viewer, LATENESS)
     assert "from 2027-01-15 06:00:00 until" in text

@@ -17,16 +17,8 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS = (
-    "project",
-    "Celery",
-    "Django",
-    "delayed task",
-    "late",
-    "retried task",
-    "late",
-    "own tests with / without",
-    "seconds",
-    "result",
+    *("project", "Celery", "Django", "delayed task", "late", "retried task", "late"),
+    *("own tests with / without", "seconds", "result"),
 )
 
 

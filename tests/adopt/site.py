@@ -12,12 +12,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.adopt.busy import BusyServer
-from tests.adopt.project import Place
-from tests.adopt.projects import PROJECTS
+from tests.adopt.projects import PROJECTS, Place
 from tests.kit.processes import ROOT, Process
 from tests.kit.servers.redis import RedisServer
 
@@ -121,7 +119,5 @@ class Site:
         self._redis.kill()
         self.busy.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

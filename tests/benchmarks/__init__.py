@@ -3,8 +3,8 @@
 ::
 
     wheel    TimingWheel against heapq and kombu's Timer, a process each
-    kombu    kombu's own consume and publish, the yardstick of spine
     spine    ingest, dispatch, both at once, memory and restart, with millions of rows pending; on the ``--store``
+    kombu    the yardstick of spine alone: kombu's own consume and publish
     size     bytes on disk for a pending task, with arguments and without, on both databases
     herd     a million tasks that are due in one second; native Celery with 20,000
     steady   10,000 messages a second in and out, and the most both ways at once; native Celery at its best rate
@@ -17,13 +17,12 @@
     schedules  a message of an occurrence, and a herd of schedules that are due at one instant
 
     __main__ ─► wheel
-             └► spine ─► kombu                    on the same Redis server, in the same run
-                      ├► letters ─► arguments     the load, serialised beforehand: its making is never timed
+             └► spine ─► letters                  the load, serialised beforehand: its making is never timed
                       └► scheduler (a process)    the real Runner with its threads, on a clock that can be moved
              └► lanes ─► letters                  an engine for each number of lanes, round by round
              └► herd, steady, saturation ─► stream, native    a real worker of Celery in a process of its own
              └► cold, scale ─► filler             stores that are written past the engine
-             └► many ─► scheduler, loader         processes, beside the measured one
+             └► many ─► scheduler, many           processes, beside the measured one
              └► scale ─► beat                     the real ``celery beat -S wheel``
     size, cold, spine ─► databases                bytes and pages of both databases
     pollers  ─► poller_work                       a process of each, without this project's packages

@@ -25,9 +25,9 @@ from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import SQLITE, Database, database
-from tests.benchmarks.drain import Drain
 from tests.benchmarks.filler import Filler, realistic
 from tests.benchmarks.letters import QUEUES
+from tests.benchmarks.stream import Drain
 from tests.kit.servers.redis import RedisServer
 
 DAY_MS, DAYS = 86_400_000, 30

@@ -26,8 +26,7 @@ from celery_wheel.store.model import (
     TallyKey,
 )
 from celery_wheel.store.ports import Store
-from tests.benchmarks.arguments import arguments, repr_of
-from tests.benchmarks.letters import BODY_BYTES, KINDS, body_of
+from tests.benchmarks.letters import BODY_BYTES, KINDS, arguments, body_of, repr_of
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
 LEASE_MS = 3_000

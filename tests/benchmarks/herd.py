@@ -22,10 +22,10 @@ from celery_wheel.console.output import progress
 from celery_wheel.operations.figure import Figure
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import SQLITE, Database, database
-from tests.benchmarks.drain import Drain
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
 from tests.benchmarks.native import QUEUE, native
 from tests.benchmarks.parts import make_app
+from tests.benchmarks.stream import Drain
 from tests.kit.servers.redis import RedisServer
 
 DAY_MS, LEAD_MS = 86_400_000, 5_000
@@ -46,12 +46,10 @@ def run(folder: Path, rows: int, store: str = SQLITE) -> Iterator[Figure]:
             took_s, cpu_us, peak_mb = _wheel(server, found, count)
     whole = count >= TARGET_ROWS
     what, yardstick = f"{count:,} due in the same second, {store}", f"native, {others:,}"
-    yield Figure(
-        "herd", f"{what}, all in their queue", took_s, "s", target=TARGET_S if whole else None, less_is_better=True
-    )
+    target_s, target_mb = (TARGET_S, TARGET_MB) if whole else (None, None)
+    yield Figure("herd", f"{what}, all in their queue", took_s, "s", target=target_s, less_is_better=True)
     yield Figure("herd", "… rate", count / took_s, "messages/s", yardstick, others / other_s)
     yield Figure("herd", "… CPU of the scheduler", cpu_us, "µs/message")
-    target_mb = TARGET_MB if whole else None
     memory = peak_mb, "MB", yardstick, other_mb, target_mb
     yield Figure("herd", "… peak of its memory", *memory, less_is_better=True)
 

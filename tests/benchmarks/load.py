@@ -24,8 +24,7 @@ from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Make, stores
-from tests.benchmarks.inserting import insert_again
-from tests.benchmarks.many import YARDSTICK, _load, _loop, intake
+from tests.benchmarks.many import YARDSTICK, _load, _loop, insert_again, intake
 from tests.kit.servers.redis import RedisServer
 
 TURNS = 3

@@ -4,9 +4,15 @@
 
     apply_async    a real Redis, one call after the other                                 the yardstick
     load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
-    drain          a scheduler ingests the load
-    lateness       probes through the wheel queue, due 200 ms later: how late they arrive in their worker's queue,
-                   on an idle scheduler, and while a process loads and the scheduler ingests
+    drain          a scheduler ingests the load                                           the yardstick: insert_again
+    lateness       of probes on an idle scheduler, and while a process loads and the scheduler ingests
+
+    python -m tests.benchmarks.many '{"broker": …, "store": …, "rows": 200000}'      a load in a process of its own
+        line on stdin                       begin
+        {"count": 200000, "wall_s": 7.1}    the end
+
+``insert_again`` writes the rows that a scheduler accepted into an empty store by nothing but executemany on SQLite and
+COPY on PostgreSQL, with their three indexes, as many in each commit as a scheduler writes.
 """
 
 from __future__ import annotations
@@ -14,21 +20,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import ProgressBar, progress
+from celery_wheel.engine.limits import Limits
 from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
-from tests.benchmarks import loader
+from celery_wheel.store.sql.schema import timer
 from tests.benchmarks.child import Child, Status
 from tests.benchmarks.databases import stores
-from tests.benchmarks.inserting import insert_again
+from tests.benchmarks.parts import make_app
+from tests.benchmarks.stream import Probes, part
 from tests.kit.servers.redis import RedisServer
 
 TARGET_RATIO = 20
@@ -37,8 +46,6 @@ LOOP = 2_000
 YARDSTICK = "apply_async to Redis"
 INSERTED = "executemany or COPY of the rows"
 SIGNATURES = "SQLite, as signatures made meanwhile"
-PROBE_QUEUE = "bench.probe"
-PROBE_EVERY_S, PROBE_DUE_MS = 0.05, 200
 CALM_S = 5
 
 
@@ -77,8 +84,8 @@ def _figures(broker: str, urls: dict[str, str], count: int, bar: ProgressBar) ->
 
 
 def _loop(broker: str, store: str) -> Pace:
-    app, task = loader.app_and_task(broker, store)
-    given = list(loader.rows(task, LOOP))
+    app, task = app_and_task(broker, store)
+    given = list(task_rows(task, LOOP))
     try:
         task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # the first call connects
 
@@ -93,8 +100,8 @@ def _loop(broker: str, store: str) -> Pace:
 
 def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -> Pace:
     open_store(store).close()
-    app, task = loader.app_and_task(broker, store)
-    given: Iterator[Any] = loader.rows(task, count)
+    app, task = app_and_task(broker, store)
+    given: Iterator[Any] = task_rows(task, count)
     if as_signatures:
         given = (one.signature(args, kwargs, eta=eta) for one, args, kwargs, eta in given)
 
@@ -118,9 +125,8 @@ def _beside(
         child.until("held", 1)
         began, before = time.perf_counter(), child.status()
         after = child.until("accepted", waiting)
-        yield from intake(
-            "many", "inbox accepted", before, after, time.perf_counter() - began, insert_again(store, make, waiting)
-        )
+        took_s = time.perf_counter() - began
+        yield from intake("many", "inbox accepted", before, after, took_s, insert_again(store, make, waiting))
         reach(1)
         calm = _probe(server, store, lambda: time.sleep(CALM_S))
         accepted = child.status().accepted
@@ -135,16 +141,9 @@ def _beside(
         busy = _probe(server, store, work)
         yield Figure("many", "schedule_many beside the scheduler", count / wall_s, "rows/s")
         yield Figure("many", "… until all is taken in", count / (time.perf_counter() - began), "rows/s")
-        for part, of in ((50, "median"), (99, "99 %"), (100, "most")):
-            yield Figure(
-                "many",
-                f"lateness during {count:,} rows, {of}",
-                _part(busy, part),
-                "ms",
-                "with no load",
-                _part(calm, part),
-                less_is_better=True,
-            )
+        for percent, of in ((50, "median"), (99, "99 %"), (100, "most")):
+            late = part(busy, percent), "ms", "with no load", part(calm, percent)
+            yield Figure("many", f"lateness during {count:,} rows, {of}", *late, less_is_better=True)
         reach(2)
         child.stop()
 
@@ -157,14 +156,10 @@ def intake(bench: str, what: str, before: Status, after: Status, wall_s: float, 
     yield Figure(bench, "… CPU", cpu_us, "µs/row", INSERTED, by_insert.cpu_us, less_is_better=True)
 
 
-def _part(late_ms: list[float], percent: int) -> float:
-    return sorted(late_ms)[min(len(late_ms) - 1, len(late_ms) * percent // 100)]
-
-
 def _load_elsewhere(broker: str, store: str, count: int) -> float:
     """Load in a process of its own; returns the seconds that it took."""
     options = json.dumps({"broker": broker, "store": store, "rows": count})
-    command = [sys.executable, "-m", "tests.benchmarks.loader", options]
+    command = [sys.executable, "-m", "tests.benchmarks.many", options]
     done = subprocess.run(command, input="begin\n", capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)
     assert said["count"] == count, said
@@ -173,35 +168,55 @@ def _load_elsewhere(broker: str, store: str, count: int) -> float:
 
 def _probe(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
     """Return the lateness in ms of probes that are sent while ``work`` runs."""
-    app, _ = loader.app_and_task(server.url, store)
-    client = server.client()
-    over = threading.Event()
-    sent = 0
-
-    def send() -> None:
-        nonlocal sent
-        while not over.wait(PROBE_EVERY_S):
-            app.send_task("bench.probe", queue=PROBE_QUEUE, countdown=PROBE_DUE_MS / 1_000, headers={"n": sent})
-            sent += 1
-
-    late: list[float] = []
-
-    def receive() -> None:
-        while not (over.is_set() and len(late) == sent):
-            found: Any = client.blpop([PROBE_QUEUE], timeout=1)
-            if found:
-                now_ms = time.time() * 1_000
-                due_ms = int(json.loads(found[1])["headers"]["id"].replace("-", "")[:12], 16) + PROBE_DUE_MS
-                late.append(now_ms - due_ms)
-
-    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
-    for thread in threads:
-        thread.start()
-    try:
+    with Probes(server, store) as probes:
         work()
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-        app.close()
-    return late
+    return sorted(late for _, late in probes.late_ms)
+
+
+#: The span of the etas, which are at least a day ahead.
+SPREAD = timedelta(days=30)
+
+
+def app_and_task(broker: str, store: str) -> tuple[Any, Any]:
+    """Return an app, and a task of the usual kind."""
+    app = make_app(broker, store)
+
+    def remind(user: int, address: str, *, template: str) -> None: ...
+
+    return app, app.task(name="shop.accounts.tasks.remind_of_trial", shared=False)(remind)
+
+
+def task_rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
+    start, step = datetime.now(UTC) + timedelta(days=1), SPREAD / count
+    return ((task, (n, f"user{n}@example.org"), {"template": "trial-ends"}, start + n * step) for n in range(count))
+
+
+def main(options: dict[str, Any]) -> None:
+    app, task = app_and_task(options["broker"], options["store"])
+    sys.stdin.readline()
+    began = time.perf_counter()
+    done = app.wheel.schedule_many(task_rows(task, options["rows"]))
+    print(json.dumps({"count": done.count, "wall_s": time.perf_counter() - began}), flush=True)
+    app.wheel.close()
+
+
+def insert_again(url: str, make: Callable[[], str], count: int) -> Pace:
+    """Write ``count`` rows of the store at ``url`` into a new store."""
+    at_once = Limits().bulk_count
+    with closing(open_store(url, create=False)) as source, closing(open_store(make())) as target:
+        insert = target.database.statements.add_timer
+        with source.database.reading() as connection:
+            # As bytes: the drivers' own values, which the columns' types would turn into text.
+            found = connection.exec_driver_sql(f"SELECT {', '.join(insert.names)} FROM {timer.name} LIMIT {count}")
+            rows = [tuple(row) for row in found]
+
+        def work() -> None:
+            for start in range(0, len(rows), at_once):
+                with target.database.writing() as connection:
+                    insert.many(connection, rows[start : start + at_once])
+
+        return pace(work, len(rows))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -104,24 +104,17 @@ def native(broker: str, client: redis.Redis) -> Iterator[Native]:
         client.flushall()
 
 
-def main(options: dict[str, Any]) -> None:
-    app = Celery("native", broker=options["broker"])
+def main(given: dict[str, Any]) -> None:
+    app = Celery("native", broker=given["broker"])
     app.conf.update(task_ignore_result=True, task_default_queue=QUEUE, worker_redirect_stdouts=False)
 
     def nothing(**_: Any) -> None: ...
 
     for task, _ in KINDS:
         app.task(name=task, shared=False)(nothing)
-    worker = app.Worker(
-        pool_cls=NotingPool,
-        queues=[QUEUE],
-        concurrency=CHILDREN,
-        without_gossip=True,
-        without_mingle=True,
-        without_heartbeat=True,
-        loglevel="ERROR",
-        quiet=True,
-    )
+    without = dict.fromkeys(("without_gossip", "without_mingle", "without_heartbeat"), True)
+    options = {"pool_cls": NotingPool, "queues": [QUEUE], "concurrency": CHILDREN, "loglevel": "ERROR", "quiet": True}
+    worker = app.Worker(**options, **without)
     # Not before the worker has forked its children: a child would wait for the lock of stdin.
     signals.worker_ready.connect(lambda **_: threading.Thread(target=answer, daemon=True).start(), weak=False)
     worker.start()

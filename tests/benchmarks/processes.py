@@ -6,8 +6,15 @@
                       at their due time ─► task queues    dispatch: all rows are due in the same second
 
 The CPU a row is that of beat and its children. Rates gain from a second process where it has a core beside those of
-Redis and the database. Where there is a database server, ``paper`` computes from the budgets of one process what up to
-32 shards on 8 machines would do.
+Redis and the database. Where there is a database server, ``project`` computes from the budgets of one process what up
+to 32 shards on 8 machines would do::
+
+    a message's whole way     s µs of a scheduler process + r µs of Redis + d µs of PostgreSQL
+    n shards on m machines    n processes                   each has a core, and m = n / CORES, rounded up
+    the rate                  the least of  processes / s,  1 / r,  CORES / d
+
+This is arithmetic and no measurement: it tells what to add first, and it is too good where work waits for a network,
+for a disk or for locks of the database. One Redis and one PostgreSQL serve all shards.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -25,7 +33,6 @@ from celery_wheel.store import open_store
 from tests.benchmarks.beat import Tree, beat
 from tests.benchmarks.databases import POSTGRESQL, Database, database
 from tests.benchmarks.letters import QUEUES, Letters
-from tests.benchmarks.paper import Budget, project
 from tests.benchmarks.parts import make_app
 from tests.kit.servers.redis import RedisServer
 
@@ -36,6 +43,15 @@ AT_ONCE = 500
 #: Seconds from the first message written to the due time: all rows must be accepted by then.
 LEAD_S, LEAD_S_A_ROW = 5, 400e-6
 AT_MOST_S = 600
+
+
+class Budget(NamedTuple):
+    """Microseconds of CPU a message."""
+
+    scheduler: float
+    redis: float
+    database: float
+
 
 #: By what is measured: rows a second, and µs of CPU a row.
 Costs = dict[str, tuple[float, Budget]]
@@ -125,3 +141,22 @@ def _wait(process: Tree, is_over: Callable[[], bool]) -> None:
         assert process.alive, "celery beat has ended; its output is above"
         assert time.monotonic() < until_s, "celery beat did not become ready, or did not do its work"
         time.sleep(0.01)
+
+
+CORES = 4
+PAPER_SHARDS = (1, 2, 4, 8, 16, 32)
+
+
+def project(ways: Sequence[Budget]) -> Iterator[Figure]:
+    """Yield the rate of messages that go all ways: in and out."""
+    whole = Budget(*map(sum, zip(*ways, strict=True)))
+    for shards in PAPER_SHARDS:
+        machines = -(-shards // CORES)
+        rates = {
+            "schedulers": shards * 1e6 / whole.scheduler,
+            "Redis": 1e6 / whole.redis,
+            "PostgreSQL": CORES * 1e6 / whole.database,
+        }
+        first = min(rates, key=rates.__getitem__)
+        name = f"on paper, in and out: {shards} shards, {machines} machines; used up first: {first}"
+        yield Figure("processes", name, rates[first], "/s")

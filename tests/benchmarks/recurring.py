@@ -18,11 +18,11 @@ import json
 import math
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,68 +35,25 @@ from tests.benchmarks.child import Child
 from tests.benchmarks.databases import stores
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.rivals import KINDS
+from tests.benchmarks.stream import PROBES, Probes, part
 from tests.kit.servers.redis import RedisServer
 
 HERD = 100_000
-QUEUE, PROBES = "bench.herd", "bench.probe"
+QUEUE = "bench.herd"
 
 #: Seconds from the creation of the herd to its instant, at least.
 LEAD_S = 120
 CREATING_S = 40
 
-PROBE_EVERY_S, PROBE_DUE_S = 0.05, 0.2
 IDLE_S = 20
 
 #: Entries of the others, and the most seconds that they get.
 RIVALS, RIVAL_S = 10_000, 60
 
+less = partial(Figure, "recurring", less_is_better=True)
 QUEUED = "… in their queues after their instant"
 
 TARGETS = {"create_s": 10, "queued_s": 8, "late_ms": 250, "idle_percent": 1, "idle_mb": 400, "restart_s": 3}
-
-
-class Probes:
-    """Tasks through the wheel queue, due 200 ms later: how late each arrives in its queue."""
-
-    def __init__(self, server: RedisServer, store: str) -> None:
-        self.late_ms: list[tuple[float, float]] = []  #: due, late
-        self._app, self._client = make_app(server.url, store), server.client()
-        self._over = threading.Event()
-        self._sent, self._until_s = 0, math.inf
-        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
-
-    def _send(self) -> None:
-        while not self._over.wait(PROBE_EVERY_S):
-            due_ms = (time.time() + PROBE_DUE_S) * 1_000
-            self._app.send_task("bench.probe", queue=PROBES, countdown=PROBE_DUE_S, headers={"due_ms": due_ms})
-            self._sent += 1
-
-    def _receive(self) -> None:
-        while not self._over.is_set() or (len(self.late_ms) < self._sent and time.monotonic() < self._until_s):
-            found: Any = self._client.blpop([PROBES], timeout=1)
-            if found:
-                due_ms = json.loads(found[1])["headers"]["due_ms"]
-                self.late_ms.append((due_ms, time.time() * 1_000 - due_ms))
-
-    def between(self, after_s: float, upto_s: float) -> list[float]:
-        """Return the lateness of those that were due then."""
-        return sorted(late for due_ms, late in self.late_ms if after_s * 1_000 <= due_ms < upto_s * 1_000)
-
-    def __enter__(self) -> Probes:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._until_s = time.monotonic() + 10
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-        self._app.close()
-
-
-def part(late_ms: list[float], percent: int) -> float:
-    return late_ms[min(len(late_ms) - 1, len(late_ms) * percent // 100)]
 
 
 def run(folder: Path, rows: int) -> Iterator[Figure]:
@@ -141,21 +98,13 @@ def _idle(server: RedisServer, name: str, store: str, count: int) -> Iterator[Fi
         child.stop()
     app.close()
     words = f"{count:,} schedules: %s, {name}"
-    yield Figure(
-        "recurring",
-        words % "idle, of a core",
-        percent,
-        "%",
-        "with none",
-        none_percent,
-        TARGETS["idle_percent"],
-        less_is_better=True,
-    )
+    idle = percent, "%", "with none", none_percent, TARGETS["idle_percent"]
+    yield less(words % "idle, of a core", *idle)
     for what, value, unit, target in (
         ("memory", rss / 1e6, "MB", TARGETS["idle_mb"]),
         ("start to first dispatch", started_s, "s", TARGETS["restart_s"]),
     ):
-        yield Figure("recurring", words % what, value, unit, target=target, less_is_better=True)
+        yield less(words % what, value, unit, target=target)
 
 
 def _idle_percent(child: Child) -> float:
@@ -214,9 +163,7 @@ def _herd(server: RedisServer, name: str, store: str, count: int) -> Iterator[Fi
         created_s = time.perf_counter() - began
         assert [one.result for one in answers.values()] == ["done"] * count
         target = TARGETS["create_s"] * count / HERD
-        yield Figure(
-            "recurring", f"{count:,} created by the API, {name}", created_s, "s", target=target, less_is_better=True
-        )
+        yield less(f"{count:,} created by the API, {name}", created_s, "s", target=target)
         quiet_s, cpu_s = time.time(), child.status().cpu_s
         while time.time() < at.timestamp() - 0.05:
             time.sleep(max(0, min(1, at.timestamp() - 0.05 - time.time())))
@@ -233,26 +180,10 @@ def _herd(server: RedisServer, name: str, store: str, count: int) -> Iterator[Fi
     app.close()
     late = probes.between(at.timestamp() - 0.5, at.timestamp() + queued_s + 1)
     before = probes.between(quiet_s + 1, at.timestamp() - 0.5)
-    yield Figure(
-        "recurring",
-        f"{QUEUED}, {name}",
-        queued_s,
-        "s",
-        target=TARGETS["queued_s"],
-        less_is_better=True,
-    )
-    yield Figure(
-        "recurring", f"… CPU a message, made ahead and dispatched, {name}", (end_s - cpu_s) / count * 1e6, "µs"
-    )
+    yield less(f"{QUEUED}, {name}", queued_s, "s", target=TARGETS["queued_s"])
+    message_us = (end_s - cpu_s) / count * 1e6
+    yield Figure("recurring", f"… CPU a message, made ahead and dispatched, {name}", message_us, "µs")
     yield Figure("recurring", f"… of it before their instant, {name}", ahead_s / count * 1e6, "µs")
     for percent in (50, 99):
-        yield Figure(
-            "recurring",
-            f"lateness of other tasks meanwhile, {percent} %, {name}",
-            part(late, percent),
-            "ms",
-            "before it",
-            part(before, percent),
-            TARGETS["late_ms"],
-            less_is_better=True,
-        )
+        both = part(late, percent), "ms", "before it", part(before, percent), TARGETS["late_ms"]
+        yield less(f"lateness of other tasks meanwhile, {percent} %, {name}", *both)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from celery_wheel.console.output import progress
 from celery_wheel.operations.figure import Figure
-from tests.benchmarks import plot
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import SQLITE, database
 from tests.benchmarks.letters import Letters
 from tests.benchmarks.native import native
 from tests.benchmarks.parts import make_app
+from tests.benchmarks.scale import save_plot
 from tests.benchmarks.stream import Streamed, rates, through_native, through_wheel
 from tests.kit.servers.redis import RedisServer
 
@@ -69,4 +69,4 @@ def _plot(streams: dict[str, list[Streamed]]) -> None:
         for who, found in streams.items()
         for percent in (50, 99)
     }
-    plot.save("saturation", {"lateness up to saturation": ("messages a second", "late, ms", lines)})
+    save_plot("saturation", {"lateness up to saturation": ("messages a second", "late, ms", lines)})

@@ -13,6 +13,7 @@
 The store is new at each point and filled past the engine; the process is the real ``celery beat -S wheel``. The growth
 of a cost is the exponent k of n^k that is nearest to all points of an axis, by least squares. The target is the
 exponent of log n between the same points; along the bytes it is 1, because a message of many bytes has to be copied.
+A plot is made where matplotlib is installed (the extra ``spark`` has it).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +35,6 @@ from celery_wheel.broker import wheel_queue_name
 from celery_wheel.console.output import progress
 from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
-from tests.benchmarks import plot
 from tests.benchmarks.beat import Tree, beat
 from tests.benchmarks.databases import SQLITE, Database, database
 from tests.benchmarks.filler import Filler, realistic
@@ -194,4 +195,34 @@ def _plot(found: dict[str, dict[int, Cost]]) -> None:
             for name, (what, unit) in COSTS.items()
         }
         panels[axis] = (axis, "cost", lines)
-    plot.save("scale", panels)
+    save_plot("scale", panels)
+
+
+#: Series → its points.
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+
+PLOTS = Path(__file__).parents[2] / ".run" / "plots"
+
+
+def save_plot(name: str, panels: Mapping[str, tuple[str, str, Lines]]) -> None:
+    """Write a picture with a panel for each title → labels of x and y, lines; both axes are logarithmic."""
+    try:
+        from matplotlib import use
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{name}: no plot without matplotlib (pip install 'celery-wheel[spark]')", file=sys.stderr)
+        return
+    use("agg")
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(6 * columns, 4.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis, (title, (x, y, lines)) in zip(axes, panels.items(), strict=True):
+        for label, points in lines.items():
+            axis.loglog(*zip(*sorted(points), strict=True), marker="o", label=label)
+        axis.set(title=title, xlabel=x, ylabel=y)
+        axis.grid(visible=True, which="major", alpha=0.3)
+        axis.legend()
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PLOTS / f"{name}.png", dpi=120)
+    print(f"plot: {PLOTS / name}.png", file=sys.stderr)

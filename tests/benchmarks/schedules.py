@@ -70,16 +70,8 @@ def _render() -> Iterator[Figure]:
         for one in schedules:
             render(one)
         best[name] = min(best.get(name, 1e9), (time.process_time() - began) / RENDERED * 1e6)
-    yield Figure(
-        "schedules",
-        "a message of an occurrence, CPU",
-        best["renderer"],
-        "µs",
-        "by Celery's own code",
-        best["apply_async"],
-        TARGET_US,
-        less_is_better=True,
-    )
+    cost = best["renderer"], "µs", "by Celery's own code", best["apply_async"], TARGET_US
+    yield Figure("schedules", "a message of an occurrence, CPU", *cost, less_is_better=True)
     app.close()
 
 
@@ -111,14 +103,8 @@ def _herd(stack: Stack, count: int) -> Iterator[Figure]:
             time.sleep(0.02)
         late_s, cpu_s = time.time() - at_s, _cpu_s(beat) - cpu_s
         bar(2)
-    yield Figure(
-        "schedules",
-        f"{count:,} due at one instant: all in their queue",
-        late_s,
-        "s",
-        target=TARGET_S,
-        less_is_better=True,
-    )
+    name = f"{count:,} due at one instant: all in their queue"
+    yield Figure("schedules", name, late_s, "s", target=TARGET_S, less_is_better=True)
     yield Figure("schedules", "… CPU of the scheduler", cpu_s / count * 1e6, "µs/occurrence", less_is_better=True)
 
 

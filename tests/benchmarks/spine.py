@@ -13,6 +13,14 @@ Only the scheduler's work is timed. Messages are made beforehand under another n
 once by RENAME; dispatched messages are removed from the workers' queues over a connection of its own.
 
 The store is SQLite, or PostgreSQL with ``--store PostgreSQL``: its server's CPU time is not in the scheduler's.
+
+The yardstick is kombu's own consume and publish, as a worker and a producer use them::
+
+    consume    Consumer(on_message=ack), the message not decoded           against ingest
+    publish    Producer.publish of a body serialised before, one by one    against dispatch
+    batch      the same within Producer.batch(500)
+
+Neither makes anything durable, and neither knows when a message is due.
 """
 
 from __future__ import annotations
@@ -22,22 +30,24 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import redis
+from kombu import Connection, Consumer, Queue
 
 from celery_wheel.console.output import progress
-from celery_wheel.operations.bench import Pace
+from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.operations.figure import Figure
-from tests.benchmarks import kombu
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import POSTGRESQL, SQLITE, Database, database
-from tests.benchmarks.drain import Drain
-from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters
+from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letter, Letters
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.scheduler import RETENTION_S
+from tests.benchmarks.stream import Drain
 from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 
@@ -83,9 +93,9 @@ class Spine:
         self._etas = array("q")
         self._rng = random.Random(SEED)
 
-    def yardstick(self) -> kombu.Yardstick:
+    def yardstick(self) -> Yardstick:
         count = max(1_000, min(20_000, self.rows // 100) // 1_000 * 1_000)
-        return kombu.measure(self._server.url, self._client, self._letters.example, count)
+        return measure_kombu(self._server.url, self._client, self._letters.example, count)
 
     def start(self, ahead_ms: int = 0) -> Child:
         return Child({"broker": self._server.url, "store": self._database.url, "ahead_ms": ahead_ms})
@@ -93,8 +103,6 @@ class Spine:
     def targets(self, *targets: float | None) -> tuple[float | None, ...]:
         """Return the targets if they are for this many rows."""
         return targets if self.rows >= TARGET_ROWS else (None,) * len(targets)
-
-    # -- ingest ------------------------------------------------------------------------------------
 
     def fill(self, child: Child) -> tuple[Spent, Spent]:
         """Ingest everything; returns the cost of the whole, and of its last tenth."""
@@ -123,21 +131,17 @@ class Spine:
     def _release(self) -> None:
         self._client.rename(STAGED, WHEEL_QUEUE)
 
-    # -- dispatch ----------------------------------------------------------------------------------
-
     def dispatch(self, child: Child, what: str) -> Spent:
         """Move the clock so that a tenth of the rows are due, and wait until they are dispatched."""
         before = child.status()
         until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
         count = bisect_right(self._etas, until_ms) - before.dispatched
         with progress(what, count) as bar, Drain(self._server, QUEUES) as drain:
-            spent = self._timed(
-                child,
-                count,
-                lambda: child.move(until_ms - child.status().now_ms),
-                "dispatched",
-                lambda n: bar(0, done=n),
-            )
+
+            def begin() -> None:
+                child.move(until_ms - child.status().now_ms)
+
+            spent = self._timed(child, count, begin, "dispatched", lambda n: bar(0, done=n))
         # The clock goes on, so a few more may have become due.
         assert drain.removed >= count, f"{drain.removed} of {count} tasks have arrived"
         return spent
@@ -156,8 +160,6 @@ class Spine:
         with progress("due now", count) as bar, Drain(self._server, QUEUES):
             return self._timed(child, count, self._release, "dispatched", lambda n: bar(0, done=n))
 
-    # -- restart -----------------------------------------------------------------------------------
-
     def restart(self, ahead_ms: int, *, cold: bool) -> float:
         """Return the seconds from the start of a process to its first message in a worker's queue."""
         self._client.delete(*QUEUES)
@@ -171,8 +173,6 @@ class Spine:
             assert arrived, "nothing was dispatched within 30 s of a restart"
             child.kill()
         return took
-
-    # -- timing ------------------------------------------------------------------------------------
 
     def _timed(
         self, child: Child, count: int, begin: Callable[[], object], what: str, seen: Callable[[int], None]
@@ -219,14 +219,14 @@ def run_yardstick(folder: Path, rows: int) -> Iterator[Figure]:
         yield from Spine(found, rows, server).yardstick().figures()
 
 
-def _ingest(spine: Spine, child: Child, yardstick: kombu.Yardstick, store: str) -> Iterator[Figure]:
+def _ingest(spine: Spine, child: Child, yardstick: Yardstick, store: str) -> Iterator[Figure]:
     whole, last = spine.fill(child)
     yield from _flow(f"ingest, the whole fill, {store}", whole, "kombu consume", yardstick.consume)
     targets = spine.targets(INGEST_PER_S[store], INGEST_US[store])
     yield from _flow(f"ingest, the last {last.count:,}", last, "kombu consume", yardstick.consume, *targets)
 
 
-def _dispatch(spine: Spine, child: Child, yardstick: kombu.Yardstick) -> Iterator[Figure]:
+def _dispatch(spine: Spine, child: Child, yardstick: Yardstick) -> Iterator[Figure]:
     first = spine.dispatch(child, "dispatch, no history")
     yield from _flow("dispatch, nothing to forget", first, "kombu batch(500)", yardstick.batch)
     spine.begin_forgetting(child)
@@ -249,3 +249,69 @@ def _flow(
 
 def _at_most(what: str, value: float, unit: str, spine: Spine, target: float) -> Figure:
     return Figure("spine", what, value, unit, target=spine.targets(target)[0], less_is_better=True)
+
+
+QUEUE = "bench.kombu"
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    consume: Pace
+    publish: Pace
+    batch: Pace
+
+    def figures(self) -> Iterator[Figure]:
+        for name, each in (("consume", self.consume), ("publish", self.publish), (f"batch({BATCH})", self.batch)):
+            yield Figure("kombu", name, each.per_s, "messages/s")
+            yield Figure("kombu", f"{name}, CPU", each.cpu_us, "µs/message")
+
+
+def measure_kombu(url: str, client: redis.Redis, letter: Letter, count: int) -> Yardstick:
+    with Connection(url) as connection, progress("kombu", 3) as bar:
+        paces = []
+        for what in (_consume, _publish, _batch):
+            bar(0, doing=what.__name__.strip("_"))
+            paces.append(what(connection, client, letter, count))
+            client.delete(QUEUE)
+            bar(0, done=len(paces))
+    return Yardstick(*paces)
+
+
+def _consume(connection: Any, client: redis.Redis, letter: Letter, count: int) -> Pace:
+    for _ in range(0, count, 1_000):
+        client.lpush(QUEUE, *[letter.raw] * 1_000)
+    done = 0
+
+    def take(message: Any) -> None:
+        nonlocal done
+        message.ack()
+        done += 1
+
+    def work() -> None:
+        with Consumer(connection.channel(), [Queue(QUEUE)], on_message=take):
+            while done < count:
+                connection.drain_events(timeout=10)
+
+    return pace(work, count)
+
+
+def _publish(connection: Any, _client: redis.Redis, letter: Letter, count: int) -> Pace:
+    return _produce(connection, letter, count, lambda _: nullcontext())
+
+
+def _batch(connection: Any, _client: redis.Redis, letter: Letter, count: int) -> Pace:
+    return _produce(connection, letter, count, lambda producer: producer.batch(BATCH))
+
+
+def _produce(connection: Any, letter: Letter, count: int, within: Callable[[Any], Any]) -> Pace:
+    producer = connection.Producer()
+    kept = {name: letter.properties[name] for name in ("correlation_id", "reply_to")}
+    kept |= {"content_type": "application/json", "content_encoding": "utf-8"}
+
+    def work() -> None:
+        with within(producer):
+            for _ in range(count):
+                producer.publish(letter.body, routing_key=QUEUE, headers=letter.headers, **kept)
+
+    return pace(work, count)

@@ -4,6 +4,9 @@
 
     rate/100 messages ── every 10 ms ──► wheel queue ─► scheduler ─► the workers' queues ─► taken out as they come
                                          or a native worker's queue ─► its timer ─► its pool
+    Arrivals   takes messages out of queues as they come, and notes how late each is
+    Probes     sends a task through the wheel queue every 50 ms, due 200 ms later, and notes how late each is
+    Drain      empties queues in place of the workers, over a connection of its own, and counts the messages
 
 A message is due 1 to 3 seconds after it was sent, at random. All messages are made beforehand and held in memory; a
 thread sends them at their instants, and another one takes out what has arrived and notes the time. Only messages
@@ -14,6 +17,7 @@ A rate is held when all messages arrive, and 99 of 100 within ``HELD_MS`` of the
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import threading
@@ -27,6 +31,8 @@ import redis
 from tests.benchmarks.child import Child
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters, task_id_of
 from tests.benchmarks.native import QUEUE, Native
+from tests.benchmarks.parts import make_app
+from tests.kit.servers.redis import RedisServer
 
 TICK_S = 0.01
 #: Messages are taken out that much apart, so that taking them costs little; they seem later by as much at most.
@@ -37,6 +43,7 @@ LONGEST_S = 15.0
 HELD_MS = 1_000
 AT_ONCE = 1_000
 SEED = 17
+PROBES, PROBE_EVERY_S, PROBE_DUE_S = "bench.probe", 0.05, 0.2
 
 
 Pairs = list[tuple[float, float]]
@@ -60,7 +67,7 @@ class Streamed:
         self._late_ms = sorted(late for _, late in counted) or [math.inf]
 
     def late_ms(self, percent: int) -> float:
-        return self._late_ms[min(len(self._late_ms) - 1, len(self._late_ms) * percent // 100)]
+        return part(self._late_ms, percent)
 
     @property
     def held(self) -> bool:
@@ -108,6 +115,50 @@ class Arrivals:
         self._stop.set()
         self._pool.shutdown()
         self._run.result()
+
+
+class Probes:
+    """Tasks through the wheel queue, due 200 ms later: how late each arrives in its queue."""
+
+    def __init__(self, server: RedisServer, store: str) -> None:
+        self.late_ms: list[tuple[float, float]] = []  #: due, late
+        self._app, self._client = make_app(server.url, store), server.client()
+        self._over = threading.Event()
+        self._sent, self._until_s = 0, math.inf
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def _send(self) -> None:
+        while not self._over.wait(PROBE_EVERY_S):
+            due_ms = (time.time() + PROBE_DUE_S) * 1_000
+            self._app.send_task("bench.probe", queue=PROBES, countdown=PROBE_DUE_S, headers={"due_ms": due_ms})
+            self._sent += 1
+
+    def _receive(self) -> None:
+        while not self._over.is_set() or (len(self.late_ms) < self._sent and time.monotonic() < self._until_s):
+            found: Any = self._client.blpop([PROBES], timeout=1)
+            if found:
+                due_ms = json.loads(found[1])["headers"]["due_ms"]
+                self.late_ms.append((due_ms, time.time() * 1_000 - due_ms))
+
+    def between(self, after_s: float, upto_s: float) -> list[float]:
+        """Return the lateness of those that were due then."""
+        return sorted(late for due_ms, late in self.late_ms if after_s * 1_000 <= due_ms < upto_s * 1_000)
+
+    def __enter__(self) -> Probes:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._until_s = time.monotonic() + 10
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._app.close()
+
+
+def part(late_ms: list[float], percent: int) -> float:
+    return late_ms[min(len(late_ms) - 1, len(late_ms) * percent // 100)]
 
 
 def through_wheel(child: Child, letters: Letters, client: redis.Redis, rate: int, seconds: float) -> Streamed:
@@ -160,3 +211,38 @@ class _Stream:
     def ended(self, pairs: Pairs, cpu_s: float) -> Streamed:
         counted_ms = self._start_ms + AHEAD_MS[1], self._start_ms + self.count * 1_000 // self._rate + AHEAD_MS[0]
         return Streamed(self._rate, self.count, pairs, counted_ms, cpu_s)
+
+
+EVERY_S = 0.25
+
+
+class Drain:
+    def __init__(self, server: RedisServer, queues: Sequence[str]) -> None:
+        self.removed = 0
+        self._client = server.client()
+        self._queues = queues
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Drain:
+        self._empty()
+        self.removed = 0
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if kind is None:
+            self._empty()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            self._empty()
+
+    def _empty(self) -> None:
+        """Remove a queue by UNLINK: Redis frees the memory in a thread of its own."""
+        pipeline = self._client.pipeline()
+        for queue in self._queues:
+            pipeline.llen(queue).unlink(queue)
+        self.removed += sum(pipeline.execute()[::2])

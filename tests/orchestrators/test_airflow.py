@@ -12,8 +12,8 @@ pytest.importorskip("airflow.sdk", reason="needs Airflow; make test-orchestrator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
+from celery_wheel.pipeline.orchestrators import JobFailed
 from celery_wheel.pipeline.orchestrators.airflow import WheelJobOperator
-from celery_wheel.pipeline.orchestrators.job_process import JobFailed
 from tests.kit.stand_in_job import COMMAND, DONE, FOUND
 
 

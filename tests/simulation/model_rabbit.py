@@ -19,7 +19,7 @@ from celery_wheel.engine.delivery import TRANSIT_MS
 from celery_wheel.engine.port import Chunk, Confirmed, Peeked
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
-from celery_wheel.testing.memory_queue import is_head, peek_arrivals
+from celery_wheel.testing.fence import is_head, peek_arrivals
 from tests.simulation.model_redis import no_fault
 
 #: Below ``delivery.TRANSIT_MS``, which the engine allows for.

@@ -15,8 +15,7 @@ from typing import Literal
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
-from celery_wheel.testing.fence import Fence
-from celery_wheel.testing.memory_queue import is_head, peek_arrivals
+from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
 
 
 @dataclass

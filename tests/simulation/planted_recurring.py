@@ -21,8 +21,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
-from celery_wheel.recurring.call import ScheduledCall
-from celery_wheel.recurring.definition import Definition
+from celery_wheel.recurring.definition import Definition, ScheduledCall
 from celery_wheel.store.model import Change, Row
 from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Revision, Run, Schedule

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.java import ensure_java
+from celery_wheel.pipeline.session import ensure_java
 from tests.kit.servers import absent
 from tests.kit.servers.postgres import PostgresServer
 from tests.spark import daemon

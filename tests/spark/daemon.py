@@ -27,7 +27,7 @@ exec {python} "$@"
 CODE = "celery_wheel pyspark_wheel"
 
 READING = ("pyspark_wheel", "celery_wheel.pipeline.source.read", "celery_wheel.pipeline.source.stream")
-WRITING = ("celery_wheel.pipeline.source.write", "celery_wheel.pipeline.source.stream_write", "pandas")
+WRITING = ("celery_wheel.pipeline.source.write", "pandas")
 
 
 def program(folder: Path, forget: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_wheel.archive.model import DataFile, Manifest, last_manifest, parse_manifest
+from celery_wheel.archive.reader import DataFile, Manifest, last_manifest, parse_manifest
 
 Rows = list[dict[str, Any]]
 

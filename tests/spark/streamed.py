@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from celery_wheel.pipeline.source.stream_write import NUMBER
+from celery_wheel.pipeline.source.write import NUMBER
 
 SCHEMA = "task string, args string, eta timestamp, queue string, order string"
 START = datetime(2031, 1, 1, tzinfo=UTC)

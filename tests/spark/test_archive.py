@@ -17,14 +17,13 @@ from sqlalchemy import select
 
 from celery_wheel import archive as archive_reader
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import compaction as compaction_module
 from celery_wheel.pipeline.archive import folder as folder_module
-from celery_wheel.pipeline.archive.commit import began_ms
-from celery_wheel.pipeline.archive.compaction import Compacted, Compaction
+from celery_wheel.pipeline.archive import runs as compaction_module
 from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive.runs import Compacted, Compaction, began_ms
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 from celery_wheel.store.sql import schema
 from tests.kit import duck
 from tests.kit.holder import NOW, place
@@ -217,7 +216,7 @@ def test_large_days_have_several_sorted_files(
 def test_old_manifests_are_removed(
     spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("celery_wheel.archive.model", "celery_wheel.pipeline.archive.folder"):
+    for module in ("celery_wheel.archive.reader", "celery_wheel.pipeline.archive.folder"):
         monkeypatch.setattr(f"{module}.GROUP", 2)
     for n in range(3):  # a first manifest, and two a run
         add_events(one, NOW + n)

@@ -16,17 +16,15 @@ from typing import Any
 import pytest
 from greenlet import GreenletExit, greenlet
 
-from celery_wheel.archive.model import Manifest
+from celery_wheel.archive.reader import Manifest
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.archive import compaction as compaction_module
-from celery_wheel.pipeline.archive import run as run_module
-from celery_wheel.pipeline.archive.commit import began_ms
-from celery_wheel.pipeline.archive.compaction import Compaction
-from celery_wheel.pipeline.archive.events import IDENTITY
-from celery_wheel.pipeline.archive.run import ArchiveRun
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive import runs as compaction_module
+from celery_wheel.pipeline.archive import runs as run_module
+from celery_wheel.pipeline.archive.folder import IDENTITY
+from celery_wheel.pipeline.archive.runs import ArchiveRun, Compaction, began_ms
 from celery_wheel.pipeline.source.options import format_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 from celery_wheel.store.ports import Retention
 from tests.kit.holder import NO_LIMIT, NOW
 from tests.spark.memory_archive import MemoryFolder, Rows

@@ -19,11 +19,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from celery_wheel import archive
-from celery_wheel.archive.model import DataFile, Manifest
+from celery_wheel.archive.reader import DataFile, Manifest
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.archive import folder as folder_module
-from celery_wheel.pipeline.archive.events import COLUMNS, SCHEMA, VERSION, with_day
-from celery_wheel.pipeline.archive.folder import ArchiveFolder, read_archive
+from celery_wheel.pipeline.archive.folder import COLUMNS, SCHEMA, VERSION, ArchiveFolder, read_archive, with_day
 
 DAYS, QUEUES, TASKS, ROWS = ("2027-01-15", "2027-01-16"), 4, 5, 4_000
 ALL = pc.CountOptions(mode="all")  # nulls, too

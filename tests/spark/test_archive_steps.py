@@ -19,14 +19,14 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from celery_wheel.archive.model import Manifest
+from celery_wheel.archive.reader import Manifest
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive.compaction import Compacted, Compaction
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive.runs import Compacted, Compaction
 from celery_wheel.pipeline.jobs import archive as archive_job
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import Retention

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import func, select
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.pipeline.archive.survey import survey_store
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive.runs import survey_store
 from celery_wheel.pipeline.source.options import format_events, read_options
 from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Position, Row
 from celery_wheel.store.ports import Retention

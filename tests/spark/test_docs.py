@@ -1,7 +1,8 @@
-"""The examples of docs/pipeline.md and docs/loading.md run unchanged except for their paths."""
+"""The examples of the pipeline's pages in docs run unchanged except for their paths, and each page has every option."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from contextlib import closing
@@ -12,9 +13,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from celery_wheel.pipeline.cli import main
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA, PENDING_SCHEMA
+from celery_wheel.pipeline import cli
+from celery_wheel.pipeline.cli import main, make_command
+from celery_wheel.pipeline.jobs import JOBS
+from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SCHEDULED
 from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED
 from tests.kit.holder import NOW
@@ -73,9 +77,112 @@ def test_the_page_has_all_columns_and_options() -> None:
         "partitions",
         "events",
         "schema",
-        "pushdown",
         "startingAt",
         "maxRows",
         "failOnLoss",
     }
     read_options({"url": "x", **dict.fromkeys(named & {"dueFrom", "dueTo", "partitions", "maxRows"}, "1")})
+
+
+JOBS_PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
+#: The jobs that the page describes.
+DESCRIBED = re.findall(r"^## (\w+)$", JOBS_PAGE, re.MULTILINE)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", JOBS_PAGE, re.DOTALL)
+
+
+def names(table: str) -> set[str]:
+    """Return the words in code of a table's first column."""
+    return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
+
+
+def test_the_examples_of_the_jobs_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scheduled, executed = blocks("json")[1].splitlines()
+    (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
+    (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
+    here = [block.replace("/var/lib/wheel", str(tmp_path)) for block in blocks("sh") + blocks("python") + blocks("sql")]
+    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
+        fill(one)
+        for line in here[0].splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "celery-wheel-pipeline"
+            done = CliRunner().invoke(main, arguments)
+            assert (done.exit_code, "Error" in done.output) == (0, False), done.output
+    names: dict[str, Any] = {}
+    for example in here[1:-1]:
+        exec(example, names)  # noqa: S102 - our own page
+    shown = capsys.readouterr().out
+    assert re.search(r"\| *celery *\| *6 *\|", shown)
+    assert "{'2027-01-15': 9}" in shown
+    by_duckdb, by_polars, by_spark = names["by_duckdb"], names["by_polars"], names["by_spark"]
+    assert by_duckdb.count("*").fetchall() == [(9,)]
+    assert (by_polars.collect().height, by_spark.count()) == (9, 9)
+    assert sum(row[3] for row in by_duckdb.query("by_duckdb", here[-1]).fetchall()) == 7
+    drawn = [name for name in DESCRIBED if name not in ("archive", "compact")]
+    assert {name: len(list(tmp_path.glob(f"*/{name}.png"))) for name in drawn} == dict.fromkeys(drawn, 1)
+    assert json.loads((tmp_path / "audit/summary.json").read_text())["findings"] == {}
+
+
+def test_every_job_option_and_finding_of_the_page_exists() -> None:
+    assert [name for name in JOBS if name in DESCRIBED] == DESCRIBED
+    known = {option for name in JOBS for parameter in make_command(name).params for option in parameter.opts}
+    known |= {"--py-files", "--no-deps"}  # of spark-submit and of pip
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", JOBS_PAGE)) <= known
+    findings, columns = JOBS_PAGE.split("| finding | meaning |")[1].split("\n\n", 1)
+    assert names(findings) == {*KINDS}
+    assert names(columns.split("\n## ")[0]) <= {*SCHEDULED, *DISPATCHED, *EXECUTED}
+
+
+SCHEDULE_PAGE = (Path(__file__).parents[2] / "docs" / "schedule-job.md").read_text()
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", SCHEDULE_PAGE, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("celery-wheel-pipeline ")]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Path:
+    """The files of the examples."""
+    [mails] = re.findall(r"```csv\n(.*?)```", SCHEDULE_PAGE, re.DOTALL)
+    (tmp_path / "mails.csv").write_text(mails)
+    (tmp_path / "corrected.csv").write_text("mail,local\nm4,2031-01-02 01:00\n")
+    (tmp_path / "semicolons.csv").write_bytes('eta;kwargs\n2031-01-01;\'{"to": "Jörg; Ann"}\'\n'.encode("latin-1"))
+    due = [{"eta": "2031-01-01T08:00:00Z", "args": [n]} for n in range(60)] + [{"eta": "2020-01-01", "args": []}]
+    (tmp_path / "herd.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in due))
+    trials = "SELECT id AS ID, timestamp '2031-01-01 10:00' AS ENDS_AT FROM range(4)"  # as databases write names
+    spark.sql(trials).write.jdbc(f"jdbc:derby:{tmp_path}/crm;create=true", "trials")
+    return tmp_path
+
+
+def test_the_examples_of_schedule_run(spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{lake}/wheel.sqlite3"
+    open_store(url).close()
+    monkeypatch.setenv("CELERY_WHEEL_STORE", url)
+    monkeypatch.setattr(cli, "_start_session", lambda *_: spark)
+    found: list[dict[str, Any]] = []
+    for line in commands():
+        arguments = shlex.split(line.replace("/lake", str(lake)))[1:]
+        done = CliRunner().invoke(cli.main, [*arguments, *(() if "--json" in arguments else ("--json",))])
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.stdout))
+    dry, mails, trials, semicolons, rules, herd, spread, corrected = found
+    assert dry["rejects"] == mails["rejects"] == {"local time cannot be read": 1, "mail occurs before": 1}
+    assert (dry["good"], mails["loaded"], trials["loaded"], semicolons["loaded"]) == (3, 3, 4, 1)
+    assert (mails["first"], mails["last"]) == ("2031-03-30T01:30:00Z", "2031-11-02T05:30:00Z")
+    assert rules["rejects"] == {"local time does not exist in Europe/Paris": 1, "local time cannot be read": 1}
+    assert rules["first"] == "2031-10-26T01:30:00Z", "the second of both"
+    assert ([one["n"] for one in herd["worst_herds"]], spread["herds"]) == ([60], 0)
+    assert (sum(spread["rejects"].values()), spread["loaded"], corrected["loaded"]) == (1, 60, 1)
+    assert {"load", "herds", "rejects"} <= {path.name.split("-")[0] for path in (lake / "mails").iterdir()}
+    with closing(open_store(url)) as store:
+        names = {one.load.name for one in store.loads.latest()}
+    assert names == {"mails-2031", "trials", "semicolons", "herd", "mails-2031-corrected"}
+
+
+def test_the_page_has_every_option() -> None:
+    options = {option for parameter in cli.make_command("schedule").params for option in parameter.opts}
+    named = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE))
+    assert named - {"--jars"} == options - {"--help"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline import java
-from celery_wheel.pipeline.java import ensure_java
+from celery_wheel.pipeline import session
+from celery_wheel.pipeline.session import ensure_java
 
 #: Prints its arguments, and lists the modules in the file beside it.
 PROGRAM = """#!/bin/sh
@@ -70,7 +70,7 @@ def test_a_java_with_the_module_needs_no_launcher(packaged: Path) -> None:
 
 
 def test_without_a_java_the_error_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match="apt-get install openjdk-17-jre-headless"):
         ensure_java({"PATH": str(tmp_path)})
     with pytest.raises(SettingError, match="without bin/java"):

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline import cli
 from celery_wheel.pipeline.jobs import JOBS
-from celery_wheel.results import forecast as forecast_results
-from celery_wheel.results import lateness as lateness_results
+from celery_wheel.results import figures as forecast_results
+from celery_wheel.results import figures as lateness_results
 from celery_wheel.results.reader import JobResults
 from tests.kit import duck
 from tests.kit.holder import NOW

@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.cli import main
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.output import OutputFolder
-from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.results.reader import JobResults
 
 #: 2027-01-15T08:00Z

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.pipeline.columns import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
-from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
+from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY, HISTORY_SCHEMA, PENDING, PENDING_SCHEMA
 from celery_wheel.pipeline.tables import read
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.ports.pages import Criteria
@@ -94,30 +93,8 @@ def test_options_become_conditions_of_the_store(make_url: MakeUrl) -> None:
         assert rows_of(pending(one, dueTo=str(NOW + 1_000))) == []
 
 
-def test_pushdown_sends_conditions_of_a_query_to_the_store(spark: SparkSession, make_url: MakeUrl) -> None:
-    with site(make_url()) as one:
-        fill(one)
-
-        def frame() -> DataFrame:
-            return read(spark, "history", one.url, pushdown=True)
-
-        late = "outcome = 'dispatched' and lateness_ms > 17 and at > timestamp '2020-01-01' and shard = 0"
-        assert sorted(row.lateness_ms for row in frame().where(late).collect()) == [18, 19, 20]
-        assert frame().where("queue in ('mail', 'x') or 1 = 2").count() == 1
-        assert frame().where("key is null and dispatched < timestamp_millis(0)").count() == 0
-
-        def pushdown_reader(*filters: Filter) -> PushdownReader:
-            reader = PushdownReader(read_options({"url": one.url, "table": HISTORY}), HISTORY_SCHEMA)
-            assert list(reader.pushFilters([*filters])) == [*filters]
-            return reader
-
-        filters = EqualTo(("task",), "it's 100 %?"), GreaterThan(("lateness_ms",), 17), EqualTo(("key",), 1.5)
-        assert rows_of(pushdown_reader(*filters)) == []
-        assert sorted(row["lateness_ms"] for row in rows_of(pushdown_reader(*filters[1:]))) == [18, 19, 20]
-
-
 def test_one_frame_serves_several_queries(spark: SparkSession, make_url: MakeUrl) -> None:
-    """Spark keeps pushed conditions with the frame, so by default none is pushed."""
+    """Spark keeps the conditions that a source takes with the frame, so this source takes none."""
     with site(make_url()) as one:
         fill(one)
         frame = read(spark, "history", one.url)
@@ -180,7 +157,6 @@ def test_an_empty_store_has_no_rows(spark: SparkSession, make_url: MakeUrl) -> N
         ({"partitions": "²"}, "partitions must be a number from 1 on, got '²'"),
         ({"dueFrom": "--5"}, "dueFrom must be an instant"),
         ({"dueFrom": "soon"}, "dueFrom must be an instant"),
-        ({"pushdown": "yes"}, "pushdown must be true or false"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, str], said: str) -> None:

@@ -102,9 +102,7 @@ def test_the_store_names_the_scheduled_and_dispatched_tasks(
         fill(one)
         ids = [
             row.task_id
-            for row in read(
-                spark, "history", one.url, schema="task_id string, outcome string", pushdown=False
-            ).collect()
+            for row in read(spark, "history", one.url, schema="task_id string, outcome string").collect()
             if row.outcome == "dispatched"
         ]
         executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started_ms": NOW + 60} for name in ids[1:]))

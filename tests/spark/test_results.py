@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.errors import FileUnusable
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.output import OutputFolder
-from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.results.reader import JobResults
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from celery_wheel.errors import LoadEnded, SettingError
-from celery_wheel.pipeline.source.stream_write import WheelStreamWriter, make_stream_writer
+from celery_wheel.pipeline.source.write import WheelStreamWriter, make_stream_writer
 from celery_wheel.pipeline.spark_errors import unwrap_errors
 from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED, DONE, OPEN

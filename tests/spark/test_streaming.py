@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.pipeline.columns import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 from celery_wheel.pipeline.source.stream import WheelStreamReader
 from celery_wheel.pipeline.tables import read, stream, tail
 from celery_wheel.store.model import Change, Position

@@ -1,4 +1,4 @@
-"""``tune``: the costs by Spark equal the closed form, and the recommendation follows from them."""
+"""The closed form of a wheel's cost equals the wheel itself, and the costs by Spark; the recommendation follows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,47 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from celery_wheel.errors import WheelError
 from celery_wheel.pipeline import cost_model
-from celery_wheel.pipeline.cost_model import WheelShape
+from celery_wheel.pipeline.cost_model import WheelShape, compute_cost, count_cascades, simulate_cost
 from celery_wheel.pipeline.jobs import tune
+
+YEAR_MS = 365 * 86_400_000
+
+shapes = st.builds(WheelShape, st.integers(1, 1_500), st.sampled_from([2, 3, 7, 16, 20, 60, 64, 512]))
+delays = st.one_of(st.integers(-50, 3_000), st.integers(0, YEAR_MS), st.sampled_from([0, 1, 20, 400, 8_000]))
+random_pairs = st.lists(st.tuples(st.integers(-5_000, 40_000), delays), max_size=40).map(
+    lambda delays: [(created, created + delay) for created, delay in delays]
+)
+
+
+@given(random_pairs, shapes)
+@example([(0, 450), (0, 446), (0, 455), (0, 473), (0, 350)], WheelShape(1, 20))
+@example([(19, 39), (0, 400), (399, 799)], WheelShape(1, 20))
+def test_the_closed_form_equals_the_wheel(random_pairs: list[tuple[int, int]], shape: WheelShape) -> None:
+    simulated, levels = simulate_cost(random_pairs, shape)
+    assert compute_cost(random_pairs, shape) == simulated
+    longest = max((due - created for created, due in random_pairs), default=0)
+    assert levels <= shape.levels(max(longest, 0))
+
+
+@pytest.mark.parametrize(("due", "expected"), [(19, 0), (20, 0), (21, 1), (350, 1), (400, 0), (401, 1), (450, 2)])
+def test_the_cascades_of_the_worked_example(due: int, expected: int) -> None:
+    assert count_cascades(0, due, WheelShape(1, 20)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "longest", "levels"),
+    [(WheelShape(1, 20), 18, 1), (WheelShape(1, 20), 379, 2), (WheelShape(1, 512), 300_000, 3)],
+)
+def test_the_levels_and_buckets_of_a_delay(shape: WheelShape, longest: int, levels: int) -> None:
+    assert shape.levels(longest) == levels
+    assert shape.buckets(longest) == levels * (shape.wheel_size - 1)
+
 
 SHAPES = [WheelShape(tick, size) for tick in (1, 7, 1_000) for size in (2, 20, 64)]
 

@@ -19,7 +19,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.load_chunks import unpack_chunk
 from celery_wheel.errors import SettingError, StoreError
-from celery_wheel.pipeline.source.target import check_columns
+from celery_wheel.pipeline.source.options import check_columns
 from celery_wheel.pipeline.source.write import make_writer
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ABORTED, COMMITTED, Message, each

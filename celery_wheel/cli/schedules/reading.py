@@ -21,7 +21,7 @@ from celery_wheel.values.format import PART_CUT, format_duration, format_utc, pr
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
-    from celery_wheel.recurring.upcoming import UpcomingInstant
+    from celery_wheel.recurring.words import UpcomingInstant
     from celery_wheel.requests.schedules.definitions import (
         PastRevision,
         PastRun,
@@ -226,7 +226,7 @@ def _unknown_task(app: Any, name: str) -> str:
 
 
 def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:
-    from celery_wheel.recurring.upcoming import upcoming
+    from celery_wheel.recurring.words import upcoming
 
     return upcoming(recurrence, options.now_ms() if at_ms is None else at_ms, count, made)
 

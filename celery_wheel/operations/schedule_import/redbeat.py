@@ -24,7 +24,7 @@ from celery_wheel.operations.schedule_import.foreign import (
     instant_ms,
     refused,
 )
-from celery_wheel.recurring.specs.frequency import FREQUENCIES, WEEKDAYS
+from celery_wheel.recurring.frequency import FREQUENCIES, WEEKDAYS
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
 

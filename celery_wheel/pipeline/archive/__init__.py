@@ -3,7 +3,7 @@
 ::
 
     DIR/run=20261120T0800Z-1f2e3d4c/day=2026-11-20/part-….parquet   of one run; no other run ever writes there
-    DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt         ``celery_wheel.archive.model`` has its form
+    DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt         ``celery_wheel.archive.reader`` has its form
 
     archive    1 manifest read (of a new archive: an empty one written) ─► 2 store surveyed
                ─► 3 new events written to run=… ─► 4 read back, counted
@@ -11,12 +11,9 @@
     compact    1 manifest read ─► 2 the files of a day written to run=… as few ─► 3 read back, counted
                ─► 4 manifest written ─► 5 after --keep, the replaced files removed
 
-    survey     the events that a store has for an archive: numbers, days, and losses to retention
-    events     events as rows of the archive, sorted; the version of the columns
+    runs       a run of each of these jobs, and the step that writes a manifest beside other runs
     folder     files written, counted, removed; manifests read and written: by Spark's own readers and writers alone,
                so that an archive may be on any storage that Spark can write
-    commit     the step that writes a manifest, beside other runs
-    run        a run of the job ``archive``         compaction   a run of the job ``compact``
 
 A run costs the events that are new. A reader has the files of one manifest (``read_archive``, and without Spark
 ``celery_wheel.archive``).

@@ -1,4 +1,4 @@
-"""The folder of an archive: data files written, counted and removed, and its manifests, by Spark alone."""
+"""The folder of an archive: sorted data files written, counted and removed, and its manifests, by Spark alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TypeVar
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructType
 
-from celery_wheel.archive.model import GROUP, MANIFESTS, DataFile, Manifest, last_manifest, parse_manifest
+from celery_wheel.archive.reader import GROUP, MANIFESTS, DataFile, Manifest, last_manifest, parse_manifest
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.archive.events import COLUMNS, DAY, SCHEMA, VERSION, sort_events
+from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
 
 #: A file of about 100 MB, and its row groups: readers skip a group by its minima and maxima.
 ROWS_A_FILE, ROWS_A_GROUP = 1_000_000, 100_000
@@ -34,8 +35,6 @@ class ArchiveFolder:
         """Refuse the folder of a stream: Spark reads it by a file list, which would lack the events of the archive."""
         if none_if_absent(lambda: self._spark.read.text(f"{self.path}/_spark_metadata").schema) is not None:
             raise FileUnusable(f"--output {self.path} is the output of a stream; give the archive a folder of its own")
-
-    # -- data -------------------------------------------------------------------------------------------
 
     def read(self, files: Iterable[DataFile]) -> DataFrame:
         """Return the events of some files, with ``day``; columns that a file lacks are null."""
@@ -70,8 +69,6 @@ class ArchiveFolder:
         """Remove the files of a folder. Spark overwrites them with none; on a file system the empty folder stays."""
         nothing = self._spark.createDataFrame([], SCHEMA)
         nothing.write.mode("overwrite").partitionBy(DAY).options(**SILENT).parquet(f"{self.path}/{folder}")
-
-    # -- manifests -----------------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
         """Return the manifest that counts; None of a new archive. Raises FileUnusable for that of a later version."""
@@ -123,3 +120,32 @@ def none_if_absent(read: Callable[[], T]) -> T | None:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return None
+
+
+#: The version of the columns. A new column needs the next one; no column is ever removed, renamed or changed.
+VERSION = 1
+COLUMNS = {field.name: field.dataType.simpleString() for field in HISTORY_SCHEMA.fields}
+
+#: The name of a day's folder, and the column that readers derive from it.
+DAY = "day"
+#: With the type of DAY, because Spark would read it as a date.
+SCHEMA = StructType([*HISTORY_SCHEMA.fields]).add(DAY, StringType())
+
+#: Identifies an event: an outcome has no batch and a position of its own. Numbers are unique in a store.
+IDENTITY = ("lane", "due_ms", "seq", "batch")
+
+#: The order of a shard's events, which is that of its numbers, not of instants: a clock may be set back. The messages
+#: of one key are in one shard.
+ORDER = ("shard", "coalesce(batch, seq)", "lane", "due_ms", "seq")
+
+
+def with_day(history: DataFrame) -> DataFrame:
+    """Return each event with its day in UTC."""
+    return history.withColumn(DAY, f.date_format("at", "yyyy-MM-dd"))
+
+
+def sort_events(rows: DataFrame, files: int) -> DataFrame:
+    """Sort into ``files`` partitions that follow each other, so that a day's files are sorted and follow each other."""
+    order = (f.col(DAY), f.col("queue"), f.col("task"), *map(f.expr, ORDER))
+    parts = rows.repartitionByRange(files, *order) if files > 1 else rows.repartition(1)
+    return parts.sortWithinPartitions(*order)

@@ -1,9 +1,9 @@
-"""The jobs: the name of each, and its help in one line. Each job is a module of this package.
+"""The jobs: the name of each, its help in one line, and its result. Each job is a module of this package.
 
 ::
 
     NAME                as in JOBS
-    OPTIONS             click's options of the job, as decorators; ``options`` has those that jobs share
+    OPTIONS             click's options of the job, as decorators; ``inputs`` has those that jobs share
     run(spark, options, progress) -> JobSummary
                         reads, writes and draws; ``progress`` shows the current step
     everything else     functions from DataFrame to DataFrame, without I/O: public, for other programs
@@ -12,6 +12,10 @@ This module imports no job: a job's module, and Spark with it, is imported when 
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 #: In the order of the help.
 JOBS: dict[str, str] = {
@@ -24,3 +28,19 @@ JOBS: dict[str, str] = {
     "tune": "Recommend a tick and a wheel size for the tasks of a store or an archive.",
     "reconcile": "Audit scheduled against dispatched against executed tasks.",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    job: str
+    facts: Mapping[str, Any]
+    words: list[str] = field(default_factory=list)
+    findings: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"job": self.job, **self.facts, "words": self.words}
+
+
+def describe_rejects(counts: Mapping[str, int]) -> list[str]:
+    """Return one line that counts the rejected rows by reason; no line where nothing was rejected."""
+    return [f"rejected: {', '.join(f'{count:,} {reason}' for reason, count in counts.items())}"] if counts else []

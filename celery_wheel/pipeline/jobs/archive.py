@@ -21,29 +21,27 @@ Promises
        up to which number retention has removed events (``celery_wheel.store.sql.history``).
 
 Non-promises
-    If two runs write one archive at once, one may stop, without harm. A program that lists the folder instead of
-    reading the manifest may see files of killed runs, and files beside those that replaced them. The archive lacks the
-    first dispatch of a row that ``celery wheel replay`` repeated before that dispatch was archived, and of a row that
-    became pending again by a rollback of the broker and was then cancelled or moved. Across a reshard a key has two
-    shards: sort by ``at``. Without ``wheel_history_archive``, events that a reshard removes are not reported.
+    A program that lists the folder instead of reading the manifest may see files of killed runs, and files beside those
+    that replaced them. The archive lacks the first dispatch of a row that ``celery wheel replay`` repeated before that
+    dispatch was archived, and of a row that became pending again by a rollback of the broker and was then cancelled or
+    moved. Across a reshard a key has two shards: sort by ``at``. Without ``wheel_history_archive``, events that a
+    reshard removes are not reported.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.pipeline.archive.events import with_day
-from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.archive.run import Archived, ArchiveRun
-from celery_wheel.pipeline.columns import HISTORY
-from celery_wheel.pipeline.jobs.options import resolve_store, store_option
+from celery_wheel.pipeline.archive.folder import ArchiveFolder, with_day
+from celery_wheel.pipeline.archive.runs import Archived, ArchiveRun, count_outcomes
+from celery_wheel.pipeline.inputs import resolve_store, store_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.source.options import format_events
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.tables import read
 from celery_wheel.values.format import format_count
 
@@ -70,9 +68,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _facts(done: Archived) -> dict[str, Any]:
-    outcomes, days = Counter[str](), done.manifest.days()
-    for file in done.files:
-        outcomes.update(file.outcomes)
+    outcomes, days = count_outcomes(done.files), done.manifest.days()
     return {
         "events": outcomes.total(),
         "outcomes": dict(sorted(outcomes.items())),

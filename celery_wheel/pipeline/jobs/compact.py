@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.archive.compaction import Compacted, Compaction
 from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.jobs.options import duration_option
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.archive.runs import Compaction
+from celery_wheel.pipeline.inputs import duration_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.values.format import format_count
 
 NAME = "compact"
@@ -41,13 +41,9 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     folder, keep_ms = ArchiveFolder(spark, options["archive"]), round(options["keep"] * 1_000)
     done = Compaction(folder, now_ms=now_ms(), keep_ms=keep_ms, progress=progress).run()
     facts = {"days": {day: [*files] for day, files in done.days.items()}, "removed": done.removed}
-    return JobSummary(NAME, facts, _words(done))
-
-
-def _words(done: Compacted) -> list[str]:
     words = [
         f"{day}: {format_count(before, 'file')} are now {after:,}" for day, (before, after) in done.days.items()
     ] or ["no day has more files than its events need"]
     if done.removed:
         words.append(f"{format_count(len(done.removed), 'folder')} of old files removed")
-    return words
+    return JobSummary(NAME, facts, words)

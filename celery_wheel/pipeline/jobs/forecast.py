@@ -15,8 +15,6 @@
     summary.json        now, pending, overdue, beyond, busiest_second, busiest_minute, herds, drain (the longest
                         waits), drained (queues), rejects
 
-A hundred queues have 8.6 million rows of seconds a day: executors write the tables, and the driver reads a few rows.
-
 A herd is a second of a queue with at least --herd due tasks that exceeds the mean of the ten minutes before it, empty
 seconds included, by eight standard deviations. Where those ten minutes are unknown (a snapshot begins with the tasks
 that are due now) the ten minutes after it count instead: otherwise the first second of a steady load would be a herd.
@@ -39,34 +37,26 @@ from pyspark.sql.window import Window
 
 from celery_wheel.console.parameters import InstantParameter, now_ms
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import (
-    duration_option,
-    herd_option,
-    input_option,
-    output_option,
-    parse_rates,
-    store_option,
-)
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration, format_utc
 
 NAME = "forecast"
 OPTIONS = (
-    store_option,
-    input_option,
-    output_option,
+    inputs.store_option,
+    inputs.input_option,
+    inputs.output_option,
     click.option(
         "--now", "now_ms", type=InstantParameter(), default="now", help="Begin of the forecast; default: now."
     ),
     click.option("--to", "to_ms", type=InstantParameter(), default="+30d", show_default=True, help="End of it."),
-    duration_option("--seconds", "1d", "Length of the table by seconds."),
-    herd_option,
+    inputs.duration_option("--seconds", "1d", "Length of the table by seconds."),
+    inputs.herd_option,
     click.option(
         "--rate",
         "rates",
         multiple=True,
-        callback=parse_rates,
+        callback=inputs.parse_rates,
         metavar="[QUEUE=]N/s",
         help="Tasks that the workers run: emails=100/s.",
     ),
@@ -97,9 +87,8 @@ def seconds(due: DataFrame, from_s: int, to_s: int) -> DataFrame:
 
 def minutes(due: DataFrame, from_s: int, to_s: int) -> DataFrame:
     """Return (minute as an instant, queue, n) of from_s … to_s, without empty minutes."""
-    within = due.where(f.col("second").between(from_s, to_s - 1))
-    minute = f.timestamp_seconds(f.expr("second - pmod(second, 60L)")).alias("minute")
-    return within.groupBy(minute, "queue").agg(f.sum("n").alias("n"))
+    minute = f.date_trunc("minute", "second").alias("minute")
+    return seconds(due, from_s, to_s).groupBy(minute, "queue").agg(f.sum("n").alias("n"))
 
 
 def herds(due: DataFrame, from_s: int, known_from_s: int, least: int, rates: Mapping[str, float]) -> DataFrame:
@@ -150,17 +139,12 @@ def _with_usual(by_second: DataFrame, condition: Column, known_from_s: int) -> D
 def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
     """Return the herds with their largest tasks. Spark broadcasts the herds where they are few: the driver has them."""
     columns = ("queue", "second", "n", "usual", "limit", "jitter_s")
-    tasks = due.select(
-        f.col("queue").alias("other_queue"),
-        f.col("second").alias("other_second"),
-        f.struct("n", "task").alias("other_task"),
-    )
+    other = (f.col(name).alias(f"other_{name}") for name in ("queue", "second"))
+    tasks = due.select(*other, f.struct("n", "task").alias("other_task"))
     same = f.col("queue").eqNullSafe(f.col("other_queue")) & (f.col("second") == f.col("other_second"))
     largest = f.slice(f.sort_array(f.collect_list("other_task"), asc=False), 1, NAMED_TASKS).alias("tasks")
     both = found.join(tasks, same).groupBy(*columns).agg(largest)
-    return both.withColumn("second", f.timestamp_seconds("second")).select(
-        "second", *columns[:1], *columns[2:], "tasks"
-    )
+    return both.select(f.timestamp_seconds("second").alias("second"), "queue", *columns[2:], "tasks")
 
 
 def drain(due: DataFrame, now_s: int, rates: Mapping[str, float]) -> DataFrame:
@@ -193,7 +177,7 @@ def _rate(rates: Mapping[str, float]) -> Column:
 
 def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
-    now_s, to_s = options["now_ms"] // 1_000, -(-options["to_ms"] // 1_000)
+    now_s, to_s, rates = options["now_ms"] // 1_000, -(-options["to_ms"] // 1_000), options["rates"]
     pending, rejected = due(inputs.read_table(spark, options, "pending", COLUMNS))
     pending = pending.persist()
     with_before, known_from_s = _with_before(spark, options, pending, now_s)
@@ -203,10 +187,8 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
         tables = {
             "minutes": minutes(pending, now_s, to_s).orderBy("minute", "queue"),
             "seconds": seconds(pending, now_s, min(now_s + int(options["seconds"]), to_s)).orderBy("second", "queue"),
-            "herds": herds(with_before, now_s, known_from_s, options["least"], options["rates"]).orderBy(
-                "second", "queue"
-            ),
-            "drain": drain(pending, now_s, options["rates"]).orderBy("queue"),
+            "herds": herds(with_before, now_s, known_from_s, options["least"], rates).orderBy("second", "queue"),
+            "drain": drain(pending, now_s, rates).orderBy("queue"),
         }
         written = {}
         for name, frame in tables.items():
@@ -218,9 +200,9 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
         with_before.unpersist()
         pending.unpersist()
     progress("drawing")
-    found = first_rows(written["herds"], NAMED_HERDS)
+    found = [_json_values(row) for row in first_rows(written["herds"], NAMED_HERDS)]
     facts |= {"rejects": rejects, "picture": output.picture(lambda plot: plot.forecast(*_drawn(written)))}
-    return output.finish(JobSummary(NAME, facts, _words(found, facts, bool(options["rates"]))))
+    return output.finish(JobSummary(NAME, facts, _words(found, facts, bool(rates))))
 
 
 def _with_before(
@@ -262,11 +244,8 @@ def _busiest(rows: DataFrame, unit: str) -> dict[str, Any] | None:
 
 
 def _json_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _json_value(value) for name, value in row.items()}
-
-
-def _json_value(value: Any) -> Any:
-    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
+    texts = {name: at.isoformat().replace("+00:00", "Z") for name, at in row.items() if isinstance(at, datetime)}
+    return {**row, **texts}
 
 
 def _drawn(written: Mapping[str, DataFrame]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -292,7 +271,7 @@ def _words(herds: list[dict[str, Any]], facts: Mapping[str, Any], rated: bool) -
     if best := facts["busiest_second"]:
         words.append(f"busiest second: {best['n']:,} on {best['queue']} at {best['second']}")
     words += [
-        f"herd: {herd['n']:,} on {herd['queue']} at {_json_value(herd['second'])}, usually {herd['usual']:.1f} a "
+        f"herd: {herd['n']:,} on {herd['queue']} at {herd['second']}, usually {herd['usual']:.1f} a "
         f"second; mostly {herd['tasks'][0]['task']}; a jitter of {herd['jitter_s']} s spreads it"
         for herd in herds
     ]

@@ -29,19 +29,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import history_options, parse_objectives
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration
 
 NAME = "lateness"
 OPTIONS = (
-    *history_options,
+    *inputs.history_options,
     click.option(
         "--objective",
         "objectives",
         multiple=True,
-        callback=parse_objectives,
+        callback=inputs.parse_objectives,
         metavar="NAME=LENGTH",
         help="Lateness that 99 of 100 tasks of a queue, a task, or * (all others) keep: emails=500ms.",
     ),

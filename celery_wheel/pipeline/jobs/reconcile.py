@@ -19,7 +19,7 @@
     reconcile.png        findings by day
     summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
 
-Columns of the logs, as JSON lines or Parquet; those in brackets are optional (``inputs`` has the forms of an instant):
+Columns of the logs; those in brackets are optional (``inputs`` has the forms of a log and of an instant):
 
     scheduled   task_id [eta] [cancelled] [in_doubt: its sending failed with an unknown result] [retries] [queue]
     dispatched  task_id [retries]: a line for each dispatch. Or --store / --input: the wheel's own history and pending
@@ -27,7 +27,7 @@ Columns of the logs, as JSON lines or Parquet; those in brackets are optional (`
                 [delivery: identifies the message] [eta] [retries] [queue]
 
 A task is expected to run if it was scheduled, is not in doubt, cancelled or pending, and has no other outcome (expired,
-rejected, parked). The broker delivers a message again after its worker died: that is redelivered, and no finding.
+rejected). The broker delivers a message again after its worker died: that is redelivered, and no finding.
 Without ``delivery`` each run that is not redelivered counts as a message. If an id was scheduled twice, the
 later eta counts.
 
@@ -52,26 +52,16 @@ from pyspark.sql import functions as f
 from celery_wheel.console.parameters import DurationParameter
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs.options import duration_option, input_option, output_option, store_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.options import ENVIRONMENT
-from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.values.format import format_duration
 
 NAME = "reconcile"
 
 KINDS = (
-    "lost",
-    "lost_by_worker",
-    "duplicated",
-    "repeated",
-    "unproven",
-    "dispatched_twice",
-    "early",
-    "late",
-    "wrong_queue",
-    "ran_though_cancelled",
-    "unknown",
+    *("lost", "lost_by_worker", "duplicated", "repeated", "unproven", "dispatched_twice"),
+    *("early", "late", "wrong_queue", "ran_though_cancelled", "unknown"),
 )
 REJECTED = "rejected"
 
@@ -79,46 +69,28 @@ OPTIONS = (
     click.option("--scheduled", metavar="PATH", help="Log of scheduled tasks; default: the store's history."),
     click.option("--dispatched", metavar="PATH", help="Log of dispatched tasks."),
     click.option("--executed", metavar="PATH", required=True, help="Log of executed tasks."),
-    store_option,
-    input_option,
-    output_option,
+    inputs.store_option,
+    inputs.input_option,
+    inputs.output_option,
     click.option("--late", type=DurationParameter(), help="Largest lateness that is no finding."),
-    duration_option("--clock", "2ms", "Largest difference of the clocks."),
+    inputs.duration_option("--clock", "2ms", "Largest difference of the clocks."),
     click.option("--allow", multiple=True, type=click.Choice([*KINDS, REJECTED]), help="Finding that does not fail."),
 )
 
-SCHEDULED = {
-    "task_id": "text",
-    "eta": "instant",
-    "cancelled": "flag",
-    "in_doubt": "flag",
-    "retries": "number",
-    "queue": "text",
-}
 DISPATCHED = {"task_id": "text", "retries": "number"}
-EXECUTED = {
-    "task_id": "text",
-    "started": "instant",
-    "eta": "instant",
-    "wheel_redelivered": "flag",
-    "redelivered": "flag",
-    "delivery": "text",
-    "retries": "number",
-    "queue": "text",
-}
+_LOGGED = {**DISPATCHED, "eta": "instant", "queue": "text"}
+SCHEDULED = {**_LOGGED, "cancelled": "flag", "in_doubt": "flag"}
+EXECUTED = {**_LOGGED, "started": "instant", "wheel_redelivered": "flag", "redelivered": "flag", "delivery": "text"}
 HISTORY = "id long, task_id string, queue string, eta timestamp, outcome string"
 #: Outcomes after which a task is not expected to run.
-FINAL = ("cancelled", "expired", "rejected", "parked")
+FINAL = ("cancelled", "expired", "rejected")
 PENDING = "pending"
 #: The most days and kinds of finding that the picture shows, the latest ones.
 DRAWN = 1_000
 
 
 def audit(
-    scheduled: DataFrame,
-    executed: DataFrame,
-    dispatched: DataFrame | None = None,
-    excused: DataFrame | None = None,
+    scheduled: DataFrame, executed: DataFrame, dispatched: DataFrame | None = None, excused: DataFrame | None = None
 ) -> DataFrame:
     """Return a row for each task, joined from the three logs; ``excused`` ids are pending or have a final outcome.
 
@@ -296,10 +268,10 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """Return (id, task_id, eta, outcome) of the wheel's own tables; Parquet has no pending tasks."""
+    """Return the events of the wheel's own tables; Parquet has no pending tasks."""
     events = inputs.read_table(spark, options, "history", HISTORY)
     if not options["input"]:
-        pending = inputs.read_table(spark, options, "pending", "id long, task_id string, queue string, eta timestamp")
+        pending = inputs.read_table(spark, options, "pending", HISTORY.removesuffix(", outcome string"))
         events = events.unionByName(pending.withColumn("outcome", f.lit(PENDING)))
     # A rejected message may be unreadable, and then has no task id.
     return events.where("task_id != ''")
@@ -336,7 +308,6 @@ def by_kind(found: DataFrame) -> dict[str, int]:
 
 
 def by_day(found: DataFrame) -> list[dict[str, Any]]:
-    """Return the findings of each kind and day, for the picture."""
     day = f.coalesce(f.date_format("eta", "yyyy-MM-dd"), f.lit("no eta")).alias("day")
     counts = found.groupBy(day, "finding").agg(f.count("*").alias("n"))
     return first_rows(counts.orderBy(f.desc("day"), "finding"), DRAWN)

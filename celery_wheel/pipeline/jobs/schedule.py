@@ -30,26 +30,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, task_rows
-from celery_wheel.pipeline.jobs import forecast
-from celery_wheel.pipeline.jobs.options import (
-    choice_option,
-    duration_option,
-    herd_option,
-    output_option,
-    resolve_store,
-    store_option,
-)
-from celery_wheel.pipeline.local_time import FOLDS, GAPS
+from celery_wheel.pipeline.jobs import JobSummary, forecast
 from celery_wheel.pipeline.output import OutputFolder, first_rows
-from celery_wheel.pipeline.source.snapshot import open_for_reading
-from celery_wheel.pipeline.source.target import check_columns, read_target
-from celery_wheel.pipeline.summary import JobSummary
+from celery_wheel.pipeline.source.options import check_columns, read_target
+from celery_wheel.pipeline.source.statements import open_for_reading
 from celery_wheel.pipeline.tables import write
+from celery_wheel.pipeline.task_rows import FOLDS, GAPS
 from celery_wheel.store.store_model import BulkLoad
 
 NAME = "schedule"
 OPTIONS = (
-    store_option,
+    inputs.store_option,
     click.option("--rows", "path", metavar="PATH", help="Rows as Parquet, .csv (with a header) or .jsonl, also .gz."),
     click.option("--jdbc", metavar="URL", help="Database of --table, with a driver that Spark has."),
     click.option("--table", metavar="NAME", help="Table of --jdbc, or a query in parentheses with a name."),
@@ -64,13 +55,13 @@ OPTIONS = (
     click.option("--task", metavar="NAME", help="Task of rows that name none."),
     click.option("--queue", metavar="NAME", help="Queue of rows that name none."),
     click.option("--zone", metavar="ZONE", help="Zone of local times without one: Europe/Paris, +02:00."),
-    choice_option("--gap", GAPS, "Rule for local times that do not exist."),
-    choice_option("--fold", FOLDS, "Rule for local times that occur twice."),
-    choice_option("--past", ("run", "reject"), "Rule for tasks that are already due."),
-    duration_option("--jitter", "0", "Largest delay of a row: 30s, 5m. Equal in each run."),
-    herd_option,
+    inputs.choice_option("--gap", GAPS, "Rule for local times that do not exist."),
+    inputs.choice_option("--fold", FOLDS, "Rule for local times that occur twice."),
+    inputs.choice_option("--past", ("run", "reject"), "Rule for tasks that are already due."),
+    inputs.duration_option("--jitter", "0", "Largest delay of a row: 30s, 5m. Equal in each run."),
+    inputs.herd_option,
     click.option("--dry-run", is_flag=True, help="Report the load, and write nothing to the store."),
-    output_option,
+    inputs.output_option,
 )
 
 #: Separators that a CSV with a single column is looked through for.
@@ -166,26 +157,17 @@ def _read_csv(spark: SparkSession, path: str, options: Mapping[str, Any]) -> Dat
 def _read_json(spark: SparkSession, path: str) -> DataFrame:
     """Read JSON lines; arguments keep their own text, since a struct of all lines would add nulls to each of them."""
     read = spark.read.option("columnNameOfCorruptRecord", inputs.BROKEN)
-    found = read.json(path).schema
-    arguments = [field.name for field in found if field.name in ("args", "kwargs")]
-    if not arguments:
-        return read.json(path)
-    fields = [StructField(one.name, StringType()) if one.name in arguments else one for one in found]
+    rows = read.json(path)
+    if not {"args", "kwargs"} & {*rows.columns}:
+        return rows
+    fields = [StructField(one.name, StringType()) if one.name in ("args", "kwargs") else one for one in rows.schema]
     return read.schema(StructType(fields)).json(path)
 
 
 def _rules(options: Mapping[str, Any]) -> task_rows.RowRules:
-    return task_rows.RowRules(
-        now_ms=now_ms(),
-        task=options["task"],
-        queue=options["queue"],
-        zone=options["zone"],
-        gap=options["gap"],
-        fold=options["fold"],
-        past=options["past"] == "run",
-        id=options["id_column"],
-        jitter_ms=round(options["jitter"] * 1_000),
-    )
+    given = {name: options[name] for name in ("task", "queue", "zone", "gap", "fold")}
+    is_past_run, jitter_ms = options["past"] == "run", round(options["jitter"] * 1_000)
+    return task_rows.RowRules(now_ms(), past=is_past_run, id=options["id_column"], jitter_ms=jitter_ms, **given)
 
 
 def _load_facts(
@@ -196,9 +178,8 @@ def _load_facts(
     output: OutputFolder,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return the load before and after, and its herds. Rows of a batch that is already loaded add nothing."""
     progress("computing the load")
-    with open_for_reading(resolve_store(options["store"])) as store:
+    with open_for_reading(inputs.resolve_store(options["store"])) as store:
         not_accepted = store.loads.count_pending()
     now_s = now_ms() // 1_000
     added = due(valid).persist()
@@ -207,13 +188,11 @@ def _load_facts(
         [span] = added.agg(*measures).collect()
         unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
         before = _due_around(spark, options, span, unit_s)
-        new = added.limit(0) if was_loaded else added
+        new = added.limit(0) if was_loaded else added  # rows of a batch that is already loaded add nothing
         shown = f.col("second").between(*_units(span, unit_s))
         after = output.table("load", load(before.where(shown), new, unit_s).orderBy("at"))
-        herds = _herds_of(
-            new, forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
-        )
-        herds = output.table("herds", herds.orderBy("second", "queue"))
+        all_herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
+        herds = output.table("herds", _herds_of(new, all_herds).orderBy("second", "queue"))
     finally:
         added.unpersist()
     unit = "minute" if unit_s == 60 else "hour"
@@ -252,7 +231,6 @@ def _due_around(spark: SparkSession, options: Mapping[str, Any], span: Row, unit
 
 
 def _herds_of(new: DataFrame, herds: DataFrame) -> DataFrame:
-    """Return the herds in which the new rows have a part."""
     places = new.select(f.col("queue").alias("new_queue"), f.timestamp_seconds("second").alias("at")).distinct()
     same = f.col("queue").eqNullSafe(f.col("new_queue")) & (f.col("second") == f.col("at"))
     return herds.join(places, same, "left_semi")
@@ -260,14 +238,12 @@ def _herds_of(new: DataFrame, herds: DataFrame) -> DataFrame:
 
 def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of the write. They name the environment's store too: a remote Spark has another one."""
-    key = task_rows.ID if options["id_column"] else None
-    url = resolve_store(options["store"])
-    values = {"batch": options["batch"], "url": url, "app": options["app"], "key": key}
+    values = {name: options[name] for name in ("batch", "app")} | {"url": inputs.resolve_store(options["store"])}
+    values |= {"key": task_rows.ID} if options["id_column"] else {}
     return {name: value for name, value in values.items() if value}
 
 
 def _loaded_batch(valid: DataFrame, options: Mapping[str, Any]) -> BulkLoad | None:
-    """Return the batch, if it is already loaded."""
     target = read_target(_write_options(options), valid.schema)
     with open_for_reading(target.url) as store:
         load = store.loads.by_name(target.batch)

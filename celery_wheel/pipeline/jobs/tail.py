@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.console.parameters import DurationParameter
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.jobs.options import store_option
+from celery_wheel.pipeline.inputs import store_option
+from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.source.options import STARTS
-from celery_wheel.pipeline.summary import JobSummary
 from celery_wheel.pipeline.tables import tail
 
 NAME = "tail"

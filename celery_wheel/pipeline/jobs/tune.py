@@ -36,23 +36,22 @@ from pyspark.sql import functions as f
 from celery_wheel.errors import WheelError
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.cost_model import WheelShape, compute_cost, simulate_cost
-from celery_wheel.pipeline.jobs.options import choice_option, duration_option, history_options, numbers_parser
+from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder
-from celery_wheel.pipeline.summary import JobSummary, describe_rejects
 from celery_wheel.values.format import format_duration
 
 NAME = "tune"
 OPTIONS = (
-    *history_options,
-    choice_option("--table", ("history", "pending"), "Table with the tasks."),
-    duration_option("--window", "5m", "Length of wheel_window; 0: the wheel holds all tasks."),
+    *inputs.history_options,
+    inputs.choice_option("--table", ("history", "pending"), "Table with the tasks."),
+    inputs.duration_option("--window", "5m", "Length of wheel_window; 0: the wheel holds all tasks."),
     click.option(
-        "--ticks", callback=numbers_parser(1), default="1,10,100,1000", show_default=True, help="Ticks in ms."
+        "--ticks", callback=inputs.numbers_parser(1), default="1,10,100,1000", show_default=True, help="Ticks in ms."
     ),
     click.option(
-        "--sizes", callback=numbers_parser(2), default="16,64,256,512", show_default=True, help="Wheel sizes."
+        "--sizes", callback=inputs.numbers_parser(2), default="16,64,256,512", show_default=True, help="Wheel sizes."
     ),
-    duration_option("--within", "10ms", "Largest mean rounding."),
+    inputs.duration_option("--within", "10ms", "Largest mean rounding."),
     click.option("--sample", type=click.IntRange(1, 10_000), default=300, show_default=True, help="Tasks to simulate."),
 )
 
@@ -159,7 +158,6 @@ def compare_with_wheel(sample: Sequence[tuple[int, int]], shapes: Sequence[Wheel
 
 
 def recommend(rows: Sequence[Mapping[str, Any]], within_ms: float) -> Mapping[str, Any]:
-    """Return the recommended row of ``rows``."""
     ticks = {row["tick_ms"] for row in rows if row["rounding_ms"] <= within_ms}
     tick = max(ticks) if ticks else min(row["tick_ms"] for row in rows)
     sizes = [row for row in rows if row["tick_ms"] == tick]
@@ -204,7 +202,6 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
 
 
 def _read_tasks(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """Return the dispatched tasks, or the pending ones."""
     columns = "created timestamp, eta timestamp"
     if options["table"] == "pending":
         return inputs.read_table(spark, options, "pending", columns)

@@ -8,12 +8,105 @@
                                      └───────────── stdout ─► the job's summary ─► XCom, metadata of the asset
 
 The process may belong to another Python than the orchestrator's, or be a ``spark-submit``: the environment of the
-orchestrator needs celery-wheel without its extra, and neither Spark nor Java.
+orchestrator needs celery-wheel without its extra, and neither Spark nor Java. The modules ``airflow`` and ``dagster``
+import the package of their name; nothing else imports either. Nothing here plans when a job runs.
 
 Promises: a job that found something (``reconcile``) fails for good, and a job that could not run fails so that the
 orchestrator tries it again; a task that is stopped stops its job, as Ctrl-C does. A repeated job is safe: each of them
 resumes, or begins anew.
-Non-promises: nothing here plans when a job runs.
-
-The modules ``airflow`` and ``dagster`` import the package of their name; nothing else imports either.
 """
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from celery_wheel.errors import WheelError
+
+#: The command of this Python.
+COMMAND = (sys.executable, "-m", "celery_wheel.pipeline")
+
+
+class JobFailed(WheelError, RuntimeError):
+    """A job ended without a result, or (``summary``) with findings."""
+
+    def __init__(self, message: str, summary: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
+class JobProcess:
+    """A job that runs once.
+
+    Args:
+        job: the name of a job: "archive".
+        arguments: as on the command line: ["--store", "postgresql://…", "--output", "s3a://…"].
+        command: what runs the jobs: another Python with ``-m celery_wheel.pipeline``, or ``spark-submit`` with its
+            options and the path of ``celery_wheel/pipeline/__main__.py``.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        arguments: Sequence[str] = (),
+        *,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._job = job
+        self._command = [*command, job, "--json", *arguments]
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, progress: Callable[[str], None]) -> dict[str, Any]:
+        """Return the summary of the job; each line of its stderr goes to ``progress``. Raises JobFailed."""
+        try:
+            self._process = process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self._environment,
+                start_new_session=True,  # a stop reaches Java too, which spark-submit starts
+            )
+        except OSError as error:
+            raise JobFailed(f"the job {self._job} did not start: {error}; the command is {self._command}") from None
+        assert process.stderr is not None  # noqa: S101 - for the type checker
+        assert process.stdout is not None  # noqa: S101
+        last = ""
+        with process:
+            try:
+                # Stdout has one line, at the end, so it fills no pipe while stderr is read.
+                for line in map(str.strip, process.stderr):
+                    last = line or last
+                    progress(line)
+                output = process.stdout.read()
+            except BaseException:  # the orchestrator interrupts its task: the block above waits for the process
+                self.stop()
+                raise
+        summary = _summary(output)
+        if process.returncode == 0 and summary is not None:
+            return summary
+        if summary is not None:
+            raise JobFailed(f"the job {self._job} has findings: {'; '.join(summary['words'])}", summary)
+        raise JobFailed(f"the job {self._job} ended with exit code {process.returncode}: {last}")
+
+    def stop(self) -> None:
+        """Interrupt the job, as Ctrl-C does."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+
+
+def _summary(output: str) -> dict[str, Any] | None:
+    lines = output.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "words" in found else None

@@ -18,7 +18,7 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from celery_wheel.pipeline.orchestrators.job_process import COMMAND, JobFailed, JobProcess
+from celery_wheel.pipeline.orchestrators import COMMAND, JobFailed, JobProcess
 
 
 class WheelJobOperator(BaseOperator):

@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster import AssetExecutionContext, AssetsDefinition, Failure, MaterializeResult, MetadataValue, asset
 
-from celery_wheel.pipeline.orchestrators.job_process import COMMAND, JobFailed, JobProcess
+from celery_wheel.pipeline.orchestrators import COMMAND, JobFailed, JobProcess
 
 
 def wheel_job_asset(

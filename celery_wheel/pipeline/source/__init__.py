@@ -2,15 +2,13 @@
 
 ::
 
-    spark.read.format("wheel")         options ─► read     pending or history, in partitions     .load()
-    spark.readStream.format("wheel")   options ─► stream   history, each row once                .load()
-    df.write.format("wheel")           target ──► write    a bulk load, all of it or nothing     .mode("append").save()
-    df.writeStream.format("wheel")     target ──► stream_write   a bulk load for each micro-batch              .start()
+    spark.read.format("wheel")         read     pending or history, in partitions    .load()
+    spark.readStream.format("wheel")   stream   history, each row once               .load()
+    df.write.format("wheel")           write    a bulk load, all of it or nothing    .mode("append").save()
+    df.writeStream.format("wheel")     write    a bulk load for each micro-batch     .start()
 
-    options    options of a read            target    options and columns of a write    parts  what its tasks do
-    snapshot   the store, on the driver     ranges    the rows of each partition
-    statements the SQL of a partition       pushdown  conditions of the query in it
-    fetch      its rows as Arrow batches    arrow_rows  Arrow batches as rows of a bulk load
+    options       options of reads and writes, and the columns of a write
+    statements    the columns of the tables, and the SQL by which a task reads its part of them
 
 Spark discovers it where the module ``pyspark_wheel`` is installed; elsewhere (``--py-files``), register it:
 ``spark.dataSource.register(WheelDataSource)``.
@@ -24,14 +22,14 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.columns import HISTORY, schema
 from celery_wheel.pipeline.source.options import SourceOptions, read_options
+from celery_wheel.pipeline.source.statements import HISTORY, schema
 from celery_wheel.pipeline.spark_errors import concise
 
 if TYPE_CHECKING:
     from celery_wheel.pipeline.source.read import WheelReader
     from celery_wheel.pipeline.source.stream import WheelStreamReader
-    from celery_wheel.pipeline.source.stream_write import WheelStreamWriter
+    from celery_wheel.pipeline.source.write import WheelStreamWriter
 
 
 class WheelDataSource(DataSource):
@@ -48,10 +46,9 @@ class WheelDataSource(DataSource):
 
     @concise()
     def reader(self, schema: StructType) -> WheelReader:
-        from celery_wheel.pipeline.source.read import PushdownReader, WheelReader
+        from celery_wheel.pipeline.source.read import WheelReader
 
-        options = self._options()
-        return (PushdownReader if options.pushdown else WheelReader)(options, schema)
+        return WheelReader(self._options(), schema)
 
     @concise()
     def streamReader(self, schema: StructType) -> WheelStreamReader:  # noqa: N802 - Spark's name
@@ -66,15 +63,13 @@ class WheelDataSource(DataSource):
 
     @concise()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from celery_wheel.pipeline.source.write import make_writer, refuse_overwrite
+        from celery_wheel.pipeline.source.write import make_writer
 
-        if overwrite:
-            refuse_overwrite()
-        return make_writer(self.options, schema)
+        return make_writer(self.options, schema, overwrite)
 
     @concise()
     def streamWriter(self, schema: StructType, overwrite: bool) -> WheelStreamWriter:  # noqa: N802 - Spark's name
-        from celery_wheel.pipeline.source.stream_write import make_stream_writer
+        from celery_wheel.pipeline.source.write import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)
 

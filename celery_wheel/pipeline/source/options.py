@@ -1,8 +1,8 @@
-"""Options of a read of the data source ``wheel``. Spark passes texts, with names in any case.
+"""Options of the data source ``wheel``. Spark passes texts, with names in any case.
 
 ::
 
-    url        store to read, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
+    url        store, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
     table      pending or history                                   default: pending; a stream reads history
     queue      only tasks of this queue (or of this routing key, where no queue was named)
     task       only tasks of this name
@@ -11,16 +11,18 @@
     events     only these events of history: {"0": [512, 7680]} are those of shard 0 with a number above 512 and up to
                7680; shards that are not named have none            default: all events
     partitions number of tasks by which Spark reads, about          default: one for 250,000 rows, at most 32
-    pushdown   true: conditions of a query go into the store's      default: false, for the reason in ``pushdown``
-               statements
-
-Options of a stream
-
-::
-
+    of a stream
     startingAt earliest (the oldest event in the store) or latest   default: earliest; a checkpoint takes precedence
     maxRows    rows of a micro-batch, about                         default: 1,000,000
     failOnLoss true: an error where retention was faster            default: true
+    of a write
+    batch      name of this load: a committed load is not repeated, an interrupted one is resumed; name of the stream
+    key        column whose value makes a row idempotent in every load
+    app        "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
+    chunk      messages in one packed chunk                         default: 500
+
+Columns of a write: task and eta (a timestamp; without a zone: UTC) or eta_ms; and any of args and kwargs (JSON text),
+queue, key, priority, expires (a timestamp, or seconds from now), task_id.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pyspark.sql import types
+from pyspark.sql.types import StructType
+
+from celery_wheel.bulk_load.reject_rules import COLUMNS
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.columns import HISTORY, PENDING
-from celery_wheel.values.text import whole_number
+from celery_wheel.pipeline.source.statements import HISTORY, PENDING, database_url
+from celery_wheel.values.text import text_rule, whole_number
 
 ENVIRONMENT = "CELERY_WHEEL_STORE"
 #: Where a stream without a checkpoint begins; the first is the default.
@@ -50,7 +56,6 @@ class SourceOptions:
     due_to_ms: int | None = None
     partitions: int | None = None
     events: Mapping[int, tuple[int, int]] | None = None
-    pushdown: bool = False
     starting_at: str = "earliest"
     max_rows: int = 1_000_000
     fail_on_loss: bool = True
@@ -68,7 +73,6 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         due_to_ms=_instant(named, "dueTo"),
         partitions=_count(named, "partitions"),
         events=_events(named),
-        pushdown=_one_of(named, "pushdown", ("true", "false"), "false") == "true",
         starting_at=_one_of(named, "startingAt", STARTS, STARTS[0]),
         max_rows=_count(named, "maxRows") or 1_000_000,
         fail_on_loss=_one_of(named, "failOnLoss", ("true", "false"), "true") == "true",
@@ -144,3 +148,84 @@ def _instant(named: Mapping[str, str], name: str) -> int | None:
         ) from None
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return round(aware.timestamp() * 1_000)
+
+
+CHUNK, MAX_CHUNK = 500, 5_000
+
+_TEXT = (types.StringType, types.VarcharType, types.CharType)
+_WHOLE = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_TIME = (types.TimestampType, types.TimestampNTZType)
+_TYPES: dict[str, tuple[type[types.DataType], ...]] = {
+    **dict.fromkeys(("task", "args", "kwargs", "queue", "key", "task_id"), _TEXT),
+    "eta": _TIME,
+    "eta_ms": _WHOLE,
+    "priority": _WHOLE,
+    "expires": (*_TIME, *_WHOLE, types.FloatType, types.DoubleType),
+}
+#: Types without one text that is the same wherever it is written: 7 may be 7.0, and 10000000 be 1.0E7.
+NO_ID = (
+    types.BinaryType,
+    types.FloatType,
+    types.DoubleType,
+    types.ArrayType,
+    types.MapType,
+    types.StructType,
+    types.VariantType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """The options of a write. ``url`` is the database's own, so that executors can use it."""
+
+    url: str
+    batch: str
+    key: str | None
+    app: str | None
+    chunk: int
+
+
+#: The option ``batch`` in words, with an example, by what is written.
+_BATCH = {
+    "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
+    "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
+}
+
+
+def read_target(options: Mapping[str, str], schema: StructType, kind: str = "load") -> WriteTarget:
+    """Parse the options of a write, and check the columns. Raises SettingError for a wrong one."""
+    named = {name.lower(): value for name, value in options.items()}
+    batch = named.get("batch", "").strip()
+    if not batch:
+        why, example = _BATCH[kind]
+        raise SettingError(f"option batch must name this {kind}, {why}; .option('batch', '{example}')")
+    if rule := text_rule(batch):
+        raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")
+    check_columns(schema, named.get("key"))
+    text = named.get("chunk", str(CHUNK))
+    chunk = whole_number(text)
+    if chunk is None or not 1 <= chunk <= MAX_CHUNK:
+        raise SettingError(f"option chunk must be a whole number from 1 to {MAX_CHUNK:,}, got {text!r}")
+    return WriteTarget(database_url(store_url(named)), batch, named.get("key"), named.get("app"), chunk)
+
+
+def check_columns(schema: StructType, key: str | None) -> None:
+    names = schema.fieldNames()
+    if key is not None and key not in names:
+        raise SettingError(f"option key must name a column, got {key!r}; there are {', '.join(names)}")
+    if key is not None and isinstance(schema[key].dataType, NO_ID):
+        type_ = schema[key].dataType.simpleString()
+        raise SettingError(f"option key must name a column of texts, whole numbers or times, got {key} of {type_}")
+    if unknown := [name for name in names if name not in COLUMNS and name != key]:
+        raise SettingError(
+            f"columns must be among {', '.join(COLUMNS)}, or be named by option key; got {', '.join(unknown)}; "
+            "remove the others with select or drop"
+        )
+    if "task" not in names or ("eta" in names) == ("eta_ms" in names):
+        raise SettingError(f"columns must include task, and one of eta and eta_ms; got {', '.join(names)}")
+    for field in schema.fields:
+        allowed = _TYPES.get(field.name)
+        if allowed is not None and not isinstance(field.dataType, allowed):
+            types_ = " or ".join(dict.fromkeys(one.typeName() for one in allowed))
+            hint = "; to_json converts a struct" if field.name in ("args", "kwargs") else ""
+            raise SettingError(f"column {field.name} must be {types_}, got {field.dataType.simpleString()}{hint}")

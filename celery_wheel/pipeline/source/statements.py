@@ -1,32 +1,201 @@
-"""The statement by which one Spark task reads its part of a store, in the SQL of the store's database.
+"""The columns of a store's tables in Spark, and the statement by which one Spark task reads its part of them.
 
 ::
 
-    pending   timer, a range of ids           behind the offsets that the driver saw
+    pending   one row a pending message: behind its lane's offset, as the driver saw it
+              timer, a range of ids           all of the table
               timer, a range of positions     where the options bound the due time: other positions are not read
-    history   batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
+    history   one row an event: a message was dispatched (outcome ``dispatched``), or it had another outcome
+              batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
               outcome ─► timer                a range of numbers
+
+Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. No column holds bytes of
+a message: headers and bodies stay in the store. ``queue`` is the queue's name, or the routing key where no queue was
+named, as in the counts and the admin. In ``history``, (lane, due_ms, seq) is the position from which a message was
+dispatched. For any other outcome it is (-1, instant of the outcome, number of the outcome), which never changes, while
+the message itself may be dispatched later. ``batch`` is the number of the settlement that covered the message,
+``epoch`` that of the holder.
 
 A settlement covers the rows that had their position when it was numbered (``seq < number``). After a rollback of the
 broker the offset moves back: new rows may come into a range whose older rows were dispatched before, and those new rows
-do not belong to the earlier settlement. A replayed range has two settlements and its rows occur twice: they were
-dispatched twice.
+do not belong to the earlier settlement. A replayed range has two settlements, and its rows occur twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
-from sqlalchemy import make_url
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from sqlalchemy import Connection, make_url, select, text
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.columns import COLUMNS, TARGET, TASK_ID, TASK_ID_SQL, SourceColumn
-from celery_wheel.pipeline.source.options import SourceOptions
+from celery_wheel.store import open_store
 from celery_wheel.store.model import Position
+from celery_wheel.store.place import place_of
+from celery_wheel.store.sql.holding import read_lanes
+from celery_wheel.store.sql.schema import shard as shard_table
+from celery_wheel.store.sql.store import SqlStore
+
+PENDING, HISTORY = "pending", "history"
+
+INT, LONG, STRING, INSTANT = IntegerType(), LongType(), StringType(), TimestampType()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column; ``sql`` is an expression over timer, route, batch and outcome that both databases understand."""
+
+    name: str
+    type: DataType
+    sql: str
+    outcome: str = ""  #: the expression for a row of ``outcome``, where it differs
+
+
+TARGET = "r.target"
+
+#: A task id as text, in the SQL of each database; ``celery_wheel.store.sql.schema`` has the form of its bytes.
+TASK_ID = "TASK_ID"
+_TEXT = "substr(t.task_id, CASE WHEN substr(t.task_id, 2, 1) = {zero} THEN 3 ELSE 2 END)"
+_POSTGRESQL_TEXT, _SQLITE_TEXT = _TEXT.format(zero=r"'\x00'::bytea"), _TEXT.format(zero="x'00'")
+_GROUPS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+_SQLITE_UUID = " || '-' || ".join(f"lower(substr(hex(t.task_id), {first}, {count}))" for first, count in _GROUPS)
+TASK_ID_SQL = {
+    "postgresql": "CASE length(t.task_id) WHEN 16 THEN CAST(CAST(encode(t.task_id, 'hex') AS uuid) AS text)"
+    f" ELSE convert_from({_POSTGRESQL_TEXT}, 'UTF8') END",
+    "sqlite": f"CASE length(t.task_id) WHEN 16 THEN {_SQLITE_UUID} ELSE CAST({_SQLITE_TEXT} AS TEXT) END",
+}
+
+_MESSAGE = (
+    SourceColumn("id", LONG, "t.id"),
+    SourceColumn("task_id", STRING, TASK_ID),
+    SourceColumn("task", STRING, "r.task"),
+    SourceColumn("queue", STRING, TARGET),
+    SourceColumn("key", STRING, "t.key"),
+)
+
+_POSITION = (
+    SourceColumn("shard", INT, "t.shard", "o.shard"),  # the shard that gave the number: the task may have moved since
+    SourceColumn("lane", LONG, "t.lane", "-1"),
+    SourceColumn("due_ms", LONG, "t.due_ms", "o.at_ms"),
+    SourceColumn("seq", LONG, "t.seq", "o.id"),
+)
+
+_ETA = SourceColumn("eta", INSTANT, "t.eta_ms")
+_ARRIVAL = (SourceColumn("created", INSTANT, "t.created_ms"), SourceColumn("accepted", INSTANT, "t.accepted_ms"))
+
+COLUMNS: dict[str, tuple[SourceColumn, ...]] = {
+    PENDING: (
+        *_POSITION,
+        *_MESSAGE,
+        SourceColumn("priority", INT, "r.priority"),
+        _ETA,
+        SourceColumn("due", INSTANT, "t.due_ms"),
+        SourceColumn("expires", INSTANT, "t.expires_ms"),
+        *_ARRIVAL,
+        SourceColumn("size", INT, "t.size"),
+    ),
+    HISTORY: (
+        *_POSITION,
+        *_MESSAGE,
+        _ETA,
+        *_ARRIVAL,
+        SourceColumn("dispatched", INSTANT, "b.dispatched_ms", "null"),
+        SourceColumn("lateness_ms", LONG, "b.dispatched_ms - t.eta_ms", "null"),
+        SourceColumn("outcome", STRING, "'dispatched'", "o.kind"),
+        SourceColumn("reason", STRING, "null", "o.reason"),
+        SourceColumn("at", INSTANT, "b.dispatched_ms", "o.at_ms"),
+        SourceColumn("epoch", LONG, "b.epoch", "null"),
+        SourceColumn("batch", LONG, "b.id", "null"),
+        SourceColumn("size", INT, "t.size"),
+    ),
+}
+
+
+def schema(table: str) -> StructType:
+    """Return all columns of ``pending`` or ``history``."""
+    return StructType([StructField(column.name, column.type) for column in COLUMNS[table]])
+
+
+PENDING_SCHEMA, HISTORY_SCHEMA = schema(PENDING), schema(HISTORY)
+
+
+def database_url(url: str) -> str:
+    """Return the URL of the store's database, valid on another machine, unlike ``django://…`` and a relative path."""
+    database = place_of(url).url
+    if database.get_backend_name() == "sqlite" and database.database:
+        database = database.set(database=str(Path(database.database).absolute()))
+    return database.render_as_string(hide_password=False)
+
+
+def open_for_reading(url: str) -> closing[SqlStore]:
+    """Open an existing store for the block; writes nothing. Raises SettingError or StoreUnusable, with the remedy."""
+    return closing(open_store(url, shards=None, create=False))
+
+
+def last_numbers(connection: Connection) -> dict[int, int]:
+    """Return the highest number that each shard has given: all later settlements and outcomes have greater ones."""
+    rows = connection.execute(select(shard_table.c.shard, shard_table.c.seq).order_by(shard_table.c.shard))
+    return {row.shard: row.seq for row in rows}
+
+
+def lane_offsets(store: SqlStore, connection: Connection) -> list[LaneOffset]:
+    return [
+        LaneOffset(number, lane.lane, lane.offset, last)
+        for number, last in last_numbers(connection).items()
+        for lane in read_lanes(connection, store.database.statements, number, closed=True)
+    ]
+
+
+ROWS_A_PARTITION, MAX_PARTITIONS = 250_000, 32
+
+#: Groups in which the rows of a shard's range are counted.
+GROUPS = 256
+
+_COUNTS = {"wheel_batch": "sum(count)", "wheel_outcome": "count(*)"}
+
+
+def _partition_count(rows: int, requested: int | None) -> int:
+    return requested or max(1, min(MAX_PARTITIONS, -(-rows // ROWS_A_PARTITION)))
+
+
+def split(after: int, upto: int, rows: int, requested: int | None) -> list[tuple[int, int]]:
+    """Split (after, upto] into ranges of the same length."""
+    step = max(1, -(-(upto - after) // _partition_count(rows, requested)))
+    return [(start, min(start + step, upto)) for start in range(after, upto, step)]
+
+
+def event_ranges(
+    table: str, connection: Connection, shard_ranges: dict[int, tuple[int, int]], requested: int | None
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (shard, after, upto) of settlements or outcomes, without empty ranges."""
+    groups = {shard: _groups(table, connection, shard, *range_) for shard, range_ in shard_ranges.items()}
+    total = sum(count for shard_groups in groups.values() for _, count in shard_groups)
+    most = max(1, -(-total // _partition_count(total, requested)))
+    for shard, shard_groups in groups.items():
+        after, weight = shard_ranges[shard][0], 0
+        for upto, count in shard_groups:
+            weight += count
+            if weight >= most:
+                yield shard, after, upto
+                after, weight = upto, 0
+        if weight:
+            yield shard, after, shard_ranges[shard][1]
+
+
+def _groups(table: str, connection: Connection, shard: int, after: int, upto: int) -> list[tuple[int, int]]:
+    """Return (last number, count of rows, at least 1) of each group of numbers, in order."""
+    width = max(1, (upto - after) // GROUPS + 1)
+    # Both names come from this module, and the width is an integer: nothing here is text from outside.
+    counted = f"SELECT max(id), {_COUNTS[table]} FROM {table} WHERE shard = :shard AND id > :after AND id <= :upto"
+    grouped = text(f"{counted} GROUP BY (id - :after) / {width} ORDER BY 1")
+    rows = connection.execute(grouped, {"shard": shard, "after": after, "upto": upto})
+    return [(int(end), max(1, int(count))) for end, count in rows]
+
 
 _COVERED = """
     t.shard = b.shard AND t.lane = b.lane
@@ -57,13 +226,13 @@ class LaneOffset(NamedTuple):
     last: int
 
 
+@dataclass(frozen=True)
 class StatementPartition(InputPartition):
     """``sql`` has a ``?`` for each value; its columns are those of the schema, with instants in milliseconds."""
 
-    def __init__(self, url: str, sql: str, values: Sequence[Value]) -> None:
-        self.url = url
-        self.sql = sql
-        self.values = tuple(values)
+    url: str
+    sql: str
+    values: tuple[Value, ...]
 
 
 @dataclass(slots=True)
@@ -77,9 +246,6 @@ class Conditions:
         self.parts.append(part)
         self.values += values
         return self
-
-    def extend(self, other: Conditions) -> Conditions:
-        return Conditions([*self.parts, *other.parts], [*self.values, *other.values])
 
     def __str__(self) -> str:
         return " AND ".join(f"({part})" for part in self.parts) or "1 = 1"
@@ -96,21 +262,6 @@ def select_columns(table: str, schema: StructType) -> list[SourceColumn]:
             got = field_.dataType.simpleString()
             raise SettingError(f"column {field_.name} of {table} must be {expected}, got {got}")
     return [columns[field_.name] for field_ in schema.fields]
-
-
-def option_conditions(options: SourceOptions, *, outcomes: bool = False) -> Conditions:
-    """Return the conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
-    where = Conditions()
-    if options.queue is not None:
-        where.add(f"{TARGET} = ?", options.queue)
-    if options.task is not None:
-        where.add("r.task = ?", options.task)
-    due = "o.at_ms" if outcomes else "t.due_ms"
-    if options.due_from_ms is not None:
-        where.add(f"{due} >= ?", options.due_from_ms)
-    if options.due_to_ms is not None:
-        where.add(f"{due} < ?", options.due_to_ms)
-    return where
 
 
 def pending_by_id(after: int, upto: int, offsets: Iterable[LaneOffset]) -> tuple[str, Conditions]:
@@ -138,6 +289,8 @@ def number_conditions(alias: str, shard: int, after: int, upto: int) -> Conditio
 def make_partition(
     url: str, columns: Sequence[SourceColumn], source: str, where: Conditions, *, outcomes: bool = False
 ) -> StatementPartition:
-    select = ", ".join(column.outcome_sql if outcomes else column.sql for column in columns)
+    select = ", ".join((outcomes and column.outcome) or column.sql for column in columns)
     sql = f"SELECT {select} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
-    return StatementPartition(url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), where.values)
+    return StatementPartition(
+        url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), tuple(where.values)
+    )

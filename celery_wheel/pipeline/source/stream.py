@@ -38,8 +38,7 @@ from sqlalchemy import Connection, func, literal, select, union_all
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.pipeline.source.options import SourceOptions
 from celery_wheel.pipeline.source.read import ReadRequest
-from celery_wheel.pipeline.source.snapshot import last_numbers, open_for_reading
-from celery_wheel.pipeline.source.statements import StatementPartition
+from celery_wheel.pipeline.source.statements import StatementPartition, last_numbers, open_for_reading
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.sql.schema import batch, outcome
@@ -69,12 +68,12 @@ class ShardProgress:
         return {"number": self.number, "offsets": offsets}
 
 
+@dataclass(slots=True)
 class StreamOffset:
     """The progress in every shard. Its JSON has one fixed order, because Spark compares the texts."""
 
-    def __init__(self, store: str, shards: dict[int, ShardProgress]) -> None:
-        self.store = store
-        self.shards = shards
+    store: str
+    shards: dict[int, ShardProgress]
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> StreamOffset:
@@ -93,8 +92,6 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._request = ReadRequest(options, schema)
         self._target: dict[int, int] | None = None  #: with availableNow: the numbers at which the stream ends
-
-    # -- on the driver ---------------------------------------------------------------------------
 
     @concise()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names here and below
@@ -122,18 +119,18 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 upto = {shard: min(number, self._target.get(shard, 0)) for shard, number in upto.items()}
             rows = _max_rows(limit, len(upto))
-            ends = {}
-            for shard, number in upto.items():
-                end = _batch_end(connection, shard, offset.shard(shard).number, number, rows)
-                if end is not None:
-                    ends[shard] = end
+            found = {
+                shard: _batch_end(connection, shard, offset.shard(shard).number, number, rows)
+                for shard, number in upto.items()
+            }
+            ends = {shard: end for shard, end in found.items() if end is not None}
             return _advance(connection, offset, ends).json() if ends else start
 
     @concise()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StatementPartition]:
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        ranges = {shard: (first.shard(shard).number, progress.number) for shard, progress in last.shards.items()}
-        ranges = {shard: (after, upto) for shard, (after, upto) in ranges.items() if after < upto}
+        ends = {shard: (first.shard(shard).number, progress.number) for shard, progress in last.shards.items()}
+        ranges = {shard: (after, upto) for shard, (after, upto) in ends.items() if after < upto}
         with open_for_reading(self._request.options.url) as store, store.database.snapshot() as connection:
             self._check_store(store, last)
             if self._request.options.fail_on_loss:
@@ -148,8 +145,6 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{store.uuid}: another store, or one created anew; nothing was read; give the stream "
                 "a new checkpoint folder"
             )
-
-    # -- in a task ---------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._request.fetch(partition)

@@ -40,7 +40,7 @@ from celery.utils.time import maybe_make_aware
 from celery_wheel import recurring
 from celery_wheel.conf import Conf
 from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
-from celery_wheel.recurring.call import check_call
+from celery_wheel.recurring.definition import check_call
 from celery_wheel.requests.schedules.definitions import definition_of
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources import (

@@ -15,8 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.local import zone_of
-from celery_wheel.recurring.upcoming import UpcomingInstant, upcoming
-from celery_wheel.recurring.words import in_words
+from celery_wheel.recurring.words import UpcomingInstant, in_words, upcoming
 from django_wheel.formats import format_duration, to_datetime
 
 #: Occurrences of a preview.

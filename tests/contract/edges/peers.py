@@ -20,7 +20,7 @@ from celery_wheel.broker.virtual import KombuBroker
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Row, Unreadable
 from celery_wheel.store.ports import StoreIdentity
-from celery_wheel.testing.broker import MemoryBroker
+from celery_wheel.testing.engine import MemoryBroker
 from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
 from tests.kit.servers.rabbit import RabbitServer
 from tests.simulation import model_rabbit, model_redis

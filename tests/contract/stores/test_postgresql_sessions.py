@@ -222,7 +222,7 @@ def test_the_url_of_a_hosting_provider_names_the_store(postgres: PostgresServer)
         with opened(given) as again:
             assert again.uuid == store.uuid
         pytest.importorskip("pyspark")
-        assert import_module("celery_wheel.pipeline.source.snapshot").database_url(given) == url
+        assert import_module("celery_wheel.pipeline.source.statements").database_url(given) == url
 
 
 @pytest.mark.parametrize(

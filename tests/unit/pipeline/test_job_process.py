@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.pipeline.orchestrators.job_process import JobFailed, JobProcess
+from celery_wheel.pipeline.orchestrators import JobFailed, JobProcess
 from tests.kit.stand_in_job import COMMAND, DONE, FOUND
 
 

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
+
+import pytest
+
+from celery_wheel.recurring import Spec
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ms(text: str) -> int:
-    """Return the Unix milliseconds of an ISO text; without an offset it is UTC."""
+    """Return the Unix milliseconds of an ISO text; without an offset it is UTC, or a wall-clock time of a spec."""
     at = datetime.fromisoformat(text)
     return (at.replace(tzinfo=at.tzinfo or UTC) - EPOCH) // timedelta(milliseconds=1)
-
-
-def local_ms(text: str) -> int:
-    """Return a wall-clock time as the specs have it: in milliseconds as if the zone were UTC."""
-    return ms(text)
 
 
 def shown(instants: Iterable[int], zone: str = "UTC") -> list[str]:
     """Return instants as a clock in the zone shows them, with the offset."""
     return [f"{(EPOCH + timedelta(milliseconds=at)).astimezone(ZoneInfo(zone)):%m-%d %H:%M%z}" for at in instants]
+
+
+def following(spec: Spec, after: str, count: int) -> list[int]:
+    """Return up to ``count`` times of a spec after a time."""
+    found: list[int] = []
+    at_ms = ms(after)
+    while len(found) < count and (next_ms := spec.next_after(at_ms)) is not None:
+        found.append(at_ms := next_ms)
+    return found
+
+
+def refuse_import(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Let a package be missing."""
+    own = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == package:
+            raise ImportError(f"No module named {package!r}")
+        return own(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)

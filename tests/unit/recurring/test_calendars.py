@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from datetime import date, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -26,8 +25,8 @@ from celery_wheel.recurring import (
     Weekdays,
 )
 from celery_wheel.recurring import calendars as calendars_module
-from celery_wheel.recurring.wall_clock import wall_clock
-from tests.unit.recurring.instants import EPOCH, ms
+from celery_wheel.recurring.local import wall_clock
+from tests.unit.recurring.instants import EPOCH, ms, refuse_import
 
 HOUR, DAY = 3_600_000, 86_400_000
 BERLIN = wall_clock(ZoneInfo("Europe/Berlin"))
@@ -139,14 +138,7 @@ def test_only_calendars_combine() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "holidays":
-            raise ImportError("No module named 'holidays'")
-        return own(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_import(monkeypatch, "holidays")
     calendars_module._countries.cache_clear()
     with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[holidays\]'"):
         Holidays("FR")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.call import ScheduledCall, check_call
+from celery_wheel.recurring.definition import ScheduledCall, check_call
 from celery_wheel.values.text import END_OF_TIME_MS
 
 OPTIONS = {

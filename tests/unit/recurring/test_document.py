@@ -86,10 +86,7 @@ def test_a_field_with_its_default_is_left_out() -> None:
         ({}, "kind must be one of recurrence, interval"),
         ({"kind": "cron"}, "kind must be one of recurrence, interval"),
         ({"kind": ["crontab"]}, "kind must be one of"),
-        (
-            {"kind": "crontab", "minutes": "5"},
-            "minutes must be a field of crontab (did you mean minute?), got '5'",
-        ),
+        ({"kind": "crontab", "minutes": "5"}, "minutes must be a field of crontab (did you mean minute?), got '5'"),
         ({"kind": "crontab", "x": "5"}, "x must be a field of crontab (there are minute, hour, "),
         ({"kind": "crontab", "minute": 5}, "minute must be a text like '*/15', got 5"),
         ({"kind": "crontab", "_times": 5}, "_times must be a field of crontab"),

@@ -24,14 +24,14 @@ from celery_wheel.recurring import (
     Spec,
     Weekdays,
 )
-from celery_wheel.recurring.upcoming import upcoming
-from celery_wheel.recurring.words import in_words
+from celery_wheel.recurring.words import in_words, upcoming
+from tests.unit.recurring.instants import ms
 
 HOUR = 3_600_000
 
 
-def ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1_000)
+def rule(parts: str, day: str = "05T0930") -> RRule:
+    return RRule(f"DTSTART:202601{day}00\nRRULE:FREQ={parts}")
 
 
 @pytest.mark.parametrize(
@@ -57,32 +57,17 @@ def ms(text: str) -> int:
         (Crontab(second="*/10"), "every 10 seconds"),
         (Crontab("0", "9", second="30"), "every day at 09:00:30"),
         (Crontab("*", "9", second="30"), "at hour 9, minute *, second 30"),
-        (RRule("DTSTART:20260105T093000\nRRULE:FREQ=DAILY"), "every day at 09:30"),
+        (rule("DAILY"), "every day at 09:30"),
         (
-            RRule("DTSTART:20260105T093000\nRRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE;UNTIL=20261231T000000"),
+            rule("WEEKLY;INTERVAL=2;BYDAY=MO,WE;UNTIL=20261231T000000"),
             "every 2 weeks on Monday, Wednesday at 09:30 until 2026-12-31 00:00",
         ),
-        (
-            RRule("DTSTART:20260131T090000\nRRULE:FREQ=YEARLY;COUNT=3"),
-            "every year on day 31 of the month in January at 09:00 at most 3 times",
-        ),
-        (RRule("DTSTART:20260105T093000\nRRULE:FREQ=HOURLY;INTERVAL=6"), "every 6 hours from 2026-01-05 09:30"),
-        (
-            RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYDAY=-1FR"),
-            "every month on the last Friday at 09:30",
-        ),
-        (
-            RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1"),
-            "every month on the last day of the month at 09:30",
-        ),
-        (
-            RRule("DTSTART:20260105T093000\nRRULE:FREQ=YEARLY;BYDAY=-1FR"),
-            "DTSTART:20260105T093000; RRULE:FREQ=YEARLY;BYDAY=-1FR",
-        ),
-        (
-            RRule("DTSTART:20260105T093000\nRRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1"),
-            "DTSTART:20260105T093000; RRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1",
-        ),
+        (rule("YEARLY;COUNT=3", "31T0900"), "every year on day 31 of the month in January at 09:00 at most 3 times"),
+        (rule("HOURLY;INTERVAL=6"), "every 6 hours from 2026-01-05 09:30"),
+        (rule("MONTHLY;BYDAY=-1FR"), "every month on the last Friday at 09:30"),
+        (rule("MONTHLY;BYMONTHDAY=-1"), "every month on the last day of the month at 09:30"),
+        (rule("YEARLY;BYDAY=-1FR"), "DTSTART:20260105T093000; RRULE:FREQ=YEARLY;BYDAY=-1FR"),
+        (rule("MONTHLY;BYMONTHDAY=1,-1"), "DTSTART:20260105T093000; RRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1"),
         (
             RRule("DTSTART:20260105T093000\nRDATE:20260106T093000"),
             "DTSTART:20260105T093000; RDATE:20260106T093000",

@@ -31,8 +31,11 @@ TEST = """
 INI = "[pytest]\nwheel_app = proj:app\nfilterwarnings = error\n"
 
 
-def project(pytester: pytest.Pytester, package: str = "celery_wheel") -> None:
+def project(pytester: pytest.Pytester, test: str = TEST, package: str = "celery_wheel", ini: str = INI) -> None:
     pytester.makepyfile(proj=PROJECT.format(package=package))
+    pytester.makeini(ini)
+    if test:
+        pytester.makepyfile(test)
 
 
 def run(pytester: pytest.Pytester, *options: str, **outcomes: int) -> pytest.RunResult:
@@ -43,27 +46,22 @@ def run(pytester: pytest.Pytester, *options: str, **outcomes: int) -> pytest.Run
 
 def test_the_app_is_found_by_the_ini_option(pytester: pytest.Pytester) -> None:
     project(pytester)
-    pytester.makeini(INI)
-    pytester.makepyfile(TEST)
     run(pytester, passed=1)
 
 
 def test_the_app_is_found_as_the_current_one(pytester: pytest.Pytester) -> None:
-    project(pytester)
-    pytester.makepyfile(TEST)
+    project(pytester, ini="[pytest]\n")
     run(pytester, passed=1)
 
 
 def test_an_app_with_install_is_served_as_well(pytester: pytest.Pytester) -> None:
-    project(pytester, "celery")
+    project(pytester, package="celery")
     pytester.makeconftest("import celery_wheel, proj\n\ncelery_wheel.install(proj.app)\n")
-    pytester.makeini(INI)
-    pytester.makepyfile(TEST)
     run(pytester, passed=1)
 
 
 def test_the_app_is_found_by_the_marker_and_by_a_fixture_of_the_suite(pytester: pytest.Pytester) -> None:
-    project(pytester)
+    project(pytester, test="", ini="[pytest]\n")
     pytester.makepyfile(
         test_marked="""
             import pytest
@@ -137,16 +135,13 @@ def test_a_missing_fixture_of_the_suites_celery_app_is_reported(pytester: pytest
     [("wheel('proj')", "must have named arguments only, got"), ("wheel(ap='proj')", "has no option ap")],
 )
 def test_an_invalid_marker_is_refused(pytester: pytest.Pytester, marker: str, says: str) -> None:
-    project(pytester)
-    pytester.makeini(INI)
-    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_nothing(wheel): pass")
+    project(pytester, f"import pytest\n\n@pytest.mark.{marker}\ndef test_nothing(wheel): pass")
     run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
 
 
 def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -> None:
-    project(pytester)
-    pytester.makeini(INI)
-    pytester.makepyfile(
+    project(
+        pytester,
         """
         from proj import remind
 
@@ -158,7 +153,7 @@ def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -
         def test_nothing_is_pending(wheel):
             remind.apply_async((43,), countdown=1800)
             assert wheel.pending == []
-        """
+        """,
     )
     result = run(pytester, failed=2)
     result.stdout.fnmatch_lines_random(
@@ -170,9 +165,8 @@ def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -
 
 
 def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
-    project(pytester)
-    pytester.makeini(INI)
-    pytester.makepyfile(
+    project(
+        pytester,
         """
         from proj import app
 
@@ -184,16 +178,15 @@ def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
         def test_failing(wheel):
             fail.apply_async(countdown=5)
             wheel.run_all()
-        """
+        """,
     )
     result = run(pytester, failed=1)
     result.stdout.fnmatch_lines(["*return order.total*", "*'NoneType' object has no attribute 'total'*"])
 
 
 def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(pytester: pytest.Pytester) -> None:
-    project(pytester)
-    pytester.makeini(INI)
-    pytester.makepyfile(
+    project(
+        pytester,
         """
         import pytest
         from proj import app, remind
@@ -209,7 +202,7 @@ def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(py
         def test_without_a_wheel():
             assert app.conf.broker_url == "redis://127.0.0.1:1/0"
             assert "now" not in vars(app)
-        """
+        """,
     )
     run(pytester, "-n", "2", passed=21)
 

@@ -60,18 +60,10 @@ def remember(wheel_app: Any, seen: list[datetime]) -> Any:
     return task
 
 
-def test_freezegun_is_moved_with_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
+@pytest.mark.parametrize("freezer", [freeze_time(NOON), time_machine.travel(NOON, tick=False)])
+def test_a_freezer_is_moved_with_the_wheel(wheel: VirtualWheel, wheel_app: Any, freezer: Any) -> None:
     seen: list[datetime] = []
-    with freeze_time(NOON):
-        remember(wheel_app, seen).apply_async(eta=datetime.now(UTC) + timedelta(hours=1))
-        wheel.advance(hours=2)
-        assert seen == [NOON + timedelta(hours=1)]
-        assert datetime.now(UTC) == wheel.now == NOON + timedelta(hours=2)
-
-
-def test_time_machine_is_moved_with_the_wheel(wheel: VirtualWheel, wheel_app: Any) -> None:
-    seen: list[datetime] = []
-    with time_machine.travel(NOON, tick=False):
+    with freezer:
         remember(wheel_app, seen).apply_async(eta=datetime.now(UTC) + timedelta(hours=1))
         wheel.advance(hours=2)
         assert seen == [NOON + timedelta(hours=1)]

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.timing import Clock, ManualClock, SystemClock
 from tests.kit.patience import patience
-from tests.unit.timing.watched_clock import WatchedClock
+from tests.unit.timing.recorders import WatchedClock
 
 
 class RecordingCondition(threading.Condition):

@@ -12,19 +12,7 @@ import celery_wheel
 from tests.kit.patience import patience
 
 ROOT = Path(celery_wheel.__file__).parents[1]
-MODULES = [
-    "",
-    ".arguments",
-    ".clock",
-    ".delayed_operation",
-    ".level",
-    ".purgatory",
-    ".reaper",
-    ".system_timer",
-    ".timer",
-    ".watch_lists",
-    ".wheel",
-]
+MODULES = ["", ".arguments", ".clock", ".delayed_operation", ".purgatory", ".system_timer", ".wheel"]
 
 LOOK = """
 import sys

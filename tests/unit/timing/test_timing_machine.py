@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from celery_wheel.timing import TimingWheel
-from celery_wheel.timing.level import Contents
+from celery_wheel.timing.wheel import Contents
 
 YEAR_MS = 365 * 86_400_000
 

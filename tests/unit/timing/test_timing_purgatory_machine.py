@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer
-from tests.unit.timing.waiting_operation import WaitingOperation
+from tests.unit.timing.recorders import WaitingOperation
 
 KEYS = st.integers(0, 4)
 SETTINGS = settings(

@@ -14,7 +14,7 @@ import pytest
 
 from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
 from tests.kit.patience import patience
-from tests.unit.timing.waiting_operation import WaitingOperation
+from tests.unit.timing.recorders import WaitingOperation
 
 OPERATIONS = 2_000
 KEYS = 20

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from celery_wheel.timing import Reaper, SystemTimer
-from celery_wheel.timing import reaper as reaper_module
+from celery_wheel.timing import system_timer as reaper_module
 from tests.kit.patience import patience
-from tests.unit.timing.watched_clock import WatchedClock
+from tests.unit.timing.recorders import WatchedClock
 
 START = 1_767_225_600_000
 
@@ -60,14 +60,14 @@ def test_the_reaper_wakes_for_buckets_and_not_for_ticks(
     # START is where a lap of level 1 begins. 10 is on level 0; 310 and 390 are in the buckets 300 and 380 of level 1.
     assert woken_at == [10, 300, 310, 380, 390]
     assert ran == [10, 310, 390]
-    assert reaper.wakeups == 5
+    assert timer.wakeups == 5
 
 
 def test_an_empty_timer_wakes_no_thread(clock: WatchedClock, timer: SystemTimer, reaper: Reaper) -> None:
     reaper.start()
     assert clock.wait_for_waiter() is None
     clock.advance(365 * 86_400_000)
-    assert reaper.wakeups == 0
+    assert timer.wakeups == 0
 
 
 def test_a_failing_callback_does_not_end_the_reaper(

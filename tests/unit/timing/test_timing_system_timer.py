@@ -13,7 +13,7 @@ import pytest
 
 from celery_wheel.timing import ManualClock, SystemClock, SystemTimer
 from tests.kit.patience import patience
-from tests.unit.timing.watched_clock import WatchedClock
+from tests.unit.timing.recorders import WatchedClock
 
 START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 begin here
 DAY_MS = 86_400_000

@@ -293,6 +293,6 @@ def test_reprs_name_level_bucket_and_due_time() -> None:
     wheel.schedule("a", 350, 1)
     assert repr(wheel) == "TimingWheel(tick_ms=1, wheel_size=20, current_time_ms=0, pending=1, levels=2)"
     level = wheel.levels()[1]
-    assert repr(level) == "Level(number=1, tick_ms=20, interval_ms=400, current_time_ms=0, pending=1)"
-    assert repr(level.buckets[0]) == "Bucket(index=17, expiration_ms=340, pending=1)"
+    assert repr(level) == "Level(number=1, tick_ms=20, wheel_size=20, current_time_ms=0)"
+    assert repr(level.buckets[0]) == "Bucket(index=17, expiration_ms=340, contents={'a': 350})"
     assert repr(wheel.get("a")) == "Timer(due_at_ms=350, timer_id='a', payload=1)"

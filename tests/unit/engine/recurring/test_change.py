@@ -11,7 +11,7 @@ import pytest
 
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.specs.interval import Interval
+from celery_wheel.recurring.specs import Interval
 from celery_wheel.store.schedule_model import Schedule
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition

@@ -10,8 +10,7 @@ import pytest
 
 from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest, skip
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
-from celery_wheel.recurring.call import ScheduledCall
-from celery_wheel.recurring.definition import Definition
+from celery_wheel.recurring.definition import Definition, ScheduledCall
 from celery_wheel.store.schedule_model import MISSED, Run, Schedule
 
 NOW = 1_700_000_000_000

@@ -34,7 +34,7 @@ def test_a_uuid_takes_sixteen_bytes(uuid: str) -> None:
 
 @pytest.mark.parametrize("task_id", ["", "a", "x" * 15, "x" * 16, "ü" * 8, "nightly-2026-11-22", str(UUID(int=7))])
 def test_sparks_sql_reads_a_task_id_as_it_was(task_id: str) -> None:
-    columns = pytest.importorskip("celery_wheel.pipeline.columns")
+    columns = pytest.importorskip("celery_wheel.pipeline.source.statements")
     with sqlite3.connect(":memory:") as database:
         database.execute("CREATE TABLE wheel_timer (task_id)")
         database.execute("INSERT INTO wheel_timer VALUES (?)", (task_id_to_bytes(task_id),))

@@ -7,37 +7,28 @@ from celery.schedules import crontab
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring import Crontab
-from tests.unit.recurring.instants import local_ms
-
-
-def following(spec: Crontab, after: str, count: int) -> list[int]:
-    found, at_ms = [], local_ms(after)
-    for _ in range(count):
-        after_ms = spec.next_after(at_ms)
-        assert after_ms is not None
-        found.append(at_ms := after_ms)
-    return found
+from tests.unit.recurring.instants import following, ms
 
 
 def test_a_day_needs_both_its_number_and_its_weekday() -> None:
     spec = Crontab("0", "0", day_of_week="fri", day_of_month="13")
-    assert following(spec, "2026-01-01", 3) == [local_ms(f"2026-{day}") for day in ("02-13", "03-13", "11-13")]
+    assert following(spec, "2026-01-01", 3) == [ms(f"2026-{day}") for day in ("02-13", "03-13", "11-13")]
 
 
 def test_29_february_on_a_monday_is_found_over_40_years() -> None:
     spec = Crontab("0", "0", "mon", "29", "2")
     days = ("2044-02-29", "2072-02-29", "2112-02-29")
-    assert following(spec, "2026-01-01", 3) == [local_ms(day) for day in days]
+    assert following(spec, "2026-01-01", 3) == [ms(day) for day in days]
 
 
 def test_the_second_is_a_field_too() -> None:
     spec = Crontab("59", "23", second="58-59")
     times = ("2026-12-31T23:59:58", "2026-12-31T23:59:59", "2027-01-01T23:59:58")
-    assert following(spec, "2026-12-31T23:59:57.999", 3) == [local_ms(time) for time in times]
+    assert following(spec, "2026-12-31T23:59:57.999", 3) == [ms(time) for time in times]
 
 
 def test_the_end_of_time_is_the_end_of_a_crontab() -> None:
-    assert Crontab("0", "0").next_after(local_ms("9998-12-31")) is None
+    assert Crontab("0", "0").next_after(ms("9998-12-31")) is None
 
 
 @pytest.mark.parametrize("text", ["*", "*/7", "5", "1-3", "3-1", "1-9/4", "1,2,3", "*/5,3"])

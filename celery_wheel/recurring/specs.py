@@ -1,6 +1,15 @@
-"""Steps by fields: the next day of allowed months, the next time of a day. Integers only.
+"""The specs: rules that answer "the first occurrence strictly after". Pure: no clock, no store, no I/O.
 
 ::
+
+    Interval     a period in milliseconds, from an anchor       instants
+    Instants     a list                                         instants
+    Solar        sunrise, sunset and others at a place          instants; the extra ``solar``
+    Crontab      Celery's five fields, and a second             wall-clock times
+    RRule        a text of RFC 5545                             wall-clock times
+
+A spec of instants is the same in each zone. A spec of wall-clock times returns milliseconds as if the zone were UTC,
+and a Recurrence makes instants of them. Crontab and RRule step by fields, with integers only::
 
     2026-11-22 13:26:46     months   (11, 12)      bisect: this month or the next allowed one
                             days     a function    the allowed days of one month, computed when it is reached
@@ -11,13 +20,68 @@ Days are numbered from 1970-01-01; seconds are seconds of such a day.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from calendar import isleap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, tzinfo
+from typing import ClassVar, Self
 
+from celery_wheel.recurring.checks import check_duration, check_list, check_whole
 from celery_wheel.values.text import END_OF_TIME_MS
+
+
+class Spec(ABC):
+    """A rule for instants. A spec is a value: equal specs have the same occurrences."""
+
+    __slots__ = ()
+
+    #: Whether the spec's milliseconds are wall-clock times, as if the zone were UTC. A Recurrence makes instants
+    #: of them.
+    is_local: ClassVar[bool] = False
+
+    @abstractmethod
+    def next_after(self, at_ms: int) -> int | None:
+        """Return the first occurrence strictly after ``at_ms``; None where there is none."""
+
+    def in_zone(self, zone: tzinfo) -> Self:
+        """Return the spec for use in a zone: another one, if the definition has both instants and wall-clock times."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(Spec):
+    """The instants ``anchor_ms + n * every_ms``, for all whole numbers n: also those before the anchor."""
+
+    every_ms: int
+    anchor_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_duration("every_ms", self.every_ms, 1, END_OF_TIME_MS)
+        check_whole("anchor_ms", self.anchor_ms, -END_OF_TIME_MS, END_OF_TIME_MS)
+
+    def next_after(self, at_ms: int) -> int:
+        return at_ms + self.every_ms - (at_ms - self.anchor_ms) % self.every_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Instants(Spec):
+    """The instants of a list, in Unix milliseconds, in order and without repetition, whatever the list's order."""
+
+    at_ms: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        items = check_list("at_ms", self.at_ms, "instants")
+        for number, item in enumerate(items):
+            if type(item) is not int or not 0 <= item < END_OF_TIME_MS:
+                check_whole(f"at_ms[{number}]", item, 0, END_OF_TIME_MS - 1)
+        object.__setattr__(self, "at_ms", tuple(sorted(set(items))))
+
+    def next_after(self, at_ms: int) -> int | None:
+        index = bisect_right(self.at_ms, at_ms)
+        return self.at_ms[index] if index < len(self.at_ms) else None
+
 
 DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal()

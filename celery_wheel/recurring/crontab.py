@@ -15,8 +15,7 @@ from typing import ClassVar
 from celery.schedules import ParseException, crontab_parser
 
 from celery_wheel.recurring.checks import check_text, refuse
-from celery_wheel.recurring.specs.fields import DAY_S, DayTimes, day_number, day_to_date, first_day, month_length
-from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.recurring.specs import DAY_S, DayTimes, Spec, day_number, day_to_date, first_day, month_length
 
 #: One part of a field. Celery's parser reads the beginning of a longer text and ignores the rest.
 _PART = re.compile(r"(\*|\w+(-\w+)?)(/[1-9]\d*)?").fullmatch

@@ -1,16 +1,48 @@
-"""Lateness by task and queue, from the hours that the job ``lateness`` wrote."""
+"""Figures of the jobs ``lateness`` and ``forecast``, from their tables as Arrow; instants are Unix milliseconds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_wheel.results.arrow_tables import INSTANT, TEXT, WHOLE, distinct_names, filter_by, read_typed
+from celery_wheel.errors import FileUnusable
 from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
+
+#: A week of 1,200 tasks and queues by the hour, or a month of four queues by the minute. They take about 100 MB.
+MAX_ROWS = 200_000
+#: Names that a filter offers.
+MAX_NAMES = 200
+
+TEXT, WHOLE, REAL, INSTANT = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms", tz="UTC")
+
+
+def read_typed(results: JobResults, name: str, types: Mapping[str, Any], *, last: bool = False) -> tuple[pa.Table, int]:
+    """Return (the first or last ``MAX_ROWS`` rows of a table; their total). Raises FileUnusable for other types."""
+    table, total = results.read_rows(name, list(types), MAX_ROWS, last=last)
+    try:
+        table = table.select(list(types)).cast(pa.schema(types.items()), safe=False)
+        for index, (column, type_) in enumerate(types.items()):
+            if type_ == INSTANT:
+                table = table.set_column(index, column, table[column].cast(WHOLE))
+    except (pa.ArrowException, ValueError) as error:
+        message = f"{results.folder} has a table {name!r} of other types: {error}; run {results.job} again"
+        raise FileUnusable(message) from error
+    return table, total
+
+
+def filter_by(table: pa.Table, column: str, name: str | None) -> pa.Table:
+    """Return the rows with this name; all rows if it is None."""
+    return table if name is None else table.filter(pc.equal(table[column], name))
+
+
+def distinct_names(column: pa.ChunkedArray) -> list[str]:
+    return sorted(name for name in column.unique().to_pylist() if name is not None)[:MAX_NAMES]
+
 
 #: The hours of a line that are listed one by one.
 HOURS = 48
@@ -133,3 +165,68 @@ def _with_hours(lines: pa.Table, hours: pa.Table, last_ms: int) -> list[Lateness
 def _hour(row: dict[str, Any], suffix: str = "") -> LatenessHour:
     numbers = {name: row[f"{name}{suffix}"] for name in NUMBERS}
     return LatenessHour(hour_ms=row[f"hour{suffix}"], missed=bool(row[f"missed{suffix}"]), **numbers)
+
+
+MINUTES = {"minute": INSTANT, "queue": TEXT, "n": WHOLE}
+HERDS = {
+    **{"second": INSTANT, "queue": TEXT, "n": WHOLE, "usual": REAL, "jitter_s": WHOLE},
+    "tasks": pa.list_(pa.struct([("n", WHOLE), ("task", TEXT)])),
+}
+DRAIN = {
+    **{"drained_at": INSTANT, "queue": TEXT, "rate": REAL, "n": WHOLE, "worst_backlog": WHOLE},
+    "longest_wait_s": REAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DueCounts:
+    """Tasks due in each minute from ``from_ms`` on, in each hour after that, and later."""
+
+    minutes: list[int]
+    hours: list[int]
+    later: int
+    left_out: int  #: rows beyond the limit of a read
+    queues: list[str]
+
+
+def due_counts(results: JobResults, queue: str | None, from_ms: int, minutes: int, hours: int) -> DueCounts:
+    """Counts of due tasks from an hour's beginning on, in all queues or in one."""
+    table, total = read_typed(results, "minutes", MINUTES)
+    due, hours_ms = filter_by(table, "queue", queue), from_ms + minutes * 60_000
+    later = due.filter(pc.greater_equal(due["minute"], hours_ms + hours * HOUR_MS))
+    return DueCounts(
+        minutes=_counts(due, from_ms, 60_000, minutes),
+        hours=_counts(due, hours_ms, HOUR_MS, hours),
+        later=pc.sum(later["n"]).as_py() or 0,
+        left_out=total - table.num_rows,
+        queues=distinct_names(table["queue"]),
+    )
+
+
+def _counts(due: pa.Table, from_ms: int, width_ms: int, count: int) -> list[int]:
+    after = pc.subtract(due["minute"], from_ms)
+    within = pc.and_(pc.greater_equal(after, 0), pc.less(after, count * width_ms))
+    numbered = pa.table({"at": pc.divide(after, width_ms), "n": due["n"]}).filter(within)
+    counts = [0] * count
+    for row in numbered.group_by("at").aggregate([("n", "sum")]).to_pylist():
+        counts[row["at"]] = row["n_sum"]
+    return counts
+
+
+def largest_herds(results: JobResults, queue: str | None, skip: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """Return (a page of herds, the largest first, with ``second`` in milliseconds; their total)."""
+    order = [("n", "descending"), ("second", "ascending")]
+    return _sorted_page(results, "herds", HERDS, queue, order, slice(skip, skip + limit))
+
+
+def longest_drains(results: JobResults, queue: str | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """Return (queues that have a rate, the longest wait first, with ``drained_at`` in milliseconds; their total)."""
+    order = [("longest_wait_s", "descending"), ("queue", "ascending")]
+    return _sorted_page(results, "drain", DRAIN, queue, order, slice(limit))
+
+
+def _sorted_page(
+    results: JobResults, name: str, types: Mapping[str, Any], queue: str | None, order: list[Any], page: slice
+) -> tuple[list[dict[str, Any]], int]:
+    rows = filter_by(read_typed(results, name, types)[0], "queue", queue)
+    return rows.take(pc.sort_indices(rows, sort_keys=order)[page]).to_pylist(), rows.num_rows

@@ -20,15 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from celery_wheel.recurring.checks import refuse
-from celery_wheel.recurring.specs.fields import (
-    DAY_S,
-    END_DAY,
-    DayTimes,
-    day_number,
-    day_to_date,
-    first_day,
-    month_length,
-)
+from celery_wheel.recurring.specs import DAY_S, END_DAY, DayTimes, day_number, day_to_date, first_day, month_length
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -72,7 +64,6 @@ class Frequency:
             refuse("RRULE", "a rule with an occurrence", self.freq)
 
     def next_from(self, second: int) -> int | None:
-        """Return the first occurrence at or after ``second``."""
         second = max(second, self.start)
         if self._last is not None and second > self._last:
             return None
@@ -96,9 +87,8 @@ class Frequency:
             refuse("BYMONTHDAY", "in a rule of another FREQ than WEEKLY; with FREQ=DAILY it selects days", freq)
         numbered = [number for number, _ in self.weekdays if number]
         if numbered and (freq not in ("YEARLY", "MONTHLY") or self.week_numbers):
-            refuse(
-                "BYDAY", "weekdays without a number, unless in FREQ=MONTHLY, or YEARLY without BYWEEKNO", numbered[0]
-            )
+            rule = "weekdays without a number, unless in FREQ=MONTHLY, or YEARLY without BYWEEKNO"
+            refuse("BYDAY", rule, numbered[0])
 
     def _derive_parts(self) -> None:
         """Take from DTSTART what the rule does not name."""

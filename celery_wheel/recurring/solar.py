@@ -22,7 +22,7 @@ from typing import Any
 
 from celery_wheel.errors import PackageMissing
 from celery_wheel.recurring.checks import check_choice, refuse
-from celery_wheel.recurring.specs.spec import Spec
+from celery_wheel.recurring.specs import Spec
 from celery_wheel.values.text import END_OF_TIME_MS
 
 _DAY_MS = 86_400_000

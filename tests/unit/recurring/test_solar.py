@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
@@ -14,8 +13,8 @@ from celery.schedules import solar
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import Recurrence, Solar
-from celery_wheel.recurring.specs.solar import EVENTS
-from tests.unit.recurring.instants import EPOCH, ms
+from celery_wheel.recurring.solar import EVENTS
+from tests.unit.recurring.instants import EPOCH, ms, refuse_import
 
 TROMSO = (69.65, 18.96)
 
@@ -90,13 +89,6 @@ def test_a_place_without_the_event_is_refused() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "ephem":
-            raise ImportError("No module named 'ephem'")
-        return own(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_import(monkeypatch, "ephem")
     with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[solar\]'"):
         Solar("sunrise", 1, 2)

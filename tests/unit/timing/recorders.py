@@ -1,11 +1,12 @@
-"""An operation for the purgatory's tests: a test makes it ready, and it records the calls of its hooks."""
+"""An operation that a test makes ready and that records the calls of its hooks, and a clock that reports waits."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from celery_wheel.timing import DelayedOperation
+from celery_wheel.timing import DelayedOperation, ManualClock
+from tests.kit.patience import patience
 
 
 class WaitingOperation(DelayedOperation):
@@ -39,3 +40,22 @@ class WaitingOperation(DelayedOperation):
 
     def on_expiration(self) -> None:
         self.called.append("expiration")
+
+
+class WatchedClock(ManualClock):
+    """A manual clock that reports when a thread begins to wait on it."""
+
+    def __init__(self, start_ms: int = 1_767_225_600_000) -> None:
+        super().__init__(start_ms)
+        self.waits: list[int | None] = []
+        self._begun = threading.Semaphore(0)
+
+    def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
+        self.waits.append(monotonic_until_ms)
+        self._begun.release()
+        super().wait_until(condition, monotonic_until_ms)
+
+    def wait_for_waiter(self) -> int | None:
+        """Wait until one more wait has begun; return its end."""
+        assert self._begun.acquire(timeout=patience(10)), "nobody waits"
+        return self.waits[-1]

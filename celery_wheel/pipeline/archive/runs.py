@@ -1,0 +1,329 @@
+"""One run of the job ``archive`` or ``compact``; the package describes the steps, and what a kill leaves at each.
+
+::
+
+    survey    the events that a store has for an archive: numbers and days, at one moment, without reading an event
+
+                mark of the archive           highest number now
+                ──────┼───────────────────────────┼──────►     a run archives (mark, number] of each shard
+                      └─ removed by retention beyond the mark: lost
+
+    commit    last manifest ─► change ─► written ─► last manifest: this one?  ── yes ─► done
+                    ▲                                   └─ no: another run wrote, too ─┐
+                    └──────────────────────────────────────────────────────────────────┘
+    compact   a day with more files than its events need ─► run=…, counted ─► manifest: these files instead of those
+              folders replaced for --keep, and those of runs that were killed so long ago ─► removed ─► manifest
+
+``change`` refuses a last manifest to which it cannot be applied. Where this run wrote a manifest that does not count,
+nothing refers to it: the next change begins with the one that counts. Days are in UTC. All rows of a settlement have
+its instant, so settlements and outcomes alone give the days of a range.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from celery_wheel.archive.reader import DataFile, Manifest
+from celery_wheel.errors import FileUnusable, StoreUnusable
+from celery_wheel.pipeline.archive.folder import COLUMNS, ROWS_A_FILE, VERSION, ArchiveFolder
+from celery_wheel.pipeline.source.statements import open_for_reading
+from celery_wheel.store.model import DAY_MS
+from celery_wheel.store.store_model import Archivable
+from celery_wheel.values.format import format_count
+
+#: Two runs collide once or twice; more often, a third program writes manifests without end.
+ATTEMPTS = 5
+_RUN_TIME = "%Y%m%dT%H%M%SZ"
+
+
+def last_of(storage: ArchiveFolder) -> Manifest:
+    last = storage.last()
+    if last is None:
+        raise FileUnusable(f"{storage.path} is no archive: it has no manifest; the job archive writes one")
+    return last
+
+
+def commit(storage: ArchiveFolder, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Apply a change to the last manifest, and return the manifest that counts then; ``change`` may stop the run."""
+    for _ in range(ATTEMPTS):
+        manifest = change(last_of(storage))
+        storage.put(manifest)
+        if storage.last() == manifest:
+            return manifest
+    raise other_run(storage)
+
+
+def other_run(storage: ArchiveFolder) -> FileUnusable:
+    return FileUnusable(
+        f"another run writes to the archive {storage.path} at the same time; this one stopped, and nothing is missing; "
+        "start a run only after the last one has ended"
+    )
+
+
+def new_run() -> str:
+    """Return a name that no other run has; it tells the instant, and sorts by it."""
+    return f"{time.strftime(_RUN_TIME, time.gmtime())}-{uuid.uuid4().hex[:8]}"
+
+
+def began_ms(run: str, default: int) -> int:
+    """Return the instant at which a run began, by its name; ``default`` for a name of another program."""
+    try:
+        began = datetime.strptime(run.partition("-")[0], _RUN_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return default
+    return int(began.timestamp() * 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSurvey:
+    """``ranges``: the numbers to read, by shard; ``days``: their events by day, about."""
+
+    store: str
+    numbers: dict[int, int]
+    ranges: dict[int, tuple[int, int]]
+    days: dict[str, int]
+    known: dict[int, int]  #: by shard, the number up to which all events are archived or lost
+    lost: list[dict[str, Any]] = field(default_factory=list)  #: as ``_lost`` returns them
+
+
+def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[int, int]) -> ArchiveSurvey:
+    """Survey the store at ``url``. Raises StoreUnusable for a store that is not the archive's, or an older copy of it.
+
+    Args:
+        store: UUID of the archive's store; None for a new archive, which begins with the store's oldest event.
+        marks: by shard, the number up to which the archive has every event.
+        noted: by shard, the mark that was written to the store: it only rises, and a copy includes it. So an older copy
+            is detected even after it has given more numbers than the archive has.
+    """
+    with open_for_reading(url) as opened:
+        name, uuid = opened.name, opened.uuid
+        if store not in (None, uuid):
+            raise StoreUnusable(
+                f"the archive belongs to the store {store}, but {name} is {uuid}: another store, or one created anew; "
+                "nothing was written; give each store an archive of its own: --output"
+            )
+        shards = opened.maintenance.archivable(marks)
+    for one in shards:
+        upto, mark = marks.get(one.shard, 0), noted.get(one.shard, 0)
+        if one.seq < upto or one.archived < mark:
+            state = f"has the mark {one.archived}" if one.archived < mark else f"is at {one.seq}"
+            raise StoreUnusable(
+                f"the archive has shard {one.shard} up to number {max(upto, mark)}, but {name} {state}: it was "
+                "replaced by an older copy, and gives numbers again that the archive has; nothing was written; begin "
+                "a new archive: --output"
+            )
+    ranges = {one.shard: (marks.get(one.shard, 0), one.seq) for one in shards}
+    # A new archive cannot lose earlier events. To an old archive a shard that was added since is known from its start.
+    expected = {one.shard: marks.get(one.shard, one.forgotten if store is None else 0) for one in shards}
+    return ArchiveSurvey(
+        store=uuid,
+        numbers={one.shard: one.seq for one in shards},
+        ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
+        days=_days(shards),
+        known={one.shard: max(marks.get(one.shard, 0), one.forgotten) for one in shards},
+        lost=_lost(shards, expected),
+    )
+
+
+def lost_since(url: str, before: ArchiveSurvey) -> list[dict[str, Any]]:
+    """Return the events that retention removed while a run read them."""
+    with open_for_reading(url) as opened:
+        return _lost(opened.maintenance.archivable(before.numbers), before.known)
+
+
+def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return the ranges (after, upto] with events that retention removed unread, all from before an instant."""
+    return [
+        {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": _utc(one.first_ms)}
+        for one in shards
+        if one.forgotten > known.get(one.shard, one.forgotten)
+    ]
+
+
+def _utc(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC).isoformat()
+
+
+def _days(shards: Sequence[Archivable]) -> dict[str, int]:
+    days = Counter[int]()
+    for one in shards:
+        days.update(one.days)
+    return {datetime.fromtimestamp(day * DAY_MS / 1_000, UTC).strftime("%Y-%m-%d"): days[day] for day in sorted(days)}
+
+
+#: From ranges of numbers by shard, (after, upto], to their events with the column ``day``.
+ReadEvents = Callable[[Mapping[int, tuple[int, int]]], Any]
+
+
+@dataclass(slots=True)
+class Archived:
+    """The result of a run: the manifest that counts, the files it added, and the losses it found."""
+
+    manifest: Manifest
+    files: list[DataFile] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ArchiveRun:
+    """``mark``: whether the store's mark moves, so that retention may remove archived history."""
+
+    def __init__(
+        self, storage: ArchiveFolder, url: str, events: ReadEvents, *, mark: bool, progress: Callable[[str], None]
+    ) -> None:
+        self._storage = storage
+        self._url = url
+        self._events = events
+        self._mark = mark
+        self._progress = progress
+        self._name = new_run()
+
+    def run(self) -> Archived:
+        base = self._storage.last() or self._begin()
+        self._progress("surveying the store")
+        survey = survey_store(self._url, base.store or None, base.marks, base.noted)
+        done = Archived(base)
+        if survey.days or survey.lost or not base.store:
+            done = self._append(base, survey)
+        return self._note_marks(done)
+
+    def _begin(self) -> Manifest:
+        """Begin an archive, with no event: so data without a manifest is never that of a killed first run."""
+        if self._storage.runs():
+            raise FileUnusable(
+                f"{self._storage.path} has the data of an archive, but no manifest that says which files count; "
+                "restore its folder _manifest from a copy, or begin a new archive: --output"
+            )
+        self._storage.put(Manifest(1, self._name, "", {}, VERSION, COLUMNS))
+        return last_of(self._storage)
+
+    def _append(self, base: Manifest, survey: ArchiveSurvey) -> Archived:
+        """Write the new events as files of this run, and name them in the next manifest."""
+        files: list[DataFile] = []
+        if survey.days:
+            count = sum(survey.days.values())
+            self._progress(f"archiving {format_count(count, 'event')} of {format_count(len(survey.days), 'day')}")
+            files = self._storage.write(self._events(survey.ranges), self._name, count)
+        lost = [*survey.lost, *lost_since(self._url, survey)]
+
+        def change(last: Manifest) -> Manifest:
+            if last.marks != base.marks:
+                raise other_run(self._storage)
+            return replace(
+                last,
+                serial=last.serial + 1,
+                run=self._name,
+                store=survey.store,
+                # With the marks of shards that a reshard removed: the sum of all marks never falls.
+                marks={**base.marks, **survey.numbers},
+                schema=VERSION,
+                columns=COLUMNS,
+                files=(*last.files, *files),
+                gaps=[*last.gaps, *lost],
+            )
+
+        return Archived(commit(self._storage, change), files, lost)
+
+    def _note_marks(self, done: Archived) -> Archived:
+        """Move the store's marks, unless --no-mark, and note in the manifest that the store has them.
+
+        An older copy of the store lacks a mark that was noted. Also after no new event: the last run may have been
+        killed before this step.
+        """
+        marks = done.manifest.marks
+        if not self._mark or done.manifest.noted == marks:
+            return done
+        with open_for_reading(self._url) as store:
+            store.maintenance.note_archived(marks)
+
+        def change(last: Manifest) -> Manifest:
+            if last.marks != marks:
+                raise other_run(self._storage)
+            return replace(last, serial=last.serial + 1, run=self._name, noted=dict(marks))
+
+        done.manifest = commit(self._storage, change)
+        return done
+
+
+@dataclass(slots=True)
+class Compacted:
+    """The result of a run: by day the number of files before and after, and the folders removed."""
+
+    days: dict[str, tuple[int, int]] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+
+
+class Compaction:
+    """``keep_ms``: for how long replaced files stay, for readers and runs that began before."""
+
+    def __init__(self, storage: ArchiveFolder, *, now_ms: int, keep_ms: int, progress: Callable[[str], None]) -> None:
+        self._storage = storage
+        self._now_ms = now_ms
+        self._keep_ms = keep_ms
+        self._progress = progress
+
+    def run(self) -> Compacted:
+        done, last = Compacted(), last_of(self._storage)
+        days: dict[str, list[DataFile]] = {}
+        for file in last.files:
+            days.setdefault(file.day, []).append(file)
+        for day, files in sorted(days.items()):
+            if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
+                self._progress(f"compacting {day}")
+                done.days[day] = (len(files), len(self._compact(files)))
+        self._progress("removing old files")
+        done.removed = self._remove_old(last_of(self._storage))
+        return done
+
+    def _compact(self, old: list[DataFile]) -> list[DataFile]:
+        run, count = new_run(), sum(file.events for file in old)
+        new = self._storage.write(self._storage.read(old), run, count)
+        had, has = count_outcomes(old), count_outcomes(new)
+        if had != has:
+            raise FileUnusable(
+                f"{old[0].folder} and others have {dict(had)}, but their copy has {dict(has)}; nothing was changed; "
+                "does another program write to the archive?"
+            )
+        paths = {file.path for file in old}
+
+        def change(last: Manifest) -> Manifest:
+            if not paths <= {file.path for file in last.files}:
+                raise other_run(self._storage)
+            kept = [file for file in last.files if file.path not in paths]
+            files = (*new, *kept)  # a kept file of this day is of a later run
+            replaced = {file.folder: self._now_ms for file in old}
+            return replace(last, serial=last.serial + 1, run=run, files=files, replaced={**last.replaced, **replaced})
+
+        commit(self._storage, change)
+        return new
+
+    def _remove_old(self, last: Manifest) -> list[str]:
+        """Remove folders that no manifest has named for ``keep_ms``, then their names from the manifest."""
+        until_ms = self._now_ms - self._keep_ms
+        named = {file.folder for file in last.files}
+        old = [folder for folder, since in last.replaced.items() if since <= until_ms and folder not in named]
+        runs = {folder.partition("/")[0] for folder in (*named, *last.replaced)}
+        killed = [f"run={run}" for run in self._storage.runs() if began_ms(run, default=self._now_ms + 1) <= until_ms]
+        removed = sorted({*old, *(folder for folder in killed if folder not in runs)})
+        for folder in removed:
+            self._storage.remove(folder)
+
+        def change(last: Manifest) -> Manifest:
+            replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
+            return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
+
+        if old:
+            commit(self._storage, change)
+        return removed
+
+
+def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:
+    total = Counter[str]()
+    for file in files:
+        total.update(file.outcomes)
+    return total
