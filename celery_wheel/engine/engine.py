@@ -40,16 +40,25 @@ from celery_wheel.engine.dispatch import dispatch, wait_ms
 from celery_wheel.engine.due_clock import ClockReadings, DueClock
 from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
-from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, OnPublished, Round, RoundSteps, Signal, Steps
+from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
+from celery_wheel.engine.round import (
+    Context,
+    LeaseCall,
+    Limits,
+    OnCancelled,
+    OnPublished,
+    Round,
+    RoundSteps,
+    Signal,
+    Steps,
+)
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import (
     BrokerError,

@@ -42,11 +42,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.commands.accept_clock import accept_clock
-from celery_wheel.engine.commands.cancel_move import cancel_or_move
-from celery_wheel.engine.commands.complete import complete
-from celery_wheel.engine.commands.gates import pause_or_resume
-from celery_wheel.engine.commands.requeue import requeue_or_replay
+from celery_wheel.engine.commands import accept_clock, cancel_or_move, complete, pause_or_resume, requeue_or_replay
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,
@@ -57,14 +53,14 @@ from celery_wheel.engine.intake.inbox import (
     parse,
     run_ended,
 )
-from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.intake.stored_form import unpack_chunk
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
 from celery_wheel.engine.recurring.runs import end_runs
-from celery_wheel.engine.rejections import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.stats import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.block import Arrival, MessageBlock, each
 from celery_wheel.store.model import (

@@ -24,19 +24,44 @@ One job watches the inboxes of all shards (``inbox_watch``).
 
 After a failed round a job waits, longer each time up to two seconds (announce: a minute), with jitter. A job that dies
 by an unexpected error, or hangs, is noticed by the pool, and no job ends unseen.
+
+Renewals: the leases of all shards of a process are renewed together, twice a second.
+
+::
+
+    engines ─ lease_call ─► verified: one request to the broker ─► renew_all: one transaction ─► renewed
+                 │              │                                     │
+                 └──────────────┴─────── all others ──────────────────┴─────► ``tend`` of the engine, by itself
+
+Measured, CPU time of an idle process with 16 shards, SQLite and Redis, in µs a pass::
+
+    compare the clocks 460    snapshots 380    verified 520    renew_all 820        16 single ``tend``: 17,800
+
+Renewals make no decision. A shard that does not hold its lease, lost a chunk, is fenced, is to be given up, or whose
+row another transaction has locked, is left to its own ``tend``, and so are all shards where a call is not answered.
+Where a call hangs, each ``tend`` notices that its lease was not renewed.
+
+The watch of the inboxes: one job asks the store, for all shards that this process holds, what has arrived.
+
+::
+
+    the store tells (SQLite on Linux, PostgreSQL)    a writer rings after its commit ─► look; and once a second
+    else                                             look every ``poll_ms``
+
+A store that does not answer delays no shard more than its own calls to the store do: each round of ingest asks again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.inbox_watch import InboxWatch
 from celery_wheel.engine.pool import HANGS_S, Pool, Wait
-from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, RoundSteps, run_round
+from celery_wheel.errors import BrokerError, StoreError
+from celery_wheel.store.ports import Bell
 from celery_wheel.timing import Backoff
 
 #: Returns the wait after a round; the arguments are its end and the seconds that it took.
@@ -247,3 +272,70 @@ class Runner:
         for shard in self.shards:
             shard.note_renewal(renewed=shard.engine.shard in renewed)
         return Wait(self._tend_s, self._tend_s)
+
+
+def renew(engines: Sequence[Engine], lease_ms: int) -> set[int]:
+    """Renew the leases of those engines of a process that hold their shards; returns the renewed shards."""
+    called = {engine.shard: (engine, call) for engine in engines if (call := engine.lease_call()) is not None}
+    if not called:
+        return set()
+    first = engines[0]
+    try:
+        verified = first.delivery.verified([call.state for _, call in called.values()])
+        renewals = [call.renewal for shard, (_, call) in called.items() if shard in verified]
+        renewed = first.store.renew_all(renewals, first.clock.wall_ms(), lease_ms) if renewals else set()
+    except (BrokerError, StoreError):  # each engine's own call reports the error
+        return set()
+    for shard in renewed:
+        engine, call = called[shard]
+        engine.renewed(call)
+    return renewed
+
+
+#: Seconds to the next look at an inbox of which the store tells: a writer that does not ring is an older one.
+LOOK_S = 1.0
+
+
+class InboxWatch:
+    """Wakes the ingest of an engine when its inbox has an item, or its shard a chunk of a bulk load."""
+
+    def __init__(self, wakes: Mapping[Engine, Callable[[], None]], poll_ms: int, pool: Pool) -> None:
+        self._wakes = wakes
+        self._poll_s = poll_ms / 1_000
+        self._bell: Bell | None = None
+        self._job = pool.job(self._run, "inboxes")
+
+    def start(self) -> None:
+        self._job.wake()
+
+    def cancel(self) -> None:
+        self._job.cancel()
+
+    def close(self, until_s: float) -> None:
+        """Close the bell, after ``cancel``, once the look that is under way has ended; a hung one keeps it."""
+        if self._job.join(until_s) and self._bell is not None:
+            self._bell.close()
+
+    def look(self) -> bool:
+        """Ask the store once, and return whether it has arrivals.
+
+        Where the store does not answer, the rounds ask it, and report the error.
+        """
+        held = {engine.shard: wake for engine, wake in self._wakes.items() if engine.state is not None}
+        if not held:
+            return False
+        store = next(iter(self._wakes)).store
+        try:
+            found = store.arrivals(list(held))
+        except StoreError:
+            found = list(held)
+        for shard in found:
+            held[shard]()
+        return bool(found)
+
+    def _run(self) -> Wait:
+        if self._bell is None:
+            self._bell = next(iter(self._wakes)).store.bell()
+        found = self.look()  # a round may leave some of it for later
+        self._bell.wait(LOOK_S if self._bell.tells and not found else self._poll_s)
+        return Wait(0.0, 0.0)

@@ -32,13 +32,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from celery_wheel.engine.audit import Answered, audit_entries
+from celery_wheel.engine.intake.inbox import Answered, audit_entries
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import Place
-from celery_wheel.engine.state.lane import END, Lane, Unsettled
-from celery_wheel.engine.state.lanes import has_more
+from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.window import MAIN
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
 from celery_wheel.store.block import MessageBlock, NewBlock
 from celery_wheel.store.model import (
@@ -172,7 +170,7 @@ class UnitOfWork:
     def divert(self, row: Row, place: Place, redelivered: bool) -> None:
         """Move a row of a chunk to the lane of a place; diverted rows keep their order."""
         window, lane = self.state.window, self.state.lanes.for_place(place)
-        if lane.number not in self._lowest and not has_more(window, lane, max(row.due_ms, lane.last_due_ms)):
+        if lane.number not in self._lowest and not window.has_more(lane, max(row.due_ms, lane.last_due_ms)):
             lane.redelivered = False
         lane.redelivered |= redelivered
         self._diverts = True

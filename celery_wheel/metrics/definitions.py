@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from celery_wheel.engine.histogram import Histogram
+from celery_wheel.engine.stats import Histogram
 
 PREFIX = "celery_wheel_"
 

@@ -7,8 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.histogram import Histogram, LatenessByTask
-from celery_wheel.engine.stats import Stats
+from celery_wheel.engine.stats import Histogram, LatenessByTask, Stats
 from celery_wheel.metrics.definitions import Sample
 from celery_wheel.store.model import Message
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from celery_wheel.engine.histogram import OTHER
+from celery_wheel.engine.stats import OTHER
 from celery_wheel.metrics.definitions import MAX_QUEUES, Sample
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED

@@ -23,8 +23,7 @@ from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import Round, run_round
+from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
 from celery_wheel.scheduler.recurring.renderer import ScheduleRenderer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.operations.bench.rig import Pace, pace
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.schema import timer

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from celery_wheel.engine.recurring.header import read_header
+from celery_wheel.engine.recurring.occurrence import read_header
 from celery_wheel.store.model import STOPPED, Row
 from celery_wheel.store.schedule_model import Run
 from tests.simulation.lives import Policy

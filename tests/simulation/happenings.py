@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
-from celery_wheel.engine.round import Round
+from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Position, Row, TaskRow, Unreadable

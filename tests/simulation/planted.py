@@ -11,9 +11,8 @@ from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import housekeeping, ingest, prefetch
+from celery_wheel.engine import commands, housekeeping, ingest, prefetch
 from celery_wheel.engine.adoption import Adoption
-from celery_wheel.engine.commands import cancel_move, complete
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
@@ -73,7 +72,7 @@ def unknown_without_a_look() -> Iterator[type[World]]:
     def careless(ctx: Context, state: ShardState, command: Command, _empty_at_ms: object, *rest: Any) -> object:
         return cancel_or_move(ctx, state, command, 2**62, *rest)
 
-    cancel_or_move = cancel_move.cancel_or_move
+    cancel_or_move = commands.cancel_or_move
     with mock.patch.object(ingest, "cancel_or_move", careless):
         yield World
 
@@ -147,8 +146,8 @@ def completed_though_handed_over() -> Iterator[type[World]]:
         with mock.patch.object(ShardState, "may_be_published", return_value=False):
             revise(work, *args)  # type: ignore[arg-type]
 
-    revise = complete._revise
-    with mock.patch.object(complete, "_revise", careless):
+    revise = commands._complete_rows
+    with mock.patch.object(commands, "_complete_rows", careless):
         yield World
 
 
@@ -159,7 +158,7 @@ def key_without_a_look() -> Iterator[type[World]]:
     def careless(ctx: Context, state: ShardState, command: Completion, _empty_at_ms: object) -> object:
         return cancel_or_move(ctx, state, command, 2**62)
 
-    cancel_or_move = complete.complete
+    cancel_or_move = commands.complete
     with mock.patch.object(ingest, "complete", careless):
         yield World
 

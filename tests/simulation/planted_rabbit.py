@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
-from celery_wheel.engine import dispatch, settle
-from celery_wheel.engine.commands import cancel_move
+from celery_wheel.engine import commands, dispatch, settle
 from celery_wheel.engine.delivery import ConfirmedDelivery
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state import lanes
-from celery_wheel.engine.state.lane import InFlight, Lane
+from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.store.model import LaneState, Position, Row
@@ -60,8 +58,8 @@ def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
     def careless(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
         return earlier(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())
 
-    earlier = cancel_move.earlier_are_accepted
-    with mock.patch.object(cancel_move, "earlier_are_accepted", careless):
+    earlier = commands.earlier_are_accepted
+    with mock.patch.object(commands, "earlier_are_accepted", careless):
         yield RabbitWorld
 
 
@@ -75,7 +73,7 @@ def lease_not_looked_at() -> Iterator[type[RabbitWorld]]:
 @contextmanager
 def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
     """A row for a refusing destination does not go behind the rows that wait for it."""
-    with mock.patch.object(lanes.Lanes, "busy", set()):
+    with mock.patch.object(Lanes, "busy", property(lambda _: set(), lambda *_: None), create=True):
         yield RabbitWorld
 
 

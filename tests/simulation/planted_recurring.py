@@ -10,15 +10,14 @@ from unittest import mock
 
 from celery_wheel.engine import ingest
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring import backfill, change, materialise, runs
-from celery_wheel.engine.recurring.backfill import Requested
-from celery_wheel.engine.recurring.backfill_queue import Queue
+from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import Pending, _Alteration
-from celery_wheel.engine.recurring.instants import Decision, Occupied, Times
 from celery_wheel.engine.recurring.materialise import Occurrences, occurrence_id
+from celery_wheel.engine.recurring.overlap import Decision, Occupied, Requested, Times
+from celery_wheel.engine.recurring.runs import Queue
 from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.window import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.recurring.call import ScheduledCall
@@ -423,7 +422,7 @@ def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
 @contextmanager
 def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
     """A backfill runs all its instants, whatever its policy."""
-    with mock.patch.object(backfill, "_kept", lambda instants, *_: instants):
+    with mock.patch.object(overlap, "_kept", lambda instants, *_: instants):
         yield RecurringWorld
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.store.model import STOPPED, Message, Row
 from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, PAUSED, Run, Skip
 from tests.simulation.lives import Life, Policy

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from celery_wheel.engine.recurring.header import header_of
-from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.engine.recurring.occurrence import Occurrence, header_of
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule

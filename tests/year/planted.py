@@ -17,10 +17,9 @@ from celery_wheel.engine import pool as pool_module
 from celery_wheel.engine import runner
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.inbox_watch import InboxWatch
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.engine.round import Round, Signal
-from celery_wheel.engine.runner import ShardJobs
+from celery_wheel.engine.runner import InboxWatch, ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
 from celery_wheel.requests.process_store import ProcessStore

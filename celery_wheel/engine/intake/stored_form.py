@@ -8,6 +8,17 @@
 A form is made of one decoded message whose values are marks. Its messages are, byte for byte, those that ``decode``
 returns: one of them is compared, the values are JSON as Python writes it, and ids and instants keep the rules of the
 envelope. Messages of which that is not certain are decoded.
+
+Chunks of bulk loads: unpack them into messages, those that producers would have put into the wheel queue.
+
+A chunk that cannot be read becomes one unreadable arrival, with its bytes: it must not stop the chunks behind it.
+
+CPU of a message of 820 bytes until it is accepted, 15 to 18 µs (SQLite, 50,000 messages, ids in order, busy cores)::
+
+    read the inbox 0.5   unpack 1.3   form 0.6   block 2.0   known 0.5   admit 0.2   pack by zstd 2.6
+    values of the row 0.8   insert 5.5 to 6.5   tally, commit and checkpoint 1.6
+
+A message that cannot stay in a block costs 7 µs more.
 """
 
 from __future__ import annotations
@@ -20,7 +31,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from celery_wheel.store.block import Arrival, MessageBlock
+from celery_wheel.store.block import Arrival, MessageBlock, each
 from celery_wheel.store.message_pack import (
     BODY,
     CREATED_MS,
@@ -32,8 +43,9 @@ from celery_wheel.store.message_pack import (
     OWN_HEADERS,
     PackedKind,
     PackTemplate,
+    unpack,
 )
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import BulkLoadChunk, Message, Unreadable
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]
@@ -166,3 +178,19 @@ def _split(text: str, marks: dict[str, str]) -> tuple[str, list[str]]:
     for mark in marks.values():
         text = text.replace(mark.removesuffix(", "), "%s")
     return text, [name for _, name in sorted(places)]
+
+
+def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) -> list[Arrival]:
+    try:
+        return unpack_messages(chunk.payload, decode)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
+        reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
+        return [Unreadable(envelope_id, reason, chunk.payload)]
+
+
+def unpack_messages(payload: bytes, decode: Decode) -> list[Arrival]:
+    """Return packed messages in their order. Raises ValueError and its like for bytes that ``pack`` did not make."""
+    found = unpack(payload)
+    arrivals = [read_messages(kind, decode) for kind in found.kinds]
+    return found.in_order(arrivals if found.order is None else map(each, arrivals))

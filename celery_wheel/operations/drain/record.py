@@ -8,7 +8,7 @@
     {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
 
 ``wire`` is the message as a producer would put it into the wheel queue; the scheduler reads it from the inbox. The
-document of a schedule is the definition of the command ``restore``: see ``celery_wheel.engine.recurring.restore``.
+document of a schedule is the definition of the command ``restore``: see ``celery_wheel.engine.recurring.change``.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual.edge import KombuBroker
 from celery_wheel.broker.virtual.publisher import MOST_PLACES, TRIES
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Confirmed, Peeked
+from celery_wheel.engine.round import Limits
 from celery_wheel.engine.runner import Runner
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store import open_store

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.columns import ColumnRenderer, Packable
-from celery_wheel.engine.intake.load_chunks import unpack_messages
-from celery_wheel.engine.intake.stored_form import FEW, stored_form
+from celery_wheel.engine.intake.stored_form import FEW, stored_form, unpack_messages
 from celery_wheel.store.block import MessageBlock, each
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackedKind, PackTemplate, pack
 from celery_wheel.store.model import Message, Unreadable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.values.text import END_OF_TIME_MS
 from tests.unit.engine.conftest import Rig
 from tests.unit.engine.test_no_offset import RabbitRig

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.store.model import TaskRow
 from tests.unit.engine.conftest import Rig
 
@@ -238,7 +238,7 @@ def test_a_task_with_a_revoked_stamp_is_not_published(rig: Keeping) -> None:
 
 
 def test_the_oldest_of_too_many_stamps_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheel.engine.state.stamps.MOST", 2)
+    monkeypatch.setattr("celery_wheel.engine.state.tombstones.MOST", 2)
     stamps = RevokedStamps()
     assert not stamps
     stamps.add({"a": [1, 2]})

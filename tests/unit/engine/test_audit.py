@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.audit import MAX_SKEW_MS, audit_entries
-from celery_wheel.engine.intake.inbox import Command, parse
+from celery_wheel.engine.intake.inbox import MAX_SKEW_MS, Command, audit_entries, parse
 from celery_wheel.store.model import InboxItem, Unreadable
 from celery_wheel.values.ids import uuid7
 

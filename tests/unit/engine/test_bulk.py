@@ -8,9 +8,8 @@ import uuid
 import pytest
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.intake.load_chunks import unpack_messages
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import run_round
+from celery_wheel.engine.intake.stored_form import unpack_messages
+from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import StoreError
 from celery_wheel.store.block import MessageBlock

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import run_round
+from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, Watch
 from tests.unit.engine.conftest import Rig

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
 from tests.unit.engine.conftest import Rig
@@ -124,7 +124,7 @@ def test_everything_can_be_paused(held: Rig) -> None:
 
 
 def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "celery_wheel.engine.commands.gates"):
+    with caplog.at_level("INFO", "celery_wheel.engine.commands"):
         command(held, "pause", "queue:mail")
         command(held, "resume", "queue:mail", per_ms=60_000)
         command(held, "pause", "all:")

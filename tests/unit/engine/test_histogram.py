@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_wheel.engine.histogram import LATENESS_MS, MAX_NAMES, OTHER, Histogram, LatenessByTask
+from celery_wheel.engine.stats import LATENESS_MS, MAX_NAMES, OTHER, Histogram, LatenessByTask
 from celery_wheel.store.model import Row
 from tests.kit.holder import message
 

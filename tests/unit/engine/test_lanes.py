@@ -10,8 +10,7 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import run_round
+from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_wheel.engine.rejections import LOG_EVERY_MS
+from celery_wheel.engine.stats import LOG_EVERY_MS
 from celery_wheel.store.model import Unreadable
 from tests.unit.engine.conftest import Rig
 

@@ -8,9 +8,8 @@ import pytest
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Pool
-from celery_wheel.engine.renewals import renew
 from celery_wheel.engine.round import Round, run_round
-from celery_wheel.engine.runner import Runner
+from celery_wheel.engine.runner import Runner, renew
 from celery_wheel.errors import BrokerError, StoreError
 from tests.kit.patience import wait_until
 from tests.simulation.model_redis import ModelRedis, RedisServer

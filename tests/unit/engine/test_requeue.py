@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import run_round
+from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.store.model import STOPPED
 from tests.unit.engine.conftest import Rig
 

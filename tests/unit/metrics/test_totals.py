@@ -7,7 +7,7 @@ import itertools
 import os
 from typing import Any
 
-from celery_wheel.engine.histogram import OTHER
+from celery_wheel.engine.stats import OTHER
 from celery_wheel.metrics.definitions import MAX_QUEUES
 from celery_wheel.metrics.metrics import store_metrics
 from celery_wheel.metrics.totals import Totals

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Run, Schedule, Skip
 from celery_wheel.timing import ManualClock

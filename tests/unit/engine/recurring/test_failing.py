@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.engine.recurring.materialise import BROKEN_AFTER_MS
-from celery_wheel.engine.state.failing import FIRST_S, MOST_S
+from celery_wheel.engine.state.agenda import FIRST_S, MOST_S
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.recurring.definition import ALL, LATEST, NONE
 from celery_wheel.store.schedule_model import Schedule

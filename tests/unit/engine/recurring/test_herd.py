@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_wheel.engine.state.window import MAIN
+from celery_wheel.engine.state.lane import MAIN
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition, with_limits
 
 #: 20 schedules are begun 2 · 16 s before their time, one in a round.

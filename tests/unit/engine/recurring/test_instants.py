@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.engine.recurring.instants import MAX_COUNTED, Occupied, Times, decide, latest, skip
+from celery_wheel.engine.recurring.overlap import MAX_COUNTED, Occupied, Times, decide, latest, skip
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
 from celery_wheel.recurring.call import ScheduledCall
 from celery_wheel.recurring.definition import Definition

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.errors import StoreError
 from celery_wheel.recurring import calendars

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message

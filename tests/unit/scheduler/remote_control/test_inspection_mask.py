@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.scheduler.remote_control import inspection
 from celery_wheel.scheduler.remote_control.view import SchedulerView
 from celery_wheel.store import open_store

@@ -1,0 +1,78 @@
+"""The protocols that the scheduler implements for recurring schedules.
+
+The header ``wheel_occurrence`` of an occurrence's message.
+
+::
+
+    schedule       its name                      id, shard   its number, and where it was made
+    scheduled_for  the instant                   previous    the instant that was made before it, or None
+    report         the worker reports the end of the run
+    queued         only of an instant of a backfill that waits for the run before it (see ``backfill_queue``)::
+
+                       {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from celery_wheel.recurring.definition import Definition
+from celery_wheel.store.model import Message, Row
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring.definition import Definition
+
+
+class Occurrence(NamedTuple):
+    """One instant of a schedule that becomes a message."""
+
+    shard: int
+    instant_ms: int
+    due_ms: int  #: the instant and its jitter; now, where it was requested
+    previous_ms: int | None  #: the instant that was made before it
+    envelope_id: str  #: the same for each try to make it
+    is_queued: bool = False  #: an instant of a backfill that runs when the run before it is over
+    after_ms: int | None = None  #: queued: the instant before it in the backfill
+
+
+class OccurrenceRenderer(Protocol):
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        """Return the message of an occurrence, with a task id of its own.
+
+        The engine sets ``envelope_id`` and ``eta_ms``. The call is made without a lock, and may be made again for the
+        same occurrence, when a commit failed. After BrokerError the engine tries again for as long as it takes; after
+        RecurrenceError the schedule is broken, with the error's text as the reason. After any other error it is tried
+        again for an hour, and then it is broken.
+        """
+
+    def is_watched(self, schedule: Schedule) -> bool:
+        """Whether code of the application acts when an occurrence is rendered: then no herd has it."""
+
+
+#: Cancels the runs of these task ids, which a later run replaces: each is pending, published or running. A call may be
+#: repeated.
+OnOverlap = Callable[[Sequence[str]], None]
+
+
+def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
+    """Return the value of the header."""
+    found: dict[str, Any] = {
+        "schedule": schedule.name,
+        "id": schedule.id,
+        "shard": occurrence.shard,
+        "scheduled_for": occurrence.instant_ms,
+        "previous": occurrence.previous_ms,
+        "report": definition.is_guarded or occurrence.is_queued,
+    }
+    if occurrence.is_queued:
+        found["queued"] = {"after": occurrence.after_ms, "max_runtime_ms": definition.max_runtime_ms}
+    return found
+
+
+def read_header(row: Row) -> dict[str, Any]:
+    """Return the value of a stored occurrence's header; {} where it has none."""
+    found = json.loads(row.parts().headers).get(OCCURRENCE)
+    return found if isinstance(found, dict) else {}
