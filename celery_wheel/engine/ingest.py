@@ -98,7 +98,7 @@ class _Intake:
     resent: set[str] = field(default_factory=set)  #: tasks with a message that waits behind a command of the inbox
     requests: list[ScheduleCommand] = field(default_factory=list)  #: triggers and backfills
     ended: list[RunEnded] = field(default_factory=list)
-    occurrences: Occurrences = field(default_factory=Occurrences)
+    occurrences: Occurrences = field(init=False)
 
 
 def ingest(ctx: Context, state: ShardState) -> RoundSteps:
@@ -107,7 +107,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
     done += len(intake.ended)
     if not done and not intake.commands:
-        occurrences.close(state, ctx.clock.monotonic_ms())
+        occurrences.close()
         yield Round.IDLE
         return
     if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
@@ -117,7 +117,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
         ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
         yield "trimmed"
-    occurrences.close(state, ctx.clock.monotonic_ms())
+    occurrences.close()
     staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays
     for command in intake.commands:
         schedules = set(command.names) if isinstance(command, ScheduleCommand) else set()

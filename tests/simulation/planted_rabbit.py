@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +16,70 @@ from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.store.model import LaneState, Position, Row
+from tests.simulation.happenings import Scheduler
 from tests.simulation.model_rabbit import ModelRabbit
-from tests.simulation.rabbit_world import RabbitWorld
+from tests.simulation.rabbit_world import FULL, RabbitWorld
+
+
+class BiasedWorld(RabbitWorld):
+    """Makes a course of events likely that is rare in ``RabbitWorld``."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.bias_rng = random.Random(seed + 21_000_003)
+
+    def _happen(self) -> None:
+        for scheduler in self.schedulers:
+            state = scheduler.engine.state
+            if state is not None and scheduler.frozen_until_ms <= self.clock_ms and self.bias_rng.random() < 0.5:
+                self.lead(scheduler, state)
+        super()._happen()
+
+    def lead(self, scheduler: Scheduler, state: ShardState) -> None:
+        """Let the events happen, where they may begin now."""
+
+
+class GivingWorld(BiasedWorld):
+    """Queues are paused, and a holder gives the shard up while it has rows to divert."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.gates = True
+
+    def lead(self, scheduler: Scheduler, state: ShardState) -> None:
+        if any(lane.in_flight and lane.in_flight.diverted for lane in state.lanes):
+            scheduler.engine.wanted = False
+            scheduler.finish("tend")
+            scheduler.engine.wanted = True
+        elif self.bias_rng.random() < 0.04:
+            self.log.append(f"user: {self.gating.turn()}")
+
+
+class SuspendedWorld(BiasedWorld):
+    """A holder is suspended between the guard and the publish, past its lease, and wakes when another has adopted."""
+
+    def lead(self, scheduler: Scheduler, state: ShardState) -> None:
+        if scheduler.at.get("dispatch") == "guarded":
+            self._pass_time(self.limits.lease_ms + 50)
+            for other in [one for one in self.schedulers if one is not scheduler]:
+                for activity in ("tend", "tend", "dispatch"):
+                    other.finish(activity)
+            scheduler.step("dispatch")
+
+
+class RefusingWorld(BiasedWorld):
+    """Queues are often full, and refuse rows while a message with a unique key is admitted."""
+
+    def lead(self, scheduler: Scheduler, state: ShardState) -> None:
+        if self.bias_rng.random() < 0.05:
+            self.rabbit.full ^= {self.bias_rng.choice(FULL)}
+        if scheduler.at.get("ingest") == "claimants found":
+            for _ in range(12):
+                scheduler.step("dispatch")
+                refuses = any(lane.settling is not None and lane.settling.refused for lane in state.lanes)
+                if refuses and scheduler.at["dispatch"] == "committed":
+                    break
+            scheduler.step("ingest")
 
 
 @contextmanager
@@ -41,7 +104,7 @@ def end_of_a_chunk_stored_too_early() -> Iterator[type[RabbitWorld]]:
 
     as_stored = Lane.state
     with mock.patch.object(Lane, "state", state):
-        yield RabbitWorld
+        yield GivingWorld
 
 
 @contextmanager
@@ -67,7 +130,7 @@ def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
 def lease_not_looked_at() -> Iterator[type[RabbitWorld]]:
     """A holder that was suspended past its lease publishes the chunk that it had in flight."""
     with mock.patch.object(ConfirmedDelivery, "_may_send", return_value=lambda: True):
-        yield RabbitWorld
+        yield SuspendedWorld
 
 
 @contextmanager
@@ -106,7 +169,7 @@ def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
         return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
 
     with mock.patch.object(Lane, "leaving", leaving):
-        yield RabbitWorld
+        yield RefusingWorld
 
 
 PLANTED: list[Callable[[], object]] = [

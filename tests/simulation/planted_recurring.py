@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,9 +13,8 @@ from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import Pending, _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences, occurrence_id
-from celery_wheel.engine.recurring.overlap import Decision, Occupied, Requested, Times
-from celery_wheel.engine.recurring.runs import Queue
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.recurring.overlap import Decision, Occupied, Requested, Starts, Times
+from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -87,7 +86,7 @@ def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
         yield "nothing read"
         return Occupied()
 
-    with mock.patch.object(materialise, "occupied", careless):
+    with mock.patch.object(materialise, "read_occupied", careless):
         yield RecurringWorld
 
 
@@ -214,11 +213,7 @@ def queued_instant_is_skipped() -> Iterator[type[RecurringWorld]]:
 def run_that_is_replaced_goes_on() -> Iterator[type[RecurringWorld]]:
     """The runs that a later one replaces are not cancelled; their ends are stored."""
 
-    def forgetful(ctx: Context, *rest: Any) -> Generator[str, None, Occurrences]:
-        return (yield from make(replace(ctx, on_overlap=None), *rest))
-
-    make = ingest.materialise
-    with mock.patch.object(ingest, "materialise", forgetful):
+    with mock.patch.object(Occurrences, "cancel_replaced", return_value=()):
         yield RecurringWorld
 
 
@@ -242,8 +237,8 @@ def runs_without_an_end() -> Iterator[type[RecurringWorld]]:
     def patient(ctx: Any, state: Any, id_: int, definition: Definition, *rest: Any) -> Generator[str, None, Occupied]:
         return (yield from read(ctx, state, id_, replace(definition, max_runtime_ms=2**40), *rest))
 
-    read = materialise.occupied
-    with mock.patch.object(materialise, "occupied", patient):
+    read = materialise.read_occupied
+    with mock.patch.object(materialise, "read_occupied", patient):
         yield RecurringWorld
 
 
@@ -311,13 +306,11 @@ def look_ahead_without_a_bound() -> Iterator[type[RecurringWorld]]:
 def guarded_instant_ahead_of_its_time() -> Iterator[type[RecurringWorld]]:
     """A guarded schedule is made within the look-ahead, by the runs of that moment."""
 
-    def hasty(
-        ctx: Context, state: Any, renderer: Any, found: Any, schedule: Schedule, times: Times
-    ) -> Generator[str, None, None]:
-        return (yield from make(ctx, state, renderer, found, schedule, replace(times, now_ms=times.upto_ms)))
+    def hasty(self: Occurrences, schedule: Schedule, times: Times) -> Steps:
+        return make(self, schedule, replace(times, now_ms=times.upto_ms))
 
-    make = materialise._make
-    with mock.patch.object(materialise, "_make", hasty):
+    make = Occurrences._make
+    with mock.patch.object(Occurrences, "_make", hasty):
         yield RecurringWorld
 
 
@@ -378,12 +371,12 @@ def _restored(changed: Callable[[Schedule, int], Schedule]) -> Iterator[None]:
 def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
     """A schedule that stops at an error forgets that its next instants are rows."""
 
-    def careless(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
-        stop(ctx, found, schedule, error, now_ms)
-        found.change.schedules[-1].since_ms = now_ms
+    def careless(self: Occurrences, schedule: Schedule, error: Exception) -> None:
+        stop(self, schedule, error)
+        self.change.schedules[-1].since_ms = self.times.now_ms
 
-    stop = materialise._break
-    with mock.patch.object(materialise, "_break", careless):
+    stop = Occurrences._break
+    with mock.patch.object(Occurrences, "_break", careless):
         yield RecurringWorld
 
 
@@ -398,8 +391,8 @@ def queued_instant_that_nothing_releases() -> Iterator[type[RecurringWorld]]:
 def queued_instant_out_of_turn() -> Iterator[type[RecurringWorld]]:
     """The end of any run of the schedule releases the next queued instant."""
 
-    def careless(_state: ShardState, queue: Queue, _over: Sequence[Run], now_ms: int) -> Row | None:
-        return next((row for row in queue.rows if row.due_ms > now_ms), None)
+    def careless(queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int) -> Row | None:
+        return next((row for _, row in queued if row.due_ms > now_ms), None)
 
     with mock.patch.object(runs, "released", careless):
         yield RecurringWorld
@@ -422,7 +415,13 @@ def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
 @contextmanager
 def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
     """A backfill runs all its instants, whatever its policy."""
-    with mock.patch.object(overlap, "_kept", lambda instants, *_: instants):
+
+    def careless(policy: str, buffer: Sequence[int], *, is_running: bool) -> Starts:
+        found = resolve(policy, buffer, is_running=is_running)
+        return replace(found, instants=buffer) if len(buffer) > 1 else found
+
+    resolve = overlap.resolve
+    with mock.patch.object(overlap, "resolve", careless):
         yield RecurringWorld
 
 

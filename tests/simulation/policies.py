@@ -39,7 +39,8 @@ class Policies:
         violation: Callable[[str], Exception],
     ) -> None:
         self.clock_steps = clock_steps  #: due time is not the time of the world then, and no decision is judged
-        self.lost_writes = False  #: a run whose message was lost is pending again, until it is published again
+        #: Rows whose publish Redis lost: such a run is pending again, until it is published again.
+        self.rolled_back: set[int] = set()
         self._limits = limits
         self._decided = decided
         self._violation = violation
@@ -131,15 +132,13 @@ class Policies:
     def _overlapped(self, policy: Policy, one: Skip, has_latest: bool, ends: list[int]) -> bool:
         if not policy.is_guarded:
             return False
-        return not has_latest or (
-            policy.overlap == "skip" and (self.lost_writes or any(end >= one.to_ms for end in ends))
-        )
+        return not has_latest or (policy.overlap == "skip" and any(end >= one.to_ms for end in ends))
 
 
-def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, moved: bool) -> int:
+def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, pends_again: bool) -> int:
     """Return until when a run has gone on at most."""
     if run.ended_ms is not None:
         return run.ended_ms
-    if pushed_ms is None or moved or row.lane == STOPPED:
+    if pushed_ms is None or pends_again or row.lane == STOPPED:
         return NEVER
     return max(pushed_ms, row.due_ms + max(one.max_runtime_ms for one in life.policies))

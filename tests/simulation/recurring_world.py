@@ -43,8 +43,9 @@ class RecurringWorld(World):
             self.scheduling.ask(self.clock_ms, "create")
 
     def _lose(self) -> None:
+        before = {row_id for ids in self.queues().values() for row_id in ids}
         super()._lose()
-        self.policies.lost_writes = True
+        self.policies.rolled_back |= before.difference(*self.queues().values())
 
     def engine_options(self) -> dict[str, Any]:
         return {"renderer": self.renderer, "on_overlap": self.overlapped.extend}
@@ -92,6 +93,8 @@ class RecurringWorld(World):
 
     def pushed(self, row: Row, now_ms: int) -> None:
         super().pushed(row, now_ms)
+        if self.loses and self.pushes[row.id] > 1:
+            self.policies.rolled_back.add(row.id)
         self.scheduling.look(self.disk.shard(0), self.clock_ms)
         self.scheduling.pushed(self.disk.shard(0), row, now_ms, self.loses)
 

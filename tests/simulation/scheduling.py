@@ -388,9 +388,9 @@ class Scheduling:
                 raise self._violation(f"schedule {life.ids}: instant {at_ms} neither ran nor was skipped")
         self.counts["instants made"] += sum(made.values())
         self.counts["instants made after a move"] += sum(made.values()) if len(life.ids) > 1 else 0
-        moved = moved_by_users(data)
+        pend_again = moved_by_users(data) | self._policies.rolled_back
         ends = {
-            row_id: end_of(life, run, self._row(data, row_id), self._pushed_ms.get(row_id), row_id in moved)
+            row_id: end_of(life, run, self._row(data, row_id), self._pushed_ms.get(row_id), row_id in pend_again)
             for row_id, run in data.runs.items()
             if run.schedule in life.ids
         }

@@ -54,6 +54,7 @@ from celery_wheel.engine.commands import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
 from celery_wheel.engine.recurring.overlap import skips_between
+from celery_wheel.engine.recurring.runs import ALL_RUNS
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
@@ -133,7 +134,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
-        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL):
+        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL_RUNS):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
@@ -172,9 +173,6 @@ def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, Sch
                 extra={"action": "schedule_not_imported", "shard": ctx.shard, "schedule": name},
             )
 
-
-#: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
-ALL = 2**31 - 1
 
 #: A new schedule without an id, and its revisions before this command.
 New = tuple[Schedule, list[Revision]]
