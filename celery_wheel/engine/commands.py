@@ -1,87 +1,30 @@
-"""Cancel and move, each with a result for every task that it names.
+"""Commands of the inbox, each with a result: cancel, move, complete, requeue, replay, pause, resume, accept the clock.
 
 ::
 
-    1 find      the pending and published rows of the tasks, and those in lane STOPPED
-    2 revise    under the lock: pending rows are taken out of their lanes
-    3 commit    new positions, outcomes, the answer and the deletion of the inbox item: all or none
-    4 apply     moved rows wait at their new due time
+    find ─► under the lock: revise, reserve ─► commit: new positions, outcomes, the answer and the deletion of the inbox
+            item, all or none ─► apply; a withdrawn request is no longer in the inbox, and is rolled back
 
-    done        cancel: the task will not be published, and is announced (see ``announce``)
-                move: the task is due at the new time
-    already     cancel: the task was cancelled before
-    too_late    the task was published or may have been, or its row is in lane STOPPED for another reason
-    unknown     the store has no row of the task; a cancel leaves a tombstone, which cancels the task if its message
-                arrives within a day, unless that message is behind the command in the inbox
+    cancel, move      done      the task will not be published, and is announced; or it is due at the new time
+                      already   the task was cancelled before
+                      too_late  it was published or may have been, or its row is in lane STOPPED for another reason
+                      unknown   there is no row of the task; a cancel leaves a tombstone, which cancels the task if its
+                                message comes within a day, unless that message is behind the command in the inbox
+    complete          done, too_late, by key: zeros for a key without watchers. A key may be used again: the store keeps
+                      none. A published row counts as too late once, and then no longer watches
+    requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
+    pause             done: the gate closes in memory before the commit; a chunk may still be on its way
+    resume            done: opened, or slow for a time     unknown: the gate was not set
+    accept_clock      accepted, agreed, refused: due time moves after the commit
 
 Before a result is anything but ``done``, every message that was sent before the command is accepted, and no row of the
-command moves to the lane of a gate or a destination: a command that names a task without a pending row stays in the
-inbox until then. A row that was published or retired may be of an earlier message of the same task, since a retry has
-the same id.
+command moves to the lane of a gate or a destination: until then the command stays in the inbox. A row that was
+published or retired may be of an earlier message of the same task, since a retry has the same id.
 
-Complete: cancel, or run at once, the pending tasks that watch a key.
-
-::
-
-    1 wait      the command stays in the inbox until every message that was sent before it is accepted
-    2 find      the rows that watch the keys
-    3 revise    under the lock: pending rows are taken out of their lanes
-    4 commit    rows cancelled or due now, the end of their watches, the answer and the deletion of the inbox item: all
-                or none
-    5 apply     rows to run wait at their new due time
-
-    done        this command cancelled the task or made it due now; no later command completes it again
-    too_late    the task was published at its time, or may have been
-
-The answer for a key without watchers has zeros. A key may be used again: the store keeps no record of completed keys. A
-published row counts as too late once and then no longer watches, so that a key that is used for years stays cheap.
-
-Requeue and replay: publish rejected, expired or published rows once more.
-
-::
-
-    requeue   rows in lane STOPPED, but cancelled ones ─► the main lane, due now
-    replay    rows at or before the offset ─► a lane for rows that may be in their queue already, due now
-
-    done        the task is due now
-    too_late    requeue: the task is pending, published or cancelled, or its bytes are unreadable
-                replay: the row is pending, in lane STOPPED, or was published a moment ago
-    unknown     the store has no such row
-
-Replayed rows are due now, in the order of the command, and delay no other row: their lane is their own. A cancel of a
-replayed row answers ``too_late``, since it may have run; where the broker keeps no offset, replayed rows are marked as
-redelivered. There both hold for a requeued row that was rejected, too: an earlier holder may have published it before a
-later holder's attempt was rejected.
-
-A published row is replayed only where no later adoption needs it: the broker keeps a checksum of the rows between the
-store's offset and its own, and adoption treats a row that is missing there as a rollback.
-
-Rows and history are read and changed under the state's ``history`` lock, so that no row is forgotten in between.
-
-Pause and resume: close and open gates; the change is durable before the answer.
-
-::
-
-    pause    the gate closes in memory: no later chunk takes a row behind it ─► the gate is in the store
-    resume   the gate is deleted from the store, or slow for a time ─► its backlog is published in order
-
-    done        the gate is as requested; after a pause, a chunk that is being published may still arrive
-    unknown     resume: the gate was not set
-
-Accept the wall clock: due time of the shard's holder follows it, because the operator confirms that it is right.
-
-::
-
-    accepted    due time is set to the wall clock, which is no longer disputed
-    agreed      the wall clock was not disputed; nothing changes
-    refused     the second clock is further than ``max_clock_skew_ms`` from the wall clock; nothing changes
-
-The answer is committed before due time moves, so a withdrawn request moves nothing.
-
-Commands of the inbox, each with a result: cancel, move, complete, requeue, replay, pause, resume, accept the clock.
-
-Each command is one unit of work: its effect, its answer and the deletion of its inbox item are committed together. A
-request that its asker withdrew is no longer in the inbox; its unit of work is rolled back.
+Replayed rows have a lane of their own, and a cancel of such a row answers ``too_late``; where the broker keeps no
+offset, they are marked as redelivered. Both hold there for a requeued row that was rejected: an earlier holder may have
+published it. A published row is replayed only where no later adoption compares it with the broker's checksum. Rows and
+history are read and changed under the state's ``history`` lock, so that no row is forgotten in between.
 """
 
 from __future__ import annotations

@@ -1,14 +1,6 @@
-"""Rounds: the generators in which an engine's activities run, and the context that they share.
+"""Rounds: the generators in which an engine's activities run, the context that they share, and its limits.
 
-::
-
-    Round       IDLE, BUSY or FAILED: how a round ended; its job waits accordingly
-    Signal      tells the runner that an activity has something to do
-    LeaseCall   the renewal of a lease that is made with those of other shards
-    Steps       a part of a round: yields the name of each step when it is done
-    RoundSteps  a round: as Steps; its last item is a Round
-
-Limits of an engine, made from the settings: integer milliseconds, counts and bytes.
+A round yields the name of each step when it is done; its last item is a Round, by which its job waits.
 """
 
 from __future__ import annotations

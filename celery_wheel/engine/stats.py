@@ -1,32 +1,14 @@
 """Stats: the counts of an engine, and the snapshot that it writes to the store with each renewal of its lease.
 
-``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone.
+``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone. The clock's
+milliseconds are whole: a duration below one counts as 0 or 1 ms, and sums are right on average.
 
-Histograms of durations: counts by bucket, for the metrics.
-
-::
-
-    Histogram       publishes and commits: one duration a call
-    LatenessByTask  one histogram for each task and queue: a chunk at a time
-
-The clock's milliseconds are whole, so a duration below a millisecond counts as 0 or 1 ms; sums are right on average.
-
-``LatenessByTask`` adds a row for about 0.2 µs of CPU, and a row that is accepted and dispatched takes 60 µs and more.
-
-The last ten minutes of an engine, in spans of twenty seconds: for the sparklines of pages that read its snapshot.
-
-Rejections in the log: one line for all messages of a kind, at most one in LOG_EVERY_MS, however many there are.
-
-::
+Rejections are logged in one line for all messages of a kind, at most one in LOG_EVERY_MS, by the job of ``tend``::
 
     unreadable   the scheduler cannot read the message: too large, no envelope, of another version
     unique       another pending task has the unique key, and ``on_conflict`` is "reject"
     broker       the broker did not accept the task, or the task has no destination
     id           another task has the message's id: the message is accepted under an id of its own, not rejected
-
-    add  any thread, after the commit or the broker's answer     log  the shard's ``tend`` job, twice a second
-
-The rejected messages are in the store, each with its reason; a line has their number and the first of them.
 """
 
 from __future__ import annotations

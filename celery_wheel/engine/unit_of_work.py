@@ -32,7 +32,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from celery_wheel.engine.intake.inbox import Answered, audit_entries
+from celery_wheel.engine.intake.inbox import AnyCommand, audit_entries
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import Place
 from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
@@ -224,7 +224,7 @@ class UnitOfWork:
         """Return the lanes in which the change touches a position."""
         return [self.state.lanes[number] for number in self._lowest]
 
-    def answer(self, command: Answered, results: Mapping[str, Any]) -> None:
+    def answer(self, command: AnyCommand, results: Mapping[str, Any]) -> None:
         """Delete the inbox item of a command, and store its answer where the request has an id for it."""
         self.change.inbox = [command.item_id]
         if command.answer_to is not None:

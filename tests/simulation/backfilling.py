@@ -26,8 +26,8 @@ from typing import Any
 from celery_wheel.engine.recurring.occurrence import read_header
 from celery_wheel.store.model import STOPPED, Row
 from celery_wheel.store.schedule_model import Run
-from tests.simulation.lives import Policy
 from tests.simulation.model_history import ShardData
+from tests.simulation.policies import Policy
 
 LEFT_OUT = re.compile(r"the overlap policy of the backfill leaves out (\d+) of (\d+) instants")
 #: A row that is due so soon may be on its way to the broker, and is not made due sooner.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -18,6 +17,7 @@ from celery_wheel.engine.state.window import Window
 from celery_wheel.store.model import LaneState, Position, Row
 from tests.simulation.happenings import Scheduler
 from tests.simulation.model_rabbit import ModelRabbit
+from tests.simulation.planted import planted
 from tests.simulation.rabbit_world import FULL, RabbitWorld
 
 
@@ -82,7 +82,7 @@ class RefusingWorld(BiasedWorld):
             scheduler.step("ingest")
 
 
-@contextmanager
+@planted(seed=8)
 def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
     """A chunk is published before the store knows its end."""
 
@@ -94,7 +94,7 @@ def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@contextmanager
+@planted(seed=50)
 def end_of_a_chunk_stored_too_early() -> Iterator[type[RabbitWorld]]:
     """A holder that stands down stores the end of a chunk whose diverted rows have not moved yet."""
 
@@ -107,14 +107,14 @@ def end_of_a_chunk_stored_too_early() -> Iterator[type[RabbitWorld]]:
         yield GivingWorld
 
 
-@contextmanager
+@planted(seed=7)
 def unknown_while_a_message_is_under_way() -> Iterator[type[RabbitWorld]]:
     """A task is unknown while its message is under way to the consumer and the queue looks empty."""
     with mock.patch.object(ConfirmedDelivery, "transit_ms", 0):
         yield RabbitWorld
 
 
-@contextmanager
+@planted(seed=1195)
 def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
     """A peek at the wheel queue counts as soon as the command is old enough, however old the peek is."""
 
@@ -126,21 +126,21 @@ def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@contextmanager
+@planted(seed=7)
 def lease_not_looked_at() -> Iterator[type[RabbitWorld]]:
     """A holder that was suspended past its lease publishes the chunk that it had in flight."""
     with mock.patch.object(ConfirmedDelivery, "_may_send", return_value=lambda: True):
         yield SuspendedWorld
 
 
-@contextmanager
+@planted(seed=35)
 def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
     """A row for a refusing destination does not go behind the rows that wait for it."""
     with mock.patch.object(Lanes, "busy", property(lambda _: set(), lambda *_: None), create=True):
         yield RabbitWorld
 
 
-@contextmanager
+@planted(seed=9)
 def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
     """Rows in doubt are published again without a mark."""
 
@@ -154,14 +154,14 @@ def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=34)
 def placed_though_withdrawn() -> Iterator[type[RabbitWorld]]:
     """A row that was cancelled while it moved to another lane comes back into the window."""
     with mock.patch.object(Window, "track_removed", side_effect=set):
         yield RabbitWorld
 
 
-@contextmanager
+@planted(seed=17)
 def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
     """A row that its queue refused counts as published until the settlement that moves it is applied."""
 
@@ -170,16 +170,3 @@ def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
 
     with mock.patch.object(Lane, "leaving", leaving):
         yield RefusingWorld
-
-
-PLANTED: list[Callable[[], object]] = [
-    chunk_not_announced,
-    end_of_a_chunk_stored_too_early,
-    unknown_while_a_message_is_under_way,
-    cancel_answered_by_a_stale_look,
-    lease_not_looked_at,
-    refused_rows_are_overtaken,
-    nothing_is_marked,
-    placed_though_withdrawn,
-    refused_row_looks_published,
-]

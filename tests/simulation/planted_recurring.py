@@ -26,17 +26,18 @@ from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
+from tests.simulation.planted import planted
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def step_without_its_row() -> Iterator[type[RecurringWorld]]:
     """A schedule's step is committed before its row."""
     with _in_two_commits(steps_first=True):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def row_without_its_step() -> Iterator[type[RecurringWorld]]:
     """A row is committed before the step and the run of its schedule."""
     with _in_two_commits(steps_first=False):
@@ -71,14 +72,14 @@ def _in_two_commits(steps_first: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=0)
 def edit_that_leaves_the_old_occurrence() -> Iterator[type[RecurringWorld]]:
     """A change withdraws no occurrence of the former definition."""
     with mock.patch.object(_Alteration, "_withdraw", return_value=([], [])):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
     """The runs of a guarded schedule are not read."""
 
@@ -90,7 +91,7 @@ def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
     """Catch-up leaves instants out without a skip."""
 
@@ -103,7 +104,7 @@ def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def due_before_its_instant() -> Iterator[type[RecurringWorld]]:
     """A row is due when it is made, ahead of its instant."""
 
@@ -115,7 +116,7 @@ def due_before_its_instant() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def herd_that_outlives_a_change() -> Iterator[type[RecurringWorld]]:
     """A change withdraws rows of the main lane, and leaves those of a herd."""
 
@@ -127,7 +128,7 @@ def herd_that_outlives_a_change() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def pause_without_its_beginning() -> Iterator[type[RecurringWorld]]:
     """A resume does not know since when the schedule was paused."""
 
@@ -139,7 +140,7 @@ def pause_without_its_beginning() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=35)
 def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
     """The row that replaces a withdrawn one has its id, and counts as known."""
 
@@ -150,7 +151,7 @@ def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=33)
 def change_that_is_overtaken() -> Iterator[type[RecurringWorld]]:
     """A command that has to wait is overtaken by later ones on its schedule."""
 
@@ -175,28 +176,28 @@ def _other_policies(**policies: Any) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=1)
 def missed_instants_never_run() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "none"."""
     with _other_policies(catch_up="none"):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def the_last_missed_instant_runs() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "latest"."""
     with _other_policies(catch_up="latest"):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def missed_instants_run_without_a_window() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "all", of a day."""
     with _other_policies(catch_up="all", catch_up_ms=86_400_000):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def queued_instant_is_skipped() -> Iterator[type[RecurringWorld]]:
     """An instant that has to wait for the end of a run is skipped."""
 
@@ -209,7 +210,7 @@ def queued_instant_is_skipped() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def run_that_is_replaced_goes_on() -> Iterator[type[RecurringWorld]]:
     """The runs that a later one replaces are not cancelled; their ends are stored."""
 
@@ -217,7 +218,7 @@ def run_that_is_replaced_goes_on() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def end_of_a_replaced_run_is_lost() -> Iterator[type[RecurringWorld]]:
     """The runs that a later one replaces are cancelled; their ends are not stored."""
 
@@ -230,7 +231,7 @@ def end_of_a_replaced_run_is_lost() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def runs_without_an_end() -> Iterator[type[RecurringWorld]]:
     """max_runtime_ms ends no run."""
 
@@ -242,7 +243,7 @@ def runs_without_an_end() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def end_of_a_run_is_dropped() -> Iterator[type[RecurringWorld]]:
     """The report of a worker is removed from the inbox, and nothing else."""
 
@@ -255,21 +256,21 @@ def end_of_a_run_is_dropped() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=10)
 def jitter_of_a_name_is_drawn_for_each_run() -> Iterator[type[RecurringWorld]]:
     """Each run has a jitter of its own."""
     with _other_jitter(lambda call: replace(call, jitter_by="run")):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def jitter_of_a_run_is_that_of_its_name() -> Iterator[type[RecurringWorld]]:
     """All runs of a schedule have one jitter."""
     with _other_jitter(lambda call: replace(call, jitter_by="name")):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def jitter_twice_as_long() -> Iterator[type[RecurringWorld]]:
     """A row is due later than its instant and the jitter."""
     with _other_jitter(lambda call: replace(call, jitter_ms=2 * call.jitter_ms)):
@@ -283,14 +284,14 @@ def _other_jitter(changed: Callable[[ScheduledCall], ScheduledCall]) -> Iterator
         yield
 
 
-@contextmanager
+@planted(seed=1)
 def herd_in_the_main_lane() -> Iterator[type[RecurringWorld]]:
     """Tasks that are due meanwhile wait behind a herd."""
     with mock.patch.object(Occurrences, "lane_apart", return_value=()):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def look_ahead_without_a_bound() -> Iterator[type[RecurringWorld]]:
     """Every instant of the next minute is made as if it were within the look-ahead."""
 
@@ -302,7 +303,7 @@ def look_ahead_without_a_bound() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def guarded_instant_ahead_of_its_time() -> Iterator[type[RecurringWorld]]:
     """A guarded schedule is made within the look-ahead, by the runs of that moment."""
 
@@ -314,7 +315,7 @@ def guarded_instant_ahead_of_its_time() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=12)
 def backfill_up_to_now() -> Iterator[type[RecurringWorld]]:
     """A backfill makes instants that the schedule will make as well."""
 
@@ -325,20 +326,20 @@ def backfill_up_to_now() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def trigger_without_a_row() -> Iterator[type[RecurringWorld]]:
     """A trigger is answered, and its task is not stored."""
 
     def careless(self: Occurrences, schedule: Any, instant_ms: int, message: Any, *, requested: bool = False) -> None:
         if not requested:
-            add(self, schedule, instant_ms, message)
+            add(self, schedule, instant_ms, message, requested=False)
 
     add = Occurrences.add
     with mock.patch.object(Occurrences, "add", careless):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def import_that_begins_now() -> Iterator[type[RecurringWorld]]:
     """An imported schedule forgets its next instant: those since the drain are lost."""
     with _restored(
@@ -347,7 +348,7 @@ def import_that_begins_now() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=20)
 def import_that_begins_at_the_last_instant() -> Iterator[type[RecurringWorld]]:
     """An imported schedule makes the last instant that the other store made once more."""
     with _restored(
@@ -367,7 +368,7 @@ def _restored(changed: Callable[[Schedule, int], Schedule]) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=140)
 def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
     """A schedule that stops at an error forgets that its next instants are rows."""
 
@@ -380,14 +381,14 @@ def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=36)
 def queued_instant_that_nothing_releases() -> Iterator[type[RecurringWorld]]:
     """The end of a run leaves the queued instant after it where it is."""
     with mock.patch.object(runs, "released", return_value=None):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=36)
 def queued_instant_out_of_turn() -> Iterator[type[RecurringWorld]]:
     """The end of any run of the schedule releases the next queued instant."""
 
@@ -398,7 +399,7 @@ def queued_instant_out_of_turn() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=25)
 def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
     """A backfill does not look at the runs that are going on."""
 
@@ -412,7 +413,7 @@ def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
     """A backfill runs all its instants, whatever its policy."""
 
@@ -423,40 +424,3 @@ def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
     resolve = overlap.resolve
     with mock.patch.object(overlap, "resolve", careless):
         yield RecurringWorld
-
-
-PLANTED: list[Callable[[], object]] = [
-    step_without_its_row,
-    row_without_its_step,
-    edit_that_leaves_the_old_occurrence,
-    made_while_the_earlier_run_goes_on,
-    instants_skipped_without_a_word,
-    due_before_its_instant,
-    herd_that_outlives_a_change,
-    pause_without_its_beginning,
-    id_without_the_revision,
-    change_that_is_overtaken,
-    missed_instants_never_run,
-    the_last_missed_instant_runs,
-    missed_instants_run_without_a_window,
-    queued_instant_is_skipped,
-    run_that_is_replaced_goes_on,
-    end_of_a_replaced_run_is_lost,
-    runs_without_an_end,
-    end_of_a_run_is_dropped,
-    jitter_of_a_name_is_drawn_for_each_run,
-    jitter_of_a_run_is_that_of_its_name,
-    jitter_twice_as_long,
-    herd_in_the_main_lane,
-    look_ahead_without_a_bound,
-    guarded_instant_ahead_of_its_time,
-    backfill_up_to_now,
-    trigger_without_a_row,
-    import_that_begins_now,
-    import_that_begins_at_the_last_instant,
-    rows_again_after_an_error,
-    queued_instant_that_nothing_releases,
-    queued_instant_out_of_turn,
-    backfill_beside_a_run,
-    backfill_of_every_instant,
-]

@@ -90,14 +90,14 @@ def list_that_is_never_purged() -> Iterator[dict[str, Any]]:
 @contextmanager
 def wake_that_is_lost() -> Iterator[dict[str, Any]]:
     """A row that is accepted late does not wake dispatch."""
-    with _deaf(lambda jobs: jobs.engine.wake):
+    with _deaf(lambda jobs: jobs.engine.ctx.wake):
         yield SHORT
 
 
 @contextmanager
 def message_that_wakes_nobody() -> Iterator[dict[str, Any]]:
     """The broker tells of a message, and ingest is not woken."""
-    with _deaf(lambda jobs: jobs.engine.arrived):
+    with _deaf(lambda jobs: jobs.engine.ctx.queue.arrived):
         yield SHORT
 
 
@@ -173,7 +173,7 @@ def flag_left_open() -> Iterator[dict[str, Any]]:
         yield Round.IDLE
 
     def never(self: ShardJobs, *_: Any) -> Wait:
-        return Wait() if self.engine.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
+        return Wait() if self.engine.ctx.queue.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
 
     from celery_wheel.engine import engine as engine_module
 
@@ -192,7 +192,7 @@ def lease_not_renewed_after_a_step_of_the_clock() -> Iterator[dict[str, Any]]:
 
     def careless(self: Engine) -> Any:
         if self.clock.disputed_ms:
-            self.clock.check(self._ctx.second_clock_ms)
+            self.clock.check(self.ctx.second_clock_ms)
             return iter((Round.IDLE,))
         return tend(self)
 

@@ -13,32 +13,17 @@
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
               removed, its revisions stay
-    restore   {name: document}      a schedule of another store, with its progress; see ``restore``
+    restore   {name: {"schedule": {"definition": text, …}, "revisions": [{…}, …]}}: a schedule of another store, with
+              the fields of a Schedule but its id and name. It goes on there: no instant before ``next_ms`` is made, and
+              those up to now were missed. Every field is checked: a commit with a wrong one would fail
 
-    {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
-                                                 have been published
-    {"result": "already"}                        create, restore: the name exists; update, put: the definition is
-                                                 the same; pause, resume: it is paused, or is not
+    {"result": "done", "too_late": [instants]}   too_late: occurrences to withdraw that may have been published
+    {"result": "already"}                        the name exists; the definition is the same; it is paused, or is not
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
 
-``trigger`` and ``backfill`` change no schedule: see ``materialise``.
-
 Only the ingest thread changes schedules, so a schedule that was read stays as it is until the commit.
-
-Restore: a schedule with the progress that it had in another store or system. It goes on where it stopped there.
-
-::
-
-    {"schedule": {"definition": text, "source", "revision", "next_ms", "made", "last_ms", "paused", "note", "broken",
-                  "since_ms"},         the fields of a Schedule but its id and its name; all but the first have defaults
-     "revisions": [{"number", "what", "actor", "reason", "at_ms", "before"}, …]}        its changes there, by number
-
-Instants between ``next_ms`` and now were missed: the schedule's catch-up decides on them, as after an outage. No
-instant before ``next_ms`` is made here. A definition that this version cannot read makes a broken schedule.
-
-Every field is checked here: a value that no store accepts would fail in the commit.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The protocols that the scheduler implements for recurring schedules.
-
-The header ``wheel_occurrence`` of an occurrence's message.
+"""Occurrences as the engine and the scheduler's renderer exchange them, and the header ``wheel_occurrence``.
 
 ::
 
     schedule       its name                      id, shard   its number, and where it was made
     scheduled_for  the instant                   previous    the instant that was made before it, or None
     report         the worker reports the end of the run
-    queued         only of an instant of a backfill that waits for the run before it (see ``backfill_queue``)::
-
-                       {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
+    queued         of an instant of a backfill that waits for the run before it (see ``overlap``):
+                   {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
 """
 
 from __future__ import annotations

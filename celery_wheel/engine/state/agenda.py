@@ -1,4 +1,4 @@
-"""The agenda: when ingest reads the schedules that are due again. The schedules themselves are in the store only.
+"""When ingest reads the schedules again: those that are due, and those whose message could not be made.
 
 ::
 
@@ -6,19 +6,10 @@
         due now                  made; if some are left over, the next round reads again
         due at 10:00:02.5        waits: a round at 10:00:00.5 reads again
         queued behind a run      waits: for its end, an item of the inbox
-        none                     a round at 10:00:01.0 reads again, as after every LOOK_MS; and a round that comes up
-                                 to EARLY_MS before: a wake costs more than the read
+        failed at 10:00:00       tried at 10:00:01, :03 … then every minute, until it is made, changed or deleted
+        none                     a round at 10:00:01.0 reads again, or EARLY_MS before: a wake costs more than the read
 
-Failing schedules: those whose next message could not be made, and when each is tried again. Memory only.
-
-::
-
-    schedule "report"   12:00:00 ✗   12:00:01 ✗   12:00:03 ✗ … every minute ✗   12:09:41 ✓ forgotten
-             "mail"     12:00:00 ✓   12:01:00 ✓   …                             its tries are its own
-    a change of "report", or its deletion: forgotten, so the new definition is tried at once
-    a takeover: forgotten, and tried at once; the store has since when it fails
-
-An entry has about 200 bytes. Only the ingest thread uses it.
+Memory only: after a takeover all are read and tried at once; the store has since when a schedule fails.
 """
 
 from __future__ import annotations

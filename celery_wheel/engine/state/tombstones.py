@@ -1,24 +1,15 @@
-"""The tombstone filter: a Bloom filter of the task ids that have a tombstone; the tombstones are in the store.
+"""Cancels of messages that have not come: tombstones of task ids, and revoked stamps.
 
 ::
 
     cancel of an unknown id ─► a tombstone row in every shard that gets the command, for a day
                                └ its bits in the filter: 40 bits an id at most, whatever the id's length
     a message arrives ─► may its id have a tombstone?   no: accept the message  ·  perhaps: read the store
+    revoked stamps       {"campaign": {"spring", "autumn"}}: a message with any stamp in common is cancelled
 
-100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone, which
-costs one read of the store. Bits are never cleared one by one: the filter is filled anew from the store when it holds
-more ids than its capacity, which is twice the ids at the last filling and at least FEWEST, and when a scheduler adopts
-the shard.
-
-Revoked stamps, in memory as in a worker: they cancel messages that arrive after the revoke.
-
-::
-
-    headers of a task    {"stamps": {"campaign": ["spring"], "tenant": ["7"]}, …}
-    revoked              {"campaign": {"spring", "autumn"}}      any stamp in common is a match
-
-Every scheduler process keeps its own and loses them when it ends. Above MOST stamps the oldest are forgotten.
+100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone. Bits
+are never cleared: the filter is filled anew from the store when it holds more ids than its capacity, twice those at the
+last filling. Stamps are of a process, as in a worker, and end with it.
 """
 
 from __future__ import annotations

@@ -92,10 +92,10 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
 def test_a_completed_task_is_announced(rig: Keeping) -> None:
     rig.send("a", 60_000, watch=["order:42"])
     rig.run()
-    rig.engine.unannounced.clear()
+    rig.engine.ctx.unannounced.clear()
     rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
     rig.run()
-    assert rig.engine.unannounced.is_set()
+    assert rig.engine.ctx.unannounced.is_set()
     rig.announce()
     assert rig.books.told == ["a"]
 
@@ -208,7 +208,7 @@ def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
     rig.pass_time(10_000)
     rig.engine = rig.new_engine("two")
     rig.run("tend")
-    assert rig.engine.unannounced.is_set()
+    assert rig.engine.ctx.unannounced.is_set()
     rig.announce()
     assert rig.books.told == ["a"]
 
