@@ -4,13 +4,7 @@
 
     tend        compare the clocks ─┬─ not the holder: acquire ─ adopt
                                     └─ the holder: snapshot ─ verify ─ renew
-    listen      wait in the broker for a message of the wheel queue
-    ingest      read ─ peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
-    prefetch    reach ─ horizon moves ─ slice ─ place
-    dispatch    reap ─ take ─ (commit) ─ guard ─ publish ─ confirm
-    settle      record confirmed chunks in the store
-    announce    tell the result backend, events and signals of cancelled tasks
-    keep_house  delete history beyond its retention, close idle lanes
+    listen, ingest, prefetch, dispatch, settle, announce, keep_house         the holder: a module each
     release     settle, and give the shard up
 
 An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can

@@ -16,7 +16,7 @@
                                  the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
 
-A round does not read what is empty: ``has_arrivals`` of the store tells of items and loads, ``listen`` of messages.
+A round reads only where ``has_arrivals`` of the store tells of items and loads, and ``listen`` of messages.
 
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
 store, when the command gets its answer.
@@ -25,10 +25,8 @@ Messages of the inbox are accepted before its commands are carried out, but a me
 names waits for the next round: a task that is sent anew after its cancel is not cancelled. Later commands that may
 concern that message wait with it.
 
-A round reads a limited number of messages of bulk loads, so neither commands nor messages queue behind ten million
-rows. While a load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not
-sent yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits until the load is
-accepted.
+While a bulk load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not sent
+yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits.
 
 CPU of an ordinary message, 36 µs (Redis, SQLite, 600 bytes of arguments; ``python -m tests.benchmarks budget``)::
 
@@ -307,7 +305,7 @@ def _task_ids(arrivals: Iterable[Arrival]) -> set[str]:
 
 
 def _tombstones(ctx: Context, state: ShardState, fresh: list[Arrival]) -> dict[str, Tombstone]:
-    """Return the tombstones of arrivals; none is missed, since only commands, in this thread, add tombstones."""
+    """Return the tombstones of arrivals; none is missed, since only commands, in this round, add tombstones."""
     if not state.tombstones:
         return {}
     with state.active():

@@ -171,7 +171,7 @@ class Limits:
     bulk_count: int = 2_500  #: messages of bulk loads, and packed ones of the inbox, beside them: some 50 ms of work
     occurrence_count: int = 1_000  #: occurrences of schedules beside them, and schedules read for them
     look_ahead_ms: int = 2_000  #: occurrences are accepted this long before their instants
-    herd_count: int = 1_000  #: the fewest schedules, due within a short time, that are a herd (see ``recurring.herd``)
+    herd_count: int = 1_000  #: the fewest schedules, due within a short time, that are a herd (see ``materialise``)
     herd_ms: int = 300_000  #: occurrences of a herd are accepted at most this long before their instants
     herd_per_s: int = 1_000  #: the pace at which they are accepted
     late_ms: int = 10_000  #: an instant that is not accepted this long after its time was missed: catch-up decides

@@ -23,7 +23,7 @@
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
 
-Only the ingest thread changes schedules, so a schedule that was read stays as it is until the commit.
+Only rounds of ingest change schedules, so a schedule that was read stays as it is until the commit.
 """
 
 from __future__ import annotations

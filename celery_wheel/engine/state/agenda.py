@@ -26,11 +26,11 @@ NEVER = 2**62
 
 
 class Agenda:
-    """Used by the ingest thread; other threads only call ``wait_ms``."""
+    """Used by ingest; other jobs only call ``wait_ms``."""
 
     def __init__(self) -> None:
         self.waiting = 0  #: schedules that the last read found and that had to wait; the next read has room for them
-        self.herd_ms: int | None = None  #: schedules up to this instant are made ahead (see ``recurring.herd``)
+        self.herd_ms: int | None = None  #: schedules up to this instant are made ahead (see ``materialise``)
         self.herd_look_ms = 0  #: monotonic: the next search for a herd
         self.herd_waiting = 0  #: as ``waiting``, for a herd
         self._at_ms = 0  #: due time

@@ -4,17 +4,14 @@
 
     rows     {row id → Row}                rows of all lanes that are due within ``span_ms``, 300 s
     wheel    row id → bucket               rows that are not due yet; rows that are due are in their lane's ``ready``
-    budget   100,000 rows, 64 MiB          a share for each lane; over it, the lane's furthest rows are evicted and its
-                                           horizon moves back
-    shares   main lane alone               100,000 rows
-             main lane, others awake       75,000 rows
+    budget   100,000 rows, 64 MiB          over its share, a lane's furthest rows are evicted and its horizon moves back
+    shares   main lane alone               100,000 rows; while others are awake, 75,000
              each of 5 lanes beside it     5,000 rows: its part of a quarter
 
 No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another queue out of
 memory, and rows that are due in a lane beside the main one do not wait until the main one has room.
 
-The window is a cache: every row in it is committed in the store and can be read again. The window is complete for
-(watermark, horizon] of each lane, so a chunk taken from it is a range of the store.
+The window is a cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store.
 
 Moving the horizon forward (``prefetch`` in the engine)::
 

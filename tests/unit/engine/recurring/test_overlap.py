@@ -1,6 +1,6 @@
 """Decisions about due instants, compared with a walk through all of them.
 
-The overlap policies of a backfill, on the engine; see ``engine.recurring.backfill``.
+The overlap policies of a backfill, on the engine; see ``engine.recurring.overlap``.
 """
 
 from __future__ import annotations
