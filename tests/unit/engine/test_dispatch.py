@@ -15,17 +15,15 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
+from celery_wheel.errors import BrokerError, InvariantBroken
 from celery_wheel.store.model import ORIGIN, Position, Row
 from celery_wheel.values.text import END_OF_TIME_MS
-from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
-from tests.simulation.model_store import ModelStore
 from tests.unit.engine.conftest import Rig
+from tests.unit.engine.test_no_offset import RabbitRig
 
 IDLE_MS = 60_000
 
@@ -321,87 +319,6 @@ def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
 def test_limits_decide_when_lanes_close() -> None:
     assert replace(Limits(), lane_idle_ms=1).lane_idle_ms == 1
     assert Limits().lane_idle_ms >= Limits().rollback_window_ms
-
-
-class RabbitRig(Rig):
-    def new_engine(self, name: str = "one") -> Engine:
-        self.rabbit = RabbitServer()
-        self.sent_as: list[tuple[str, bool]] = []
-        self.model = ModelRabbit(
-            self.rabbit,
-            self.clock.now_ms,
-            pushed=lambda row, now_ms, redelivered: self.sent_as.append((self.task_id(row.id), redelivered)),
-        )
-        self.store = ModelStore(self.disk)
-        return Engine(0, name, self.store, self.model, self.clock, self.limits)
-
-    def send_in(self, task_id: str, **changes: object) -> None:
-        self.rabbit.wheel.append(self.send(task_id, 0, **changes))
-
-    def try_again(self) -> None:
-        self.pass_time(5_000)
-        self.run("tend", "dispatch", rounds=3)
-
-
-@pytest.fixture
-def rig() -> RabbitRig:
-    return RabbitRig()
-
-
-@pytest.mark.parametrize(("exchange", "marked"), [("", False), ("news", True)])
-def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
-    rig: RabbitRig, exchange: str, marked: bool
-) -> None:
-    rig.send_in("a", exchange=exchange, exchange_type="direct")
-    rig.run("tend", "ingest", "prefetch")
-    target = next(iter(rig.disk.shard(0).rows.values())).row.route.target
-    rig.rabbit.full.add(target)
-    rig.run("dispatch", rounds=3)
-    rig.try_again()
-    assert rig.sent_as == []
-    rig.rabbit.full.clear()
-    rig.try_again()
-    assert rig.sent_as == [("a", marked)]
-
-
-def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
-    rig: RabbitRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its machine and its monotonic clock stood still, so that the lease seems valid."""
-    rig.send_in("a")
-    rig.run("tend", "ingest", "prefetch")
-    monkeypatch.setattr(rig.model, "publish", _interrupted)
-    rig.run("dispatch")
-    monkeypatch.undo()
-    now_ms = rig.clock.now_ms() + 60_000
-    assert ModelStore(rig.disk).acquire(0, "two", now_ms, 2_000) is not None
-    rig.run("dispatch", rounds=3)
-    assert rig.sent_as == []
-    assert rig.engine.state is None
-
-
-def test_a_peek_from_before_the_command_does_not_count(rig: RabbitRig) -> None:
-    """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
-    rig.run("tend")
-    number = "00000000-0000-4000-8000-000000000001"
-    rig.store.put_command(0, "cancel", json.dumps({"task_ids": ["a"], "id": number}).encode())
-    rig.run("ingest")
-    steps = rig.engine.ingest()
-    while next(steps) != "found":
-        pass
-    rig.pass_time(1_000)
-    rig.run("tend")
-    rig.send_in("a")
-    list(steps)
-    assert rig.store.answer(number) is None
-    rig.run("ingest")
-    rig.pass_time(1_000)
-    rig.run("tend", "ingest")
-    assert rig.store.answer(number) == {"a": "done"}
-
-
-def _interrupted(*args: object, **options: object) -> None:
-    raise PublishInterrupted("the connection ended", set())
 
 
 AHEAD = Limits(ahead_ms=END_OF_TIME_MS)
