@@ -179,7 +179,7 @@ def resolve(overlap: str, buffer: Sequence[int], *, is_running: bool) -> Starts:
 
 @dataclass(slots=True)
 class Decision:
-    """What becomes of the instants of a schedule that are due, or of a request."""
+    """The fate of the instants of a schedule that are due, or of a request."""
 
     next_ms: int | None = None  #: of the schedule itself
     make: Sequence[int] = field(default_factory=list)  #: the instants that become messages
@@ -189,7 +189,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Requested(Decision):
-    """What a trigger or a backfill runs."""
+    """The instants that a trigger or a backfill runs, and when."""
 
     begin_ms: int = 0  #: when the first is due
     every_ms: int = 0  #: the time between two

@@ -1,4 +1,4 @@
-"""When ingest reads the schedules again: those that are due, and those whose message could not be made.
+"""The instants at which ingest reads schedules again: those that are due, and those whose message could not be made.
 
 ::
 
