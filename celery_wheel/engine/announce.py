@@ -16,7 +16,7 @@ A row is announced at least once: after a crash between ``on_cancelled`` and the
 again. Only the shard's holder announces; a former holder whose call took long may announce a row that its successor
 announces too.
 
-``on_cancelled`` may be slow, hang or fail: it runs in a thread of its own, which holds no lock meanwhile.
+``on_cancelled`` may be slow, hang or fail: its job holds no lock meanwhile.
 """
 
 from __future__ import annotations

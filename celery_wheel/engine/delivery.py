@@ -9,7 +9,7 @@
                                                                     epoch; the lease must not be over
     publish it            one compare-and-set                       message by message, while the lease lasts
     no answer             the same chunk is published again         the same chunk is published again, as redelivered
-    settlement            by a thread of its own                    in the commit that prepares the next chunk: of two
+    settlement            by a job of its own                       in the commit that prepares the next chunk: of two
                                                                     commits under way the later would move the offset
                                                                     back
 
@@ -42,12 +42,11 @@ TRANSIT_MS = 300
 
 
 class Delivery(ABC):
+    """The methods of a broker that keeps no offsets; ``FencedDelivery`` has more to do."""
+
     prepares: bool  #: the store learns the end of each chunk before the chunk is published
     transit_ms: int  #: for this long a message may be under way to this process while its queue looks empty
-
-    @property
-    @abstractmethod
-    def broker(self) -> Broker: ...
+    broker: Broker
 
     @abstractmethod
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
@@ -57,21 +56,19 @@ class Delivery(ABC):
     def lane(self, found: LaneState) -> Lane:
         """Return a stored lane as a new holder begins with it."""
 
-    @abstractmethod
     def open_lane(self, state: ShardState, lane: Lane) -> bool:
         """Make the lane known to the broker before its first chunk; returns whether that took a call."""
+        return False
 
-    @abstractmethod
-    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
+    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:  # noqa: B027 - nothing to forget
         """Let the broker forget closed lanes."""
 
-    @abstractmethod
-    def verify(self, state: ShardState) -> None:
+    def verify(self, state: ShardState) -> None:  # noqa: B027 - no offset by which a loss could be seen
         """Raise OffsetLost where the broker has lost a chunk that it had confirmed."""
 
-    @abstractmethod
     def verified(self, states: Sequence[ShardState]) -> set[int]:
         """Verify several shards of the broker in one call; returns those that need no ``verify`` of their own."""
+        return {one.shard for one in states}
 
     @abstractmethod
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
@@ -101,16 +98,13 @@ class Delivery(ABC):
 class FencedDelivery(Delivery):
     prepares = False
     transit_ms = 0
+    broker: FencingBroker
 
     def __init__(self, broker: FencingBroker) -> None:
-        self._broker = broker
-
-    @property
-    def broker(self) -> FencingBroker:
-        return self._broker
+        self.broker = broker
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
-        return self._broker.adopt(shard, epoch)
+        return self.broker.adopt(shard, epoch)
 
     def lane(self, found: LaneState) -> Lane:
         return _adopted(found, found.offset)
@@ -118,23 +112,23 @@ class FencedDelivery(Delivery):
     def open_lane(self, state: ShardState, lane: Lane) -> bool:
         if lane.in_broker:
             return False
-        self._broker.set_offset(state.shard, state.epoch, lane.number, lane.offset)
+        self.broker.set_offset(state.shard, state.epoch, lane.number, lane.offset)
         lane.in_broker = True
         return True
 
     def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
-        self._broker.drop_lanes(state.shard, state.epoch, lanes)
+        self.broker.drop_lanes(state.shard, state.epoch, lanes)
 
     def verify(self, state: ShardState) -> None:
-        self._broker.verify(state.shard, state.epoch, state.confirmed)
+        self.broker.verify(state.shard, state.epoch, state.confirmed)
 
     def verified(self, states: Sequence[ShardState]) -> set[int]:
-        return self._broker.verified([ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
+        return self.broker.verified([ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
 
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         with state.active():
             chunk = self._chunk(state, lane, flight, now_ms, checksum=True)
-        published = self._broker.publish(chunk)
+        published = self.broker.publish(chunk)
         if published.result is PublishResult.FENCED:
             raise Fenced(
                 f"another holder adopted shard {state.shard} in the broker; this process publishes nothing more from it"
@@ -150,35 +144,20 @@ class FencedDelivery(Delivery):
 class ConfirmedDelivery(Delivery):
     prepares = True
     transit_ms = TRANSIT_MS
+    broker: ConfirmingBroker
 
     def __init__(self, broker: ConfirmingBroker, clock: Clock) -> None:
-        self._broker = broker
+        self.broker = broker
         self._clock = clock
 
-    @property
-    def broker(self) -> ConfirmingBroker:
-        return self._broker
-
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
-        self._broker.adopt(shard, epoch)
+        self.broker.adopt(shard, epoch)
         return None
 
     def lane(self, found: LaneState) -> Lane:
         lane = _adopted(found, found.watermark)
         lane.in_doubt_after, lane.in_doubt_upto = found.offset, found.watermark
         return lane
-
-    def open_lane(self, state: ShardState, lane: Lane) -> bool:
-        return False
-
-    def drop_lanes(self, state: ShardState, lanes: Sequence[int]) -> None:
-        """Do nothing: the broker knows no lanes."""
-
-    def verify(self, state: ShardState) -> None:
-        """Do nothing: the broker keeps no offset by which a loss could be seen."""
-
-    def verified(self, states: Sequence[ShardState]) -> set[int]:
-        return {one.shard for one in states}
 
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
         may_send = self._may_send(state)
@@ -188,7 +167,7 @@ class ConfirmedDelivery(Delivery):
         with state.active():
             chunk = self._chunk(state, lane, flight, now_ms, checksum=False)
         try:
-            return self._broker.publish(chunk, may_send)
+            return self.broker.publish(chunk, may_send)
         except PublishInterrupted as error:
             flight.done |= error.confirmed
             flight.redelivered = True

@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from celery_wheel.engine.port import Confirmed
-from celery_wheel.engine.rejections import BY_BROKER
 from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle_now
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.stats import BY_BROKER
 from celery_wheel.errors import GuardTripped
 from celery_wheel.store.model import MAX_SEQ, Position
 

@@ -42,13 +42,10 @@ Promises, in terms of the second clock, for any sequence of steps, suspensions, 
 
 Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and a wall clock that is
 set right by more than tick + 100 ms stays disputed until ``accept``. A second clock on the same machine is the same
-clock: due time follows a step of the whole machine. Standbys in other processes have due times and disputes of their
-own.
+clock: due time follows a step of the whole machine.
 
-Each engine has its own DueClock, also where several engines run in one process: an engine is a deterministic object
-with its own connection to a second clock, and no shard waits for the clock of another. Engines of one process that
-check in the same moment share the answer of the first (``ClockReadings``): the difference between the second clock and
-the monotonic clock is the same for all. The activities of an engine read no other clock.
+Each engine has a DueClock and its own connection to a second clock, so no shard waits for the clock of another. Engines
+of one process that check in the same moment share the answer of the first (``ClockReadings``).
 """
 
 from __future__ import annotations

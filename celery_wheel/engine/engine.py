@@ -4,13 +4,7 @@
 
     tend        compare the clocks ─┬─ not the holder: acquire ─ adopt
                                     └─ the holder: snapshot ─ verify ─ renew
-    listen      wait in the broker for a message of the wheel queue
-    ingest      read ─ peek ─ compare ─ reserve ─ commit ─ apply ─ trim; then the commands of the inbox
-    prefetch    reach ─ horizon moves ─ slice ─ place
-    dispatch    reap ─ take ─ (commit) ─ guard ─ publish ─ confirm
-    settle      record confirmed chunks in the store
-    announce    tell the result backend, events and signals of cancelled tasks
-    keep_house  delete history beyond its retention, close idle lanes
+    listen, ingest, prefetch, dispatch, settle, announce, keep_house         the holder: a module each
     release     settle, and give the shard up
 
 An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can
@@ -35,22 +29,29 @@ from collections.abc import Callable
 
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
-from celery_wheel.engine.delivery import Delivery, delivery_to
+from celery_wheel.engine.delivery import delivery_to
 from celery_wheel.engine.dispatch import dispatch, wait_ms
 from celery_wheel.engine.due_clock import ClockReadings, DueClock
 from celery_wheel.engine.housekeeping import keep_house
 from celery_wheel.engine.ingest import ingest
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.listen import listen
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.prefetch import prefetch
-from celery_wheel.engine.recurring.port import OccurrenceRenderer, OnOverlap
-from celery_wheel.engine.round import Context, LeaseCall, OnCancelled, OnPublished, Round, RoundSteps, Signal, Steps
+from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
+from celery_wheel.engine.round import (
+    Context,
+    LeaseCall,
+    Limits,
+    OnCancelled,
+    OnPublished,
+    Round,
+    RoundSteps,
+    Steps,
+)
 from celery_wheel.engine.settle import settle, settlement
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.stamps import RevokedStamps
-from celery_wheel.engine.stats import Stats
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import (
     BrokerError,
     CommitInDoubt,
@@ -96,27 +97,20 @@ class Engine:
         self._log = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
-        delivery = delivery_to(broker, self.clock)
-        self._ctx = Context(shard, store, delivery, self.clock, limits, on_cancelled=on_cancelled)
-        self._ctx.renderer, self._ctx.on_overlap, self._ctx.on_published = renderer, on_overlap, on_published
-        if stamps is not None:
-            self._ctx.stamps = stamps
-
-    @property
-    def shard(self) -> int:
-        return self._ctx.shard
-
-    @property
-    def store(self) -> Store:
-        return self._ctx.store
-
-    @property
-    def delivery(self) -> Delivery:
-        return self._ctx.delivery
-
-    @property
-    def stats(self) -> Stats:
-        return self._ctx.stats
+        self.shard, self.store, self.delivery = shard, store, delivery_to(broker, self.clock)
+        self.ctx = Context(
+            shard,
+            store,
+            self.delivery,
+            self.clock,
+            limits,
+            stamps=RevokedStamps() if stamps is None else stamps,
+            on_cancelled=on_cancelled,
+            renderer=renderer,
+            on_overlap=on_overlap,
+            on_published=on_published,
+        )
+        self.stats = self.ctx.stats
 
     @property
     def held(self) -> bool:
@@ -124,56 +118,16 @@ class Engine:
 
         The engine holds the shard also while it adopts it anew after a state that ended in doubt.
         """
-        return self._lease_until_ms is not None and self._ctx.clock.monotonic_ms() < self._lease_until_ms
-
-    @property
-    def wake(self) -> Signal:
-        """Set when dispatch may have more to do than ``wait_ms`` said."""
-        return self._ctx.wake
-
-    @property
-    def arrived(self) -> Signal:
-        """Set when ingest has to peek at the wheel queue."""
-        return self._ctx.queue.arrived
-
-    @property
-    def emptied(self) -> Signal:
-        """Set when ``listen`` may wait for the next message of the wheel queue."""
-        return self._ctx.queue.emptied
-
-    @property
-    def room(self) -> Signal:
-        """Set when prefetch may have more to read."""
-        return self._ctx.room
-
-    @property
-    def unsettled(self) -> Signal:
-        """Set when ``settle`` has something to do."""
-        return self._ctx.unsettled
-
-    @property
-    def unannounced(self) -> Signal:
-        """Set when ``announce`` has something to do."""
-        return self._ctx.unannounced
-
-    @property
-    def prefetch_wait_ms(self) -> int:
-        """How long prefetch may wait for room in the window."""
-        return min(1_000, self._ctx.limits.window_ms // 4)
+        return self._lease_until_ms is not None and self.ctx.clock.monotonic_ms() < self._lease_until_ms
 
     def wait_ms(self) -> int:
         """Return how long dispatch may wait."""
-        return wait_ms(self._ctx, self.state)
-
-    @property
-    def may_have_messages(self) -> bool:
-        """Whether the wheel queue may have messages, of which the broker does not tell."""
-        return self._ctx.queue.may_have_messages()
+        return wait_ms(self.ctx, self.state)
 
     def ingest_wait_ms(self) -> int:
         """Return how long ingest may wait for the next schedule."""
         state = self.state
-        if state is None or self._ctx.renderer is None:
+        if state is None or self.ctx.renderer is None:
             return NEVER
         return state.agenda.wait_ms(self.clock.now_ms(), self.clock.monotonic_ms())
 
@@ -212,7 +166,7 @@ class Engine:
         state = self.state
         if state is None:
             return iter((Round.IDLE,))
-        return self._round(activity(self._ctx, state), state)
+        return self._round(activity(self.ctx, state), state)
 
     def _round(self, steps: RoundSteps, state: ShardState | None) -> RoundSteps:
         """Run a round; an error ends the round or the state, never the engine."""
@@ -262,12 +216,12 @@ class Engine:
             ended_here = self.state is state
             self.state = None if ended_here else self.state
         if ended_here:
-            self._ctx.broker.leave(self.shard, state.epoch)
+            self.ctx.broker.leave(self.shard, state.epoch)
 
     # -- tend --------------------------------------------------------------------------------------
 
     def _tend(self) -> RoundSteps:
-        ctx = self._ctx
+        ctx = self.ctx
         fit = self.clock.check(ctx.second_clock_ms)
         yield "clock compared"
         state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
@@ -290,7 +244,7 @@ class Engine:
 
     def lease_call(self) -> LeaseCall | None:
         """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
-        ctx, state, lease_until_ms = self._ctx, self.state, self.clock.monotonic_ms() + self._ctx.limits.lease_ms
+        ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
         if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
         with state.lock:
@@ -304,14 +258,14 @@ class Engine:
                 self._renewed(call.state, call.lease_until_ms)
 
     def _renewed(self, state: ShardState, lease_until_ms: int) -> None:
-        state.renewed(lease_until_ms, self._ctx.limits.lease_ms)
+        state.renewed(lease_until_ms, self.ctx.limits.lease_ms)
         self._lease_until_ms = state.lease_until_ms - state.lease_margin_ms
 
     def _verify(self, state: ShardState) -> Steps:
         """Check that the broker still has the chunks that it confirmed, also while no row is due."""
         try:
             if self.held:  # a holder without its store gives no sign of life, which would keep others away
-                self._ctx.delivery.verify(state)
+                self.ctx.delivery.verify(state)
         except BrokerError:
             self.stats.add(broker_errors=1)
         yield "offsets verified"
@@ -327,7 +281,7 @@ class Engine:
             )
 
     def _adopt(self, lease_until_ms: int) -> RoundSteps:
-        ctx = self._ctx
+        ctx = self.ctx
         epoch = ctx.store.acquire(ctx.shard, self.holder, ctx.clock.wall_ms(), ctx.limits.lease_ms)
         yield "acquired"
         if epoch is None:
@@ -368,7 +322,7 @@ class Engine:
 
     def _stand_down(self, reason: str) -> Steps:
         """End the state and release the shard at once, so that a standby need not wait for the lease to end."""
-        ctx, state = self._ctx, self.state
+        ctx, state = self.ctx, self.state
         if state is None:
             self._lease_until_ms = None
             return

@@ -16,7 +16,7 @@
                                  the ends of runs among them are committed before
                     9 commands   of the inbox, one by one (see ``commands``)
 
-A round does not read what is empty: ``has_arrivals`` of the store tells of items and loads, ``listen`` of messages.
+A round reads only where ``has_arrivals`` of the store tells of items and loads, and ``listen`` of messages.
 
 The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
 store, when the command gets its answer.
@@ -25,10 +25,8 @@ Messages of the inbox are accepted before its commands are carried out, but a me
 names waits for the next round: a task that is sent anew after its cancel is not cancelled. Later commands that may
 concern that message wait with it.
 
-A round reads a limited number of messages of bulk loads, so neither commands nor messages queue behind ten million
-rows. While a load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not
-sent yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits until the load is
-accepted.
+While a bulk load is not accepted as a whole, a cancel answers ``unknown`` for its remaining tasks as for tasks not sent
+yet, and leaves tombstones for them; a completion finds only the accepted tasks; a move waits.
 
 CPU of an ordinary message, 36 µs (Redis, SQLite, 600 bytes of arguments; ``python -m tests.benchmarks budget``)::
 
@@ -42,11 +40,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.commands.accept_clock import accept_clock
-from celery_wheel.engine.commands.cancel_move import cancel_or_move
-from celery_wheel.engine.commands.complete import complete
-from celery_wheel.engine.commands.gates import pause_or_resume
-from celery_wheel.engine.commands.requeue import requeue_or_replay
+from celery_wheel.engine.commands import cancel_or_move, pause_or_resume, requeue_or_replay
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,
@@ -57,14 +51,14 @@ from celery_wheel.engine.intake.inbox import (
     parse,
     run_ended,
 )
-from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.intake.stored_form import unpack_chunk
 from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.recurring.change import change_schedules
 from celery_wheel.engine.recurring.materialise import Occurrences, materialise
 from celery_wheel.engine.recurring.runs import end_runs
-from celery_wheel.engine.rejections import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.stats import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
@@ -104,7 +98,7 @@ class _Intake:
     resent: set[str] = field(default_factory=set)  #: tasks with a message that waits behind a command of the inbox
     requests: list[ScheduleCommand] = field(default_factory=list)  #: triggers and backfills
     ended: list[RunEnded] = field(default_factory=list)
-    occurrences: Occurrences = field(default_factory=Occurrences)
+    occurrences: Occurrences = field(init=False)
 
 
 def ingest(ctx: Context, state: ShardState) -> RoundSteps:
@@ -113,7 +107,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
     done += len(intake.ended)
     if not done and not intake.commands:
-        occurrences.close(state, ctx.clock.monotonic_ms())
+        occurrences.close()
         yield Round.IDLE
         return
     if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
@@ -123,7 +117,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
         ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
         yield "trimmed"
-    occurrences.close(state, ctx.clock.monotonic_ms())
+    occurrences.close()
     staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays
     for command in intake.commands:
         schedules = set(command.names) if isinstance(command, ScheduleCommand) else set()
@@ -313,7 +307,7 @@ def _task_ids(arrivals: Iterable[Arrival]) -> set[str]:
 
 
 def _tombstones(ctx: Context, state: ShardState, fresh: list[Arrival]) -> dict[str, Tombstone]:
-    """Return the tombstones of arrivals; none is missed, since only commands, in this thread, add tombstones."""
+    """Return the tombstones of arrivals; none is missed, since only commands, in this round, add tombstones."""
     if not state.tombstones:
         return {}
     with state.active():

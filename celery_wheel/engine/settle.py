@@ -1,4 +1,4 @@
-"""Settle: record confirmed chunks in the store, in a thread of its own, so that dispatch waits for no fsync.
+"""Settle: record confirmed chunks in the store, in a job of its own, so that dispatch waits for no fsync.
 
 ::
 
@@ -27,7 +27,7 @@ from celery_wheel.engine.unit_of_work import UnitOfWork
 
 
 def settle(ctx: Context, state: ShardState) -> RoundSteps:
-    """Run one round of the settle thread; the round is idle where dispatch settles."""
+    """Run one round; it is idle where dispatch settles."""
     if not ctx.delivery.prepares:
         yield from settle_now(ctx, state)
     yield Round.IDLE
@@ -42,7 +42,7 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
         return False
     yield from work.commit(ctx)
     if flight is not None:
-        ctx.unsettled.set()  # the settle thread skipped lanes that this commit held
+        ctx.unsettled.set()  # ``settle`` skipped lanes that this commit held
         ctx.stats.add(expired=len(flight.misfired))
         flight.diverted, flight.misfired = [], []
     return True

@@ -1,22 +1,31 @@
 """Stats: the counts of an engine, and the snapshot that it writes to the store with each renewal of its lease.
 
-``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone.
+``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone. The clock's
+milliseconds are whole: a duration below one counts as 0 or 1 ms, and sums are right on average.
+
+Rejections are logged in one line for all messages of a kind, at most one in LOG_EVERY_MS, by the job of ``tend``::
+
+    unreadable   the scheduler cannot read the message: too large, no envelope, of another version
+    unique       another pending task has the unique key, and ``on_conflict`` is "reject"
+    broker       the broker did not accept the task, or the task has no destination
+    id           another task has the message's id: the message is accepted under an id of its own, not rejected
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import NamedTuple
 
 from celery_wheel.engine.due_clock import DueClock
-from celery_wheel.engine.histogram import Histogram, LatenessByTask
-from celery_wheel.engine.recent import Recent
-from celery_wheel.engine.rejections import Rejections
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.store.model import Change, Row
+from celery_wheel.store.model import Change, Route, Row
 from celery_wheel.timing import Level
 from celery_wheel.values import __version__
 
@@ -147,3 +156,176 @@ def _level(level: Level) -> dict[str, object]:
             for bucket in level.buckets
         ],
     }
+
+
+#: The upper ends of the buckets.
+LATENESS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000)
+DURATION_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
+
+#: Pairs of task and queue with a histogram of their own; all later pairs share the histogram of OTHER.
+MAX_NAMES = 200
+OTHER = "_other"
+
+#: Routes that a ``LatenessByTask`` knows by identity; very many differ in their routing keys alone.
+MAX_ROUTES = 10_000
+
+Names = tuple[str, str]  #: task and queue
+
+
+class Histogram:
+    """Counts by bucket; ``counts`` has one item more than ``bounds_ms``, for all longer durations."""
+
+    __slots__ = ("bounds_ms", "counts", "sum_ms")
+
+    def __init__(self, bounds_ms: Sequence[int] = DURATION_MS) -> None:
+        self.bounds_ms = bounds_ms
+        self.counts = [0] * (len(bounds_ms) + 1)
+        self.sum_ms = 0
+
+    def add(self, duration_ms: int) -> None:
+        self.counts[bisect_left(self.bounds_ms, duration_ms)] += 1
+        self.sum_ms += duration_ms
+
+    def cumulative(self) -> Iterator[tuple[float | None, int]]:
+        """Yield the upper end of each bucket in seconds, with the count up to it; None is the end of the last."""
+        ends_s = [bound_ms / 1_000 for bound_ms in self.bounds_ms]
+        return zip([*ends_s, None], accumulate(self.counts), strict=True)
+
+    def merge(self, other: Histogram) -> None:
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum_ms += other.sum_ms
+
+
+class LatenessByTask:
+    """The time from a message's eta to its publish, by task and queue."""
+
+    def __init__(self) -> None:
+        self.by_names: dict[Names, Histogram] = {}
+        self._by_route: dict[Route, Histogram] = {}
+
+    def add(self, rows: Iterable[Row], now_ms: int) -> int:
+        """Add the rows of a chunk; returns the highest lateness, 0 where there is none.
+
+        A broker to which messages are sent somewhat ahead of their time has no negative lateness.
+        """
+        by_route, highest_ms = self._by_route, 0
+        for row in rows:
+            late_ms = now_ms - row.eta_ms if now_ms > row.eta_ms else 0
+            highest_ms = late_ms if late_ms > highest_ms else highest_ms
+            histogram = by_route.get(row.route) or self._histogram_of(row.route)
+            histogram.counts[bisect_left(LATENESS_MS, late_ms)] += 1
+            histogram.sum_ms += late_ms
+        return highest_ms
+
+    def merge(self, other: LatenessByTask) -> None:
+        for names, histogram in list(other.by_names.items()):
+            self._named(names).merge(histogram)
+
+    def _histogram_of(self, route: Route) -> Histogram:
+        if len(self._by_route) >= MAX_ROUTES:
+            self._by_route.clear()
+        found = self._by_route[route] = self._named((route.task, route.target))
+        return found
+
+    def _named(self, names: Names) -> Histogram:
+        if names not in self.by_names and len(self.by_names) >= MAX_NAMES:
+            names = OTHER, OTHER
+        return self.by_names.setdefault(names, Histogram(LATENESS_MS))
+
+
+SPAN_MS = 20_000
+#: Spans that are kept: the present one, and those of ten minutes.
+SPANS = 31
+
+
+class RecentSpan(NamedTuple):
+    """One span: tasks accepted and dispatched in it, and the lateness of its last dispatched tasks."""
+
+    begins_ms: int
+    accepted: int
+    dispatched: int
+    p50_ms: int | None = None  #: None where no task was dispatched
+    p99_ms: int | None = None
+
+
+class Recent:
+    """The last spans. ``begins_ms`` of a span is a multiple of ``SPAN_MS``, so that spans of several holders match."""
+
+    def __init__(self) -> None:
+        self._spans = deque[RecentSpan](maxlen=SPANS)
+        self._before = (0, 0)  #: tasks accepted and dispatched before the present span
+        self._seen = (0, 0)
+
+    def add(self, now_ms: int, accepted: int, dispatched: int, late: dict[str, int] | None) -> list[RecentSpan]:
+        """Bring the present span up to date, from the totals so far; return all spans."""
+        begins_ms = now_ms - now_ms % SPAN_MS
+        if self._spans and self._spans[-1].begins_ms == begins_ms:
+            self._spans.pop()
+        else:
+            self._before = self._seen
+        self._seen = accepted, dispatched
+        counts = accepted - self._before[0], dispatched - self._before[1]
+        lateness = (late["p50_ms"], late["p99_ms"]) if late is not None and counts[1] else ()
+        self._spans.append(RecentSpan(begins_ms, *counts, *lateness))
+        return list(self._spans)
+
+
+logger = logging.getLogger(__name__)
+
+LOG_EVERY_MS = 10_000
+
+UNREADABLE, BY_UNIQUE, BY_BROKER, OF_ANOTHER = "unreadable", "unique", "broker", "id"
+
+REJECTED = "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them"
+RENAMED = (
+    "shard %d: messages accepted under other ids (%s): %d; %s: %s; correct the producer, which must give "
+    "each message an id of its own"
+)
+
+
+@dataclass(slots=True)
+class _Unlogged:
+    count: int
+    reason: str
+    task: str
+    task_id: str
+
+
+class Rejections:
+    """Rejections of one shard that are not in the log yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unlogged: dict[str, _Unlogged] = {}
+        self._quiet_until_ms: dict[str, int] = {}
+
+    def add(self, kind: str, count: int, reason: str, task: str = "", task_id: str = "") -> None:
+        """Note some rejections; reason, task and task id are of the first of them."""
+        with self._lock:
+            self._unlogged.setdefault(kind, _Unlogged(0, reason, task, task_id)).count += count
+
+    def log(self, shard: int, monotonic_ms: int) -> None:
+        """Log the kinds whose last line is long ago."""
+        with self._lock:
+            ready = [kind for kind in self._unlogged if self._quiet_until_ms.get(kind, 0) <= monotonic_ms]
+            found = {kind: self._unlogged.pop(kind) for kind in ready}
+            self._quiet_until_ms |= dict.fromkeys(ready, monotonic_ms + LOG_EVERY_MS)
+        for kind, one in found.items():
+            logger.log(
+                logging.INFO if kind == BY_UNIQUE else logging.WARNING,
+                RENAMED if kind == OF_ANOTHER else REJECTED,
+                shard,
+                kind,
+                one.count,
+                f"the first is of task {one.task} {one.task_id}".rstrip() if one.task else "the first",
+                one.reason,
+                extra={
+                    "action": "rejected",
+                    "shard": shard,
+                    "kind": kind,
+                    "count": one.count,
+                    "task": one.task,
+                    "task_id": one.task_id,
+                    "reason": one.reason,
+                },
+            )

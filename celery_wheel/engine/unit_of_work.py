@@ -32,13 +32,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from celery_wheel.engine.audit import Answered, audit_entries
+from celery_wheel.engine.intake.inbox import AnyCommand, audit_entries
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import Place
-from celery_wheel.engine.state.lane import END, Lane, Unsettled
-from celery_wheel.engine.state.lanes import has_more
+from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.window import MAIN
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
 from celery_wheel.store.model import (
     HOUR_MS,
@@ -173,7 +171,7 @@ class UnitOfWork:
     def divert(self, row: Row, place: Place, redelivered: bool) -> None:
         """Move a row of a chunk to the lane of a place; diverted rows keep their order."""
         window, lane = self.state.window, self.state.lanes.for_place(place)
-        if lane.number not in self._lowest and not has_more(window, lane, max(row.due_ms, lane.last_due_ms)):
+        if lane.number not in self._lowest and not window.has_more(lane, max(row.due_ms, lane.last_due_ms)):
             lane.redelivered = False
         lane.redelivered |= redelivered
         self._diverts = True
@@ -227,7 +225,7 @@ class UnitOfWork:
         """Return the lanes in which the change touches a position."""
         return [self.state.lanes[number] for number in self._lowest]
 
-    def answer(self, command: Answered, results: Mapping[str, Any]) -> None:
+    def answer(self, command: AnyCommand, results: Mapping[str, Any]) -> None:
         """Delete the inbox item of a command, and store its answer where the request has an id for it."""
         self.change.inbox = [command.item_id]
         if command.answer_to is not None:

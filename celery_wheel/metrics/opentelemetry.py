@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_wheel.engine.histogram import Histogram
+from celery_wheel.engine.stats import Histogram
 from celery_wheel.errors import PackageMissing
 from celery_wheel.metrics.samples import METRICS, Collect, Kind, Metric, Sample
 from celery_wheel.overview.cache import Shared

@@ -16,8 +16,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.histogram import OTHER, Histogram, LatenessByTask
-from celery_wheel.engine.stats import Stats
+from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message

@@ -42,8 +42,7 @@ from celery_wheel.bulk_load.message_template import MessageTemplate, Sample, Sam
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.engine.intake.stored_form import StoredForm, stored_form
-from celery_wheel.engine.recurring.header import header_of
-from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.engine.recurring.occurrence import Occurrence, header_of
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.producer.eta import DueTime
 from celery_wheel.producer.interception import DivertingProducer, WheelEta

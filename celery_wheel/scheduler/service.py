@@ -22,12 +22,12 @@ from celery_wheel.conf import Conf
 from celery_wheel.conf.store import make_state_folder
 from celery_wheel.engine.due_clock import ClockReadings
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.round import Limits
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.monitoring import Monitoring

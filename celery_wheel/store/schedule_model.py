@@ -42,7 +42,7 @@ SCHEDULE, RUN_ENDED = "schedule", "run_ended"
 #: The task's name in a worker's message to the wheel queue whose body is that of an item ``run_ended``.
 RUN_ENDED_TASK = "celery_wheel.run_ended"
 
-#: A header of an occurrence's message (see ``celery_wheel.engine.recurring.header``).
+#: A header of an occurrence's message (see ``celery_wheel.engine.recurring.occurrence``).
 OCCURRENCE = "wheel_occurrence"
 
 #: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.

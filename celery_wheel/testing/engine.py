@@ -32,9 +32,8 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
-from celery_wheel.engine.round import Round, run_round
+from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
 from celery_wheel.scheduler.occurrences import ScheduleRenderer

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.utils.safestring import SafeString, mark_safe
 
-from celery_wheel.engine.recent import SPAN_MS, SPANS
+from celery_wheel.engine.stats import SPAN_MS, SPANS
 
 #: The drawing's units; CSS stretches it.
 WIDTH, HEIGHT = SPANS - 2, 40

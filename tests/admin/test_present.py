@@ -13,7 +13,7 @@ from freezegun import freeze_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.recent import SPAN_MS, Recent
+from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.overview import HOURS, DueLoad
 from celery_wheel.overview import reading as due_load
 from celery_wheel.store.model import DAY_MS, HOUR_MS

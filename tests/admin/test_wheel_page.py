@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.engine.recent import SPAN_MS, Recent
+from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.overview import cache
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import HOUR_MS, Gate, LaneState, Position, TallyKey

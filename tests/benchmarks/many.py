@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.console.output import ProgressBar, progress
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store

@@ -25,7 +25,7 @@ from pathlib import Path
 import redis
 
 from celery_wheel.console.output import progress
-from celery_wheel.engine.histogram import LatenessByTask
+from celery_wheel.engine.stats import LatenessByTask
 from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, ORIGIN

@@ -26,7 +26,7 @@ from unittest import mock
 import psutil
 
 from celery_wheel.console.output import progress
-from celery_wheel.engine.recent import SPAN_MS, SPANS, Recent, RecentSpan
+from celery_wheel.engine.stats import SPAN_MS, SPANS, Recent, RecentSpan
 from celery_wheel.operations.figure import Figure
 from celery_wheel.overview import cache, read_overview
 from celery_wheel.store import open_store

@@ -120,7 +120,7 @@ def serve(runner: Runner, waits: CoreWaits, clock: MovedClock) -> None:
         command = json.loads(line)
         if command["do"] == "move":
             clock.ahead_ms += command["ms"]
-            runner.engines[0].wake.set()
+            runner.engines[0].ctx.wake.set()
         elif command["do"] == "until":
             name, goal, said_at = command["count"], command["is"], time.monotonic()
             while count(name) < goal:

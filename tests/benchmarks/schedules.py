@@ -20,7 +20,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.console.output import progress
-from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.operations.figure import Figure
 from celery_wheel.producer.eta import due_time_of_header
 from celery_wheel.recurring import Instants, Recurrence, to_json

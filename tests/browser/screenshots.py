@@ -32,7 +32,7 @@ from zoneinfo import ZoneInfo
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from celery_wheel.engine.recent import SPAN_MS, Recent
+from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.recurring.definition import to_text
 from celery_wheel.store import open_store
 from celery_wheel.store.audit_model import AuditEntry

@@ -1,6 +1,6 @@
 """``python -m tests.simulation SEED``: run one seed and print what happened in it; ``SEED recurring``: with schedules.
 
-``python -m tests.simulation planted``: the first seed that shows each planted bug, for ``KNOWN`` in ``test_planted``.
+``python -m tests.simulation planted``: the first seed that shows each planted bug, for its decorator.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import sys
 
+from tests.simulation.planted import PLANTED
 from tests.simulation.recurring_world import RecurringWorld
-from tests.simulation.test_planted import ALL, violation_of
+from tests.simulation.test_planted import violation_of
 from tests.simulation.world import World
 
 if sys.argv[1] == "planted":
     logging.disable(logging.CRITICAL)
-    for plant in ALL:
+    for plant, known in PLANTED:
         with plant() as broken:
-            first = next((seed for seed in range(1_500) if violation_of(broken, seed)), None)
-        print(f'    "{plant.__name__}": {first},')
+            first = next((seed for seed in (known, *range(1_500)) if violation_of(broken, seed)), None)
+        print(f"{plant.__name__}: seed={first}")
 else:
     kind = RecurringWorld if sys.argv[2:] == ["recurring"] else World
     world = kind(int(sys.argv[1])).run()

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import Round
+from celery_wheel.engine.round import Limits, Round
 from celery_wheel.scheduler.share import Balance
 from celery_wheel.store.model import Message, Row
 from celery_wheel.timing import ManualClock

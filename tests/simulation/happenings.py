@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
 from celery_wheel.engine.port import Broker
-from celery_wheel.engine.round import Round
+from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Position, Row, TaskRow, Unreadable
@@ -70,6 +69,7 @@ class Scheduler:
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.began_ms: dict[str, int] = {}  #: when each round began
+        self.at: dict[str, str | Round | None] = {}  #: the last step of each activity
         self.frozen_until_ms = 0
         self.due_offset_ms = self._due_offset_ms()
 
@@ -88,7 +88,7 @@ class Scheduler:
             self.began_ms[activity] = self.world.clock_ms
         self.world.acting_since_ms = self.began_ms[activity]
         state, data = self.engine.state, self.world.disk.shard(0)
-        step = next(round_, None)
+        step = self.at[activity] = next(round_, None)
         if step == "clock compared":
             self._count_clock()
         self.world.gating.stepped(step, state.lanes if state else (), data)

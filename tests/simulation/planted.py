@@ -6,14 +6,13 @@ Each function yields the class of a ``World`` with the bug; a seed has to violat
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import housekeeping, ingest, prefetch
+from celery_wheel.engine import commands, housekeeping, ingest, prefetch
 from celery_wheel.engine.adoption import Adoption
-from celery_wheel.engine.commands import cancel_move, complete
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
@@ -32,22 +31,39 @@ from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
 
+Plant = Callable[[], AbstractContextManager[type[World]]]
 
-@contextmanager
+#: The bugs of this module and of ``planted_rabbit`` and ``planted_recurring``, each with the first seed that shows it.
+#: A change of the engine may change the seed: then all seeds are tried, which takes longer, and
+#: ``python -m tests.simulation planted`` prints the new ones.
+PLANTED: list[tuple[Plant, int]] = []
+
+
+def planted(seed: int) -> Callable[[Callable[[], Iterator[type[World]]]], Plant]:
+    """Plant a bug that a seed shows."""
+
+    def added(bug: Callable[[], Iterator[type[World]]]) -> Plant:
+        PLANTED.append((contextmanager(bug), seed))
+        return PLANTED[-1][0]
+
+    return added
+
+
+@planted(seed=8)
 def position_outside_reservation() -> Iterator[type[World]]:
     """Rows get positions without a reservation: dispatch may pass them before they are committed."""
     with _without_reservations(lambda work: work.change.rows):
         yield World
 
 
-@contextmanager
+@planted(seed=122)
 def outcome_after_the_chunk() -> Iterator[type[World]]:
     """The position of a cancelled row is not reserved until its outcome is in the store."""
     with _without_reservations(lambda work: work.rows and not work._moved):
         yield World
 
 
-@contextmanager
+@planted(seed=10)
 def moved_without_a_reservation() -> Iterator[type[World]]:
     """A row moves without a reservation: dispatch may pass its new position before it is committed."""
     with _without_reservations(lambda work: work.rows and work._moved):
@@ -66,19 +82,19 @@ def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> Iterator[
         yield
 
 
-@contextmanager
+@planted(seed=10)
 def unknown_without_a_look() -> Iterator[type[World]]:
     """A task is unknown while its message is in the wheel queue."""
 
     def careless(ctx: Context, state: ShardState, command: Command, _empty_at_ms: object, *rest: Any) -> object:
         return cancel_or_move(ctx, state, command, 2**62, *rest)
 
-    cancel_or_move = cancel_move.cancel_or_move
+    cancel_or_move = commands.cancel_or_move
     with mock.patch.object(ingest, "cancel_or_move", careless):
         yield World
 
 
-@contextmanager
+@planted(seed=228)
 def queue_peeked_before_the_inbox_is_read() -> Iterator[type[World]]:
     """A command is answered by an older peek at the wheel queue: the result of a task sent in between is unknown."""
 
@@ -98,14 +114,14 @@ def queue_peeked_before_the_inbox_is_read() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=14)
 def row_diverted_after_it_was_read() -> Iterator[type[World]]:
     """A command finds a row at a position that dispatch has passed, and the row is in the lane of a gate by now."""
     with mock.patch.object(ShardState, "may_be_diverted", return_value=False):
         yield World
 
 
-@contextmanager
+@planted(seed=33)
 def carried_out_though_withdrawn() -> Iterator[type[World]]:
     """A command is carried out that was withdrawn from the inbox."""
 
@@ -121,7 +137,7 @@ def carried_out_though_withdrawn() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=4)
 def done_though_handed_over() -> Iterator[type[World]]:
     """Rows before the watermark are cancelled as well."""
 
@@ -132,14 +148,14 @@ def done_though_handed_over() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=20)
 def no_tombstone() -> Iterator[type[World]]:
     """A task that was cancelled before its message arrived is published."""
     with mock.patch.object(TombstoneFilter, "candidates", return_value=[]):
         yield World
 
 
-@contextmanager
+@planted(seed=0)
 def completed_though_handed_over() -> Iterator[type[World]]:
     """Rows of a chunk in flight are completed as well."""
 
@@ -147,24 +163,24 @@ def completed_though_handed_over() -> Iterator[type[World]]:
         with mock.patch.object(ShardState, "may_be_published", return_value=False):
             revise(work, *args)  # type: ignore[arg-type]
 
-    revise = complete._revise
-    with mock.patch.object(complete, "_revise", careless):
+    revise = commands._complete_rows
+    with mock.patch.object(commands, "_complete_rows", careless):
         yield World
 
 
-@contextmanager
+@planted(seed=1)
 def key_without_a_look() -> Iterator[type[World]]:
     """A key is completed while messages that were sent before are in the wheel queue."""
 
     def careless(ctx: Context, state: ShardState, command: Completion, _empty_at_ms: object) -> object:
         return cancel_or_move(ctx, state, command, 2**62)
 
-    cancel_or_move = complete.complete
+    cancel_or_move = commands.complete
     with mock.patch.object(ingest, "complete", careless):
         yield World
 
 
-@contextmanager
+@planted(seed=1)
 def each_alone_is_unique() -> Iterator[type[World]]:
     """Several messages of one commit are compared with the store only, and not with each other."""
 
@@ -178,7 +194,7 @@ def each_alone_is_unique() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=1)
 def what_left_is_unique() -> Iterator[type[World]]:
     """A published task keeps other tasks of its unique key from being accepted."""
 
@@ -191,7 +207,7 @@ def what_left_is_unique() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=1)
 def closed_too_late() -> Iterator[type[World]]:
     """A pause is answered, and the next holder does not read it."""
 
@@ -205,7 +221,7 @@ def closed_too_late() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=7)
 def loads_without_a_fence() -> Iterator[type[World]]:
     """A writer of a bulk load does not check that the load is open and that it still owns the part."""
 
@@ -218,7 +234,7 @@ def loads_without_a_fence() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=198)
 def chunks_gone_before_their_rows() -> Iterator[type[World]]:
     """Chunks of a load are removed in a transaction of their own."""
 
@@ -234,7 +250,7 @@ def chunks_gone_before_their_rows() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=9)
 def slice_before_the_horizon_moves() -> Iterator[type[World]]:
     """A row that is committed between the read and the move is in neither the slice nor the window."""
 
@@ -256,7 +272,7 @@ def slice_before_the_horizon_moves() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=1)
 def offset_before_the_publish() -> Iterator[type[World]]:
     """The chunk counts as published, and is settled, before the broker has answered."""
     publish = FencedDelivery.publish
@@ -276,7 +292,7 @@ def offset_before_the_publish() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=140)
 def trim_by_count() -> Iterator[type[World]]:
     """A trim removes as many messages as were peeked, whichever they are by now."""
 
@@ -289,7 +305,7 @@ def trim_by_count() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=5)
 def no_epoch_check() -> Iterator[type[World]]:
     """A former holder is not fenced."""
 
@@ -306,7 +322,7 @@ def no_epoch_check() -> Iterator[type[World]]:
     yield Broken
 
 
-@contextmanager
+@planted(seed=12)
 def five_ms_early() -> Iterator[type[World]]:
     """Rows are published up to 5 ms before they are due."""
     take = Lane.take
@@ -322,7 +338,7 @@ def five_ms_early() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=12)
 def closed_with_rows_in_it() -> Iterator[type[World]]:
     """A lane is put to sleep, and closed, while rows of it are only in the store, or in flight."""
 
@@ -331,7 +347,7 @@ def closed_with_rows_in_it() -> Iterator[type[World]]:
             super().__init__(seed)
             self.limits = replace(self.limits, lane_idle_ms=0)
             for scheduler in self.schedulers:
-                scheduler.engine._ctx.limits = self.limits
+                scheduler.engine.ctx.limits = self.limits
 
     with (
         mock.patch.object(Lane, "is_idle", lambda self: self.number % 512 > 0),
@@ -340,14 +356,14 @@ def closed_with_rows_in_it() -> Iterator[type[World]]:
         yield Broken
 
 
-@contextmanager
+@planted(seed=17)
 def memory_kept_after_a_slice_that_failed() -> Iterator[type[World]]:
     """The horizon has moved past rows that could not be read, and the holder goes on."""
     with mock.patch.object(prefetch, "CommitInDoubt", StoreError):
         yield World
 
 
-@contextmanager
+@planted(seed=334)
 def rows_of_a_later_epoch_in_memory() -> Iterator[type[World]]:
     """A former holder reads a slice with rows of the next holder."""
 
@@ -364,7 +380,7 @@ def rows_of_a_later_epoch_in_memory() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=80)
 def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
     """A commit has no answer, and the holder goes on as if the change were not in the store."""
 
@@ -379,7 +395,7 @@ def memory_kept_after_a_commit_without_an_answer() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=7)
 def emptied_broker_taken_for_a_new_one() -> Iterator[type[World]]:
     """A broker without any offset gets those of the store, and nothing of what it had."""
 
@@ -394,47 +410,15 @@ def emptied_broker_taken_for_a_new_one() -> Iterator[type[World]]:
         yield World
 
 
-@contextmanager
+@planted(seed=85)
 def wall_clock_followed_without_asking() -> Iterator[type[World]]:
     """Due time is the wall clock."""
     with mock.patch.object(DueClock, "now_ms", DueClock.wall_ms):
         yield World
 
 
-@contextmanager
+@planted(seed=1373)
 def forgotten_rows_that_an_adoption_compares() -> Iterator[type[World]]:
     """Settled rows are forgotten while the checksum that the broker keeps covers them."""
     with mock.patch.object(Lane, "replayable", property(lambda lane: lane.offset)):
         yield World
-
-
-PLANTED: list[Callable[[], object]] = [
-    emptied_broker_taken_for_a_new_one,
-    position_outside_reservation,
-    slice_before_the_horizon_moves,
-    offset_before_the_publish,
-    trim_by_count,
-    outcome_after_the_chunk,
-    moved_without_a_reservation,
-    unknown_without_a_look,
-    queue_peeked_before_the_inbox_is_read,
-    row_diverted_after_it_was_read,
-    carried_out_though_withdrawn,
-    done_though_handed_over,
-    no_tombstone,
-    closed_too_late,
-    completed_though_handed_over,
-    key_without_a_look,
-    each_alone_is_unique,
-    what_left_is_unique,
-    loads_without_a_fence,
-    chunks_gone_before_their_rows,
-    no_epoch_check,
-    five_ms_early,
-    wall_clock_followed_without_asking,
-    closed_with_rows_in_it,
-    memory_kept_after_a_slice_that_failed,
-    rows_of_a_later_epoch_in_memory,
-    memory_kept_after_a_commit_without_an_answer,
-    forgotten_rows_that_an_adoption_compares,
-]

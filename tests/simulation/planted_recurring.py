@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,15 +10,13 @@ from unittest import mock
 
 from celery_wheel.engine import ingest
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring import backfill, change, materialise, runs
-from celery_wheel.engine.recurring.backfill import Requested
-from celery_wheel.engine.recurring.backfill_queue import Queue
+from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import Pending, _Alteration
-from celery_wheel.engine.recurring.instants import Decision, Occupied, Times
 from celery_wheel.engine.recurring.materialise import Occurrences, occurrence_id
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.recurring.overlap import Decision, Occupied, Requested, Starts, Times
+from celery_wheel.engine.round import Context, Steps
+from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.window import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.recurring.definition import Definition, ScheduledCall
@@ -27,17 +25,18 @@ from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
+from tests.simulation.planted import planted
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def step_without_its_row() -> Iterator[type[RecurringWorld]]:
     """A schedule's step is committed before its row."""
     with _in_two_commits(steps_first=True):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def row_without_its_step() -> Iterator[type[RecurringWorld]]:
     """A row is committed before the step and the run of its schedule."""
     with _in_two_commits(steps_first=False):
@@ -72,14 +71,14 @@ def _in_two_commits(steps_first: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=0)
 def edit_that_leaves_the_old_occurrence() -> Iterator[type[RecurringWorld]]:
     """A change withdraws no occurrence of the former definition."""
     with mock.patch.object(_Alteration, "_withdraw", return_value=([], [])):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
     """The runs of a guarded schedule are not read."""
 
@@ -87,11 +86,11 @@ def made_while_the_earlier_run_goes_on() -> Iterator[type[RecurringWorld]]:
         yield "nothing read"
         return Occupied()
 
-    with mock.patch.object(materialise, "occupied", careless):
+    with mock.patch.object(materialise, "read_occupied", careless):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
     """Catch-up leaves instants out without a skip."""
 
@@ -104,7 +103,7 @@ def instants_skipped_without_a_word() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def due_before_its_instant() -> Iterator[type[RecurringWorld]]:
     """A row is due when it is made, ahead of its instant."""
 
@@ -116,7 +115,7 @@ def due_before_its_instant() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def herd_that_outlives_a_change() -> Iterator[type[RecurringWorld]]:
     """A change withdraws rows of the main lane, and leaves those of a herd."""
 
@@ -128,7 +127,7 @@ def herd_that_outlives_a_change() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def pause_without_its_beginning() -> Iterator[type[RecurringWorld]]:
     """A resume does not know since when the schedule was paused."""
 
@@ -140,7 +139,7 @@ def pause_without_its_beginning() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=35)
 def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
     """The row that replaces a withdrawn one has its id, and counts as known."""
 
@@ -151,7 +150,7 @@ def id_without_the_revision() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=33)
 def change_that_is_overtaken() -> Iterator[type[RecurringWorld]]:
     """A command that has to wait is overtaken by later ones on its schedule."""
 
@@ -176,28 +175,28 @@ def _other_policies(**policies: Any) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=1)
 def missed_instants_never_run() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "none"."""
     with _other_policies(catch_up="none"):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def the_last_missed_instant_runs() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "latest"."""
     with _other_policies(catch_up="latest"):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def missed_instants_run_without_a_window() -> Iterator[type[RecurringWorld]]:
     """Each schedule has the catch-up "all", of a day."""
     with _other_policies(catch_up="all", catch_up_ms=86_400_000):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def queued_instant_is_skipped() -> Iterator[type[RecurringWorld]]:
     """An instant that has to wait for the end of a run is skipped."""
 
@@ -210,19 +209,15 @@ def queued_instant_is_skipped() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def run_that_is_replaced_goes_on() -> Iterator[type[RecurringWorld]]:
     """The runs that a later one replaces are not cancelled; their ends are stored."""
 
-    def forgetful(ctx: Context, *rest: Any) -> Generator[str, None, Occurrences]:
-        return (yield from make(replace(ctx, on_overlap=None), *rest))
-
-    make = ingest.materialise
-    with mock.patch.object(ingest, "materialise", forgetful):
+    with mock.patch.object(Occurrences, "cancel_replaced", return_value=()):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def end_of_a_replaced_run_is_lost() -> Iterator[type[RecurringWorld]]:
     """The runs that a later one replaces are cancelled; their ends are not stored."""
 
@@ -235,19 +230,19 @@ def end_of_a_replaced_run_is_lost() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=11)
 def runs_without_an_end() -> Iterator[type[RecurringWorld]]:
     """max_runtime_ms ends no run."""
 
     def patient(ctx: Any, state: Any, id_: int, definition: Definition, *rest: Any) -> Generator[str, None, Occupied]:
         return (yield from read(ctx, state, id_, replace(definition, max_runtime_ms=2**40), *rest))
 
-    read = materialise.occupied
-    with mock.patch.object(materialise, "occupied", patient):
+    read = materialise.read_occupied
+    with mock.patch.object(materialise, "read_occupied", patient):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def end_of_a_run_is_dropped() -> Iterator[type[RecurringWorld]]:
     """The report of a worker is removed from the inbox, and nothing else."""
 
@@ -260,21 +255,21 @@ def end_of_a_run_is_dropped() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=10)
 def jitter_of_a_name_is_drawn_for_each_run() -> Iterator[type[RecurringWorld]]:
     """Each run has a jitter of its own."""
     with _other_jitter(lambda call: replace(call, jitter_by="run")):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def jitter_of_a_run_is_that_of_its_name() -> Iterator[type[RecurringWorld]]:
     """All runs of a schedule have one jitter."""
     with _other_jitter(lambda call: replace(call, jitter_by="name")):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=1)
 def jitter_twice_as_long() -> Iterator[type[RecurringWorld]]:
     """A row is due later than its instant and the jitter."""
     with _other_jitter(lambda call: replace(call, jitter_ms=2 * call.jitter_ms)):
@@ -288,14 +283,14 @@ def _other_jitter(changed: Callable[[ScheduledCall], ScheduledCall]) -> Iterator
         yield
 
 
-@contextmanager
+@planted(seed=1)
 def herd_in_the_main_lane() -> Iterator[type[RecurringWorld]]:
     """Tasks that are due meanwhile wait behind a herd."""
     with mock.patch.object(Occurrences, "lane_apart", return_value=()):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def look_ahead_without_a_bound() -> Iterator[type[RecurringWorld]]:
     """Every instant of the next minute is made as if it were within the look-ahead."""
 
@@ -307,21 +302,19 @@ def look_ahead_without_a_bound() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def guarded_instant_ahead_of_its_time() -> Iterator[type[RecurringWorld]]:
     """A guarded schedule is made within the look-ahead, by the runs of that moment."""
 
-    def hasty(
-        ctx: Context, state: Any, renderer: Any, found: Any, schedule: Schedule, times: Times
-    ) -> Generator[str, None, None]:
-        return (yield from make(ctx, state, renderer, found, schedule, replace(times, now_ms=times.upto_ms)))
+    def hasty(self: Occurrences, schedule: Schedule, times: Times) -> Steps:
+        return make(self, schedule, replace(times, now_ms=times.upto_ms))
 
-    make = materialise._make
-    with mock.patch.object(materialise, "_make", hasty):
+    make = Occurrences._make
+    with mock.patch.object(Occurrences, "_make", hasty):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=12)
 def backfill_up_to_now() -> Iterator[type[RecurringWorld]]:
     """A backfill makes instants that the schedule will make as well."""
 
@@ -332,20 +325,20 @@ def backfill_up_to_now() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def trigger_without_a_row() -> Iterator[type[RecurringWorld]]:
     """A trigger is answered, and its task is not stored."""
 
     def careless(self: Occurrences, schedule: Any, instant_ms: int, message: Any, *, requested: bool = False) -> None:
         if not requested:
-            add(self, schedule, instant_ms, message)
+            add(self, schedule, instant_ms, message, requested=False)
 
     add = Occurrences.add
     with mock.patch.object(Occurrences, "add", careless):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=3)
 def import_that_begins_now() -> Iterator[type[RecurringWorld]]:
     """An imported schedule forgets its next instant: those since the drain are lost."""
     with _restored(
@@ -354,7 +347,7 @@ def import_that_begins_now() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=20)
 def import_that_begins_at_the_last_instant() -> Iterator[type[RecurringWorld]]:
     """An imported schedule makes the last instant that the other store made once more."""
     with _restored(
@@ -374,38 +367,38 @@ def _restored(changed: Callable[[Schedule, int], Schedule]) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@planted(seed=140)
 def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
     """A schedule that stops at an error forgets that its next instants are rows."""
 
-    def careless(ctx: Context, found: Occurrences, schedule: Schedule, error: Exception, now_ms: int) -> None:
-        stop(ctx, found, schedule, error, now_ms)
-        found.change.schedules[-1].since_ms = now_ms
+    def careless(self: Occurrences, schedule: Schedule, error: Exception) -> None:
+        stop(self, schedule, error)
+        self.change.schedules[-1].since_ms = self.times.now_ms
 
-    stop = materialise._break
-    with mock.patch.object(materialise, "_break", careless):
+    stop = Occurrences._break
+    with mock.patch.object(Occurrences, "_break", careless):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=36)
 def queued_instant_that_nothing_releases() -> Iterator[type[RecurringWorld]]:
     """The end of a run leaves the queued instant after it where it is."""
     with mock.patch.object(runs, "released", return_value=None):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=36)
 def queued_instant_out_of_turn() -> Iterator[type[RecurringWorld]]:
     """The end of any run of the schedule releases the next queued instant."""
 
-    def careless(_state: ShardState, queue: Queue, _over: Sequence[Run], now_ms: int) -> Row | None:
-        return next((row for row in queue.rows if row.due_ms > now_ms), None)
+    def careless(queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int) -> Row | None:
+        return next((row for _, row in queued if row.due_ms > now_ms), None)
 
     with mock.patch.object(runs, "released", careless):
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=25)
 def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
     """A backfill does not look at the runs that are going on."""
 
@@ -419,45 +412,14 @@ def backfill_beside_a_run() -> Iterator[type[RecurringWorld]]:
         yield RecurringWorld
 
 
-@contextmanager
+@planted(seed=0)
 def backfill_of_every_instant() -> Iterator[type[RecurringWorld]]:
     """A backfill runs all its instants, whatever its policy."""
-    with mock.patch.object(backfill, "_kept", lambda instants, *_: instants):
+
+    def careless(policy: str, buffer: Sequence[int], *, is_running: bool) -> Starts:
+        found = resolve(policy, buffer, is_running=is_running)
+        return replace(found, instants=buffer) if len(buffer) > 1 else found
+
+    resolve = overlap.resolve
+    with mock.patch.object(overlap, "resolve", careless):
         yield RecurringWorld
-
-
-PLANTED: list[Callable[[], object]] = [
-    step_without_its_row,
-    row_without_its_step,
-    edit_that_leaves_the_old_occurrence,
-    made_while_the_earlier_run_goes_on,
-    instants_skipped_without_a_word,
-    due_before_its_instant,
-    herd_that_outlives_a_change,
-    pause_without_its_beginning,
-    id_without_the_revision,
-    change_that_is_overtaken,
-    missed_instants_never_run,
-    the_last_missed_instant_runs,
-    missed_instants_run_without_a_window,
-    queued_instant_is_skipped,
-    run_that_is_replaced_goes_on,
-    end_of_a_replaced_run_is_lost,
-    runs_without_an_end,
-    end_of_a_run_is_dropped,
-    jitter_of_a_name_is_drawn_for_each_run,
-    jitter_of_a_run_is_that_of_its_name,
-    jitter_twice_as_long,
-    herd_in_the_main_lane,
-    look_ahead_without_a_bound,
-    guarded_instant_ahead_of_its_time,
-    backfill_up_to_now,
-    trigger_without_a_row,
-    import_that_begins_now,
-    import_that_begins_at_the_last_instant,
-    rows_again_after_an_error,
-    queued_instant_that_nothing_releases,
-    queued_instant_out_of_turn,
-    backfill_beside_a_run,
-    backfill_of_every_instant,
-]

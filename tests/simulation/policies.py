@@ -1,4 +1,6 @@
-"""The oracle of policies: each decision of the engine is one that the schedule's policies allow.
+"""Schedules as an oracle sees them: a life has phases, each with a policy; instants are multiples of an interval.
+
+The oracle of policies: each decision of the engine is one that the schedule's policies allow.
 
 ::
 
@@ -18,12 +20,84 @@ A decision near a change of the schedule is not judged: either definition may be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.store.model import STOPPED, Message, Row
 from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, PAUSED, Run, Skip
-from tests.simulation.lives import Life, Policy
 from tests.simulation.model_history import ShardData, StoredRow
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    every_ms: int
+    overlap: str
+    max_runtime_ms: int
+    jitter_ms: int
+    catch_up: str
+    catch_up_ms: int  #: of "all"
+
+    @property
+    def is_guarded(self) -> bool:
+        return self.overlap != "allow"
+
+    @property
+    def jitter_by(self) -> str:
+        return ("run", "name")[self.every_ms % 2]
+
+    def instants(self, from_ms: int, upto_ms: int) -> list[int]:
+        return list(range(-(-from_ms // self.every_ms) * self.every_ms, upto_ms + 1, self.every_ms))
+
+    def document(self) -> dict[str, Any]:
+        spec = {"kind": "interval", "every_ms": self.every_ms}
+        document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "tasks.recurring"}
+        document |= {"catch_up": self.catch_up, "overlap": self.overlap, "max_runtime_ms": self.max_runtime_ms}
+        document |= {"catch_up_ms": self.catch_up_ms} if self.catch_up == "all" else {}
+        return document | {"jitter_ms": self.jitter_ms, "jitter_by": self.jitter_by}
+
+
+@dataclass(slots=True)
+class Phase:
+    from_ms: int
+    policy: Policy
+    paused: bool = False
+    upto_ms: int | None = None
+
+    def instants(self) -> list[int]:
+        assert self.upto_ms is not None
+        return self.policy.instants(self.from_ms + 1, self.upto_ms)
+
+
+@dataclass(slots=True)
+class Life:
+    """One schedule, from its creation to its deletion. It has a number in each store that it has moved to."""
+
+    ids: list[int]
+    phases: list[Phase] = field(default_factory=list)
+    deleted: bool = False
+    too_late: set[int] = field(default_factory=set)
+    #: Instants whose rows were pending when the schedule moved, and the number of its phases by then: no later change
+    #: withdraws these rows.
+    carried: dict[int, int] = field(default_factory=dict)
+    #: Instants that a backfill made, and the largest run before it.
+    backfilled: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def policies(self) -> list[Policy]:
+        return [one.policy for one in self.phases]
+
+    def in_force(self, from_ms: int, upto_ms: int) -> Phase | None:
+        """Return the only phase of a time; None where a change lies in it."""
+        found = [
+            one for one in self.phases if one.from_ms <= upto_ms and (one.upto_ms is None or one.upto_ms >= from_ms)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def is_of_former_definition(self, instant_ms: int) -> bool:
+        """Whether a change since the move may have made the instant of a carried row another time."""
+        return instant_ms in self.carried and len(self.phases) > self.carried[instant_ms]
+
 
 NEVER = 2**62
 #: So many rows of a schedule have not all the same jitter of up to 40 ms by chance.
@@ -39,7 +113,8 @@ class Policies:
         violation: Callable[[str], Exception],
     ) -> None:
         self.clock_steps = clock_steps  #: due time is not the time of the world then, and no decision is judged
-        self.lost_writes = False  #: a run whose message was lost is pending again, until it is published again
+        #: Rows whose publish Redis lost: such a run is pending again, until it is published again.
+        self.rolled_back: set[int] = set()
         self._limits = limits
         self._decided = decided
         self._violation = violation
@@ -131,15 +206,13 @@ class Policies:
     def _overlapped(self, policy: Policy, one: Skip, has_latest: bool, ends: list[int]) -> bool:
         if not policy.is_guarded:
             return False
-        return not has_latest or (
-            policy.overlap == "skip" and (self.lost_writes or any(end >= one.to_ms for end in ends))
-        )
+        return not has_latest or (policy.overlap == "skip" and any(end >= one.to_ms for end in ends))
 
 
-def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, moved: bool) -> int:
+def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, pends_again: bool) -> int:
     """Return until when a run has gone on at most."""
     if run.ended_ms is not None:
         return run.ended_ms
-    if pushed_ms is None or moved or row.lane == STOPPED:
+    if pushed_ms is None or pends_again or row.lane == STOPPED:
         return NEVER
     return max(pushed_ms, row.due_ms + max(one.max_runtime_ms for one in life.policies))

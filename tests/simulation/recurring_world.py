@@ -1,22 +1,55 @@
-"""A simulated installation with recurring schedules beside everything else that happens."""
+"""A renderer without Celery: the message of an occurrence names its schedule and its instant.
+
+A simulated installation with recurring schedules beside everything else that happens.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from celery_wheel.engine.recurring.occurrence import Occurrence, header_of
 from celery_wheel.errors import BrokerError
-from celery_wheel.store.model import Row
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.recurring.definition import Definition
+from celery_wheel.store.model import Message, Row
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from tests.kit.holder import message
 from tests.simulation.model_history import ShardData
 from tests.simulation.model_store import ModelStore
 from tests.simulation.policies import Policies
 from tests.simulation.rabbit_world import RabbitWorld
-from tests.simulation.rendering import Renderer
 from tests.simulation.scheduling import Scheduling
 from tests.simulation.world import World
+
+
+class Renderer:
+    """Each call makes another task id: name, instant, number of the call."""
+
+    def __init__(
+        self,
+        fault: Callable[[Schedule], None] = lambda _: None,
+        decided: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        self.fault = fault
+        self.rendered = 0
+        self.decided: dict[str, tuple[int, int]] = {}  #: task id → the decision to make it was between these instants
+        self._decided = decided
+
+    def is_watched(self, schedule: Schedule) -> bool:
+        return schedule.name.startswith("watched")
+
+    def render(self, schedule: Schedule, definition: Definition, occurrence: Occurrence) -> Message:
+        self.fault(schedule)
+        instant_ms = occurrence.instant_ms
+        self.rendered += 1
+        headers = json.dumps({OCCURRENCE: header_of(schedule, definition, occurrence)}).encode()
+        task_id = f"{schedule.name} {instant_ms} {self.rendered}"
+        self.decided[task_id] = self._decided()
+        return message(task_id=task_id, task="tasks.recurring", created_ms=instant_ms, headers=headers)
 
 
 class RecurringWorld(World):
@@ -35,7 +68,7 @@ class RecurringWorld(World):
             herd_per_s=rng.choice((1, 1, 5, 100)),
         )
         for scheduler in self.schedulers:
-            scheduler.engine._ctx.limits = self.limits
+            scheduler.engine.ctx.limits = self.limits
         self.recalls = False  # a requeued occurrence stands for no instant
         self.policies = policies = Policies(self.limits, self.renderer.decided, self.clock_steps, self._violation)
         self.scheduling = Scheduling(rng, ModelStore(self.disk), self.dense, policies, self._violation)
@@ -43,8 +76,9 @@ class RecurringWorld(World):
             self.scheduling.ask(self.clock_ms, "create")
 
     def _lose(self) -> None:
+        before = {row_id for ids in self.queues().values() for row_id in ids}
         super()._lose()
-        self.policies.lost_writes = True
+        self.policies.rolled_back |= before.difference(*self.queues().values())
 
     def engine_options(self) -> dict[str, Any]:
         return {"renderer": self.renderer, "on_overlap": self.overlapped.extend}
@@ -92,6 +126,8 @@ class RecurringWorld(World):
 
     def pushed(self, row: Row, now_ms: int) -> None:
         super().pushed(row, now_ms)
+        if self.loses and self.pushes[row.id] > 1:
+            self.policies.rolled_back.add(row.id)
         self.scheduling.look(self.disk.shard(0), self.clock_ms)
         self.scheduling.pushed(self.disk.shard(0), row, now_ms, self.loses)
 

@@ -1,4 +1,13 @@
-"""Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
+"""Schedules on their way from a drain to an import: their progress goes along in the lines of the drain's file.
+
+::
+
+    drain     no scheduler runs; under an epoch of its own the drain writes the lines and removes the schedules
+    import_   a command restores them: some time later, with other commands before it, and now and then twice
+
+Here the tasks stay in the store. The import of tasks is a message in the inbox like any other.
+
+Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
 
 ::
 
@@ -30,18 +39,38 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from celery_wheel.operations.drain.file import schedule_line_of, schedule_of
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, QUEUE_ALL
-from celery_wheel.store.model import STOPPED, Message, Row
-from celery_wheel.store.schedule_model import Run, Schedule
+from celery_wheel.store.model import STOPPED, Change, Message, Row
+from celery_wheel.store.schedule_model import Revision, Run, Schedule
+from celery_wheel.store.store_model import HandoverSchedule
 from tests.simulation.backfilling import Backfills, moved_by_users
-from tests.simulation.lives import Life, Phase, Policy
 from tests.simulation.model_history import StoredRow
 from tests.simulation.model_store import ModelStore, ShardData
-from tests.simulation.moving import drain
-from tests.simulation.policies import Policies, end_of
+from tests.simulation.policies import Life, Phase, Policies, Policy, end_of
+
+
+def drain(store: ModelStore, names: Collection[str], now_ms: int) -> tuple[list[Schedule], dict[str, Any]]:
+    """Remove schedules, after all schedulers were stopped; returns them, and the documents of the command restore."""
+    data = store.disk.shard(0)
+    data.holder, data.owner, data.lease_until_ms = None, None, 0
+    epoch = store.acquire(0, "drain", now_ms, 1)
+    assert epoch is not None
+    found = store.schedules_named(0, list(names))
+    revisions = {one.id: [change for change in data.revisions if change.schedule == one.id] for one in found}
+    lines = [schedule_line_of(HandoverSchedule(0, one, revisions[one.id])) for one in found]
+    removed = [
+        Revision(one.id, one.revision + 1, one.name, "deleted", "drain", "", now_ms, json.dumps(asdict(one)))
+        for one in found
+    ]
+    store.apply(0, epoch, Change(removed_schedules=[one.id for one in found], revisions=removed))
+    store.release(0, epoch)
+    drained = [schedule_of(line, same_store=True) for line in lines]
+    return found, {one.schedule.name: one.document for one in drained}
+
 
 NAMES = ("hourly", "daily", "weekly")
 COMMANDS = ("create", "create", "update", "update", "pause", "resume", "resume", "delete", "trigger", "backfill")
@@ -388,9 +417,9 @@ class Scheduling:
                 raise self._violation(f"schedule {life.ids}: instant {at_ms} neither ran nor was skipped")
         self.counts["instants made"] += sum(made.values())
         self.counts["instants made after a move"] += sum(made.values()) if len(life.ids) > 1 else 0
-        moved = moved_by_users(data)
+        pend_again = moved_by_users(data) | self._policies.rolled_back
         ends = {
-            row_id: end_of(life, run, self._row(data, row_id), self._pushed_ms.get(row_id), row_id in moved)
+            row_id: end_of(life, run, self._row(data, row_id), self._pushed_ms.get(row_id), row_id in pend_again)
             for row_id, run in data.runs.items()
             if run.schedule in life.ids
         }

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
-from celery_wheel.engine.state.window import MAIN
+from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, TaskRow, Unreadable
 from tests.simulation.gating import GATES
 from tests.simulation.happenings import ACTIVITIES, START_MS, Happenings, Violation

@@ -19,7 +19,7 @@ from flights.jobs import LAST, JobRunner
 from pyspark.sql import SparkSession
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.intake.stored_form import unpack_chunk
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Message, each
 from celery_wheel.store.sql.store import SqlStore

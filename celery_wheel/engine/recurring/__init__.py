@@ -8,24 +8,7 @@
                                    ▼                          │
     store ─ schedules due ─► materialise ─► arrivals of ingest ┼── the schedule's step: next_ms, made
               before their time       │                       └── skips of instants that will not run
-                                      └ instants (after an outage), runs (while one runs)
-
-    10:29:58  ingest finds next_ms = 10:30 within the look-ahead: row (10:30, seq) and next_ms = 10:31 are committed
-    10:30:00  dispatch publishes the row
-    10:30:30  an update takes the row of 10:31 out, if it exists, and writes the new definition and its next instant
-
-The modules; each imports from those below it, and ``celery_wheel.recurring.definition``::
-
-    materialise      messages of instants that are due, among the arrivals of ingest
-    change           commands of the inbox
-    restore          a schedule of another store, with its progress
-    runs             which runs of a schedule are not over
-    backfill_queue   instants of a backfill that wait for the run before them
-    herd             schedules that are due at nearly the same time are made ahead
-    backfill         which instants a trigger or a backfill runs, and when
-    header           the header of an occurrence's message
-    instants         which of the instants that are due are made, and why the others are skipped
-    port             the protocols that the scheduler implements
+                                      └ overlap: pure, over the instants that are due and the runs that go on
 
 Promises
     1. A row, its run and the step of its schedule are committed together: each instant becomes one row, or has a skip
@@ -37,6 +20,5 @@ Promises
        is tried again with back-off, for an hour; other schedules wait no longer than one try in a round.
 
 Non-promises
-    A run is over when its worker reports the end, its row is retired, or ``max_runtime_ms`` after its row was due. A
-    row that was published later than it was due, behind a pause of its queue, has the rest of that time.
+    A row that was published later than it was due, behind a pause of its queue, has the rest of ``max_runtime_ms``.
 """

@@ -13,37 +13,38 @@
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
               removed, its revisions stay
-    restore   {name: document}      a schedule of another store, with its progress; see ``restore``
+    restore   {name: {"schedule": {"definition": text, …}, "revisions": [{…}, …]}}: a schedule of another store, with
+              the fields of a Schedule but its id and name. It goes on there: no instant before ``next_ms`` is made, and
+              those up to now were missed. Every field is checked: a commit with a wrong one would fail
 
-    {"result": "done", "too_late": [instants]}   too_late, where there are any: occurrences to withdraw that may
-                                                 have been published
-    {"result": "already"}                        create, restore: the name exists; update, put: the definition is
-                                                 the same; pause, resume: it is paused, or is not
+    {"result": "done", "too_late": [instants]}   too_late: occurrences to withdraw that may have been published
+    {"result": "already"}                        the name exists; the definition is the same; it is paused, or is not
     {"result": "unknown"}                        there is no schedule of that name
     {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
                                                  schedule is of another source than the asker
 
-``trigger`` and ``backfill`` change no schedule: see ``materialise``.
-
-Only the ingest thread changes schedules, so a schedule that was read stays as it is until the commit.
+Only rounds of ingest change schedules, so a schedule that was read stays as it is until the commit.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from celery_wheel.engine.commands.cancel_move import commit_command
+from celery_wheel.engine.commands import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
-from celery_wheel.engine.recurring.instants import skips_between
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
-from celery_wheel.engine.recurring.restore import restored, restores
+from celery_wheel.engine.recurring.overlap import skips_between
+from celery_wheel.engine.recurring.runs import ALL_RUNS
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.errors import RecurrenceError
+from celery_wheel.recurring.checks import check_type, check_whole, refuse
 from celery_wheel.recurring.definition import (
     BROKEN,
     dumped,
@@ -64,9 +65,10 @@ from celery_wheel.store.schedule_model import (
     Run,
     Schedule,
     Skip,
+    is_same_definition,
     revised,
 )
-from celery_wheel.values.text import text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
-        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL):
+        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL_RUNS):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
@@ -156,9 +158,6 @@ def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, Sch
                 extra={"action": "schedule_not_imported", "shard": ctx.shard, "schedule": name},
             )
 
-
-#: Occurrences are made shortly before their instants, so there are few pending ones, unless their queue is paused.
-ALL = 2**31 - 1
 
 #: A new schedule without an id, and its revisions before this command.
 New = tuple[Schedule, list[Revision]]
@@ -358,3 +357,88 @@ class _Alteration:
 
 def _done(too_late: list[int]) -> Result:
     return {"result": "done", "too_late": too_late} if too_late else DONE
+
+
+#: The largest number of a revision; the column has 32 bits, and changes are still to come.
+MAX_NUMBER = 2**30
+
+_DEFAULTS: dict[str, Any] = {
+    **{"source": "api", "revision": 0, "next_ms": None, "made": 0, "last_ms": None},
+    **{"paused": False, "note": "", "broken": False, "since_ms": None},
+}
+_REVISION = ("number", "what", "actor", "reason", "at_ms", "before")
+
+
+def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revision]]:
+    """Return a schedule and its revisions, both without the schedule's number. Raises RecurrenceError."""
+    values = _fields("schedule", _field(document, "schedule"), ("definition", *_DEFAULTS), _DEFAULTS)
+    for field in ("definition", "note"):
+        _check_text(field, values[field])
+    _check_text("source", values["source"], short=True)
+    check_whole("revision", values["revision"], 0, MAX_NUMBER)
+    check_whole("made", values["made"], 0, 2**62)
+    for field in ("next_ms", "last_ms", "since_ms"):
+        if values[field] is not None:
+            check_whole(field, values[field], -1, END_OF_TIME_MS - 1)
+    for field in ("paused", "broken"):
+        check_type(field, values[field], bool)
+    schedule = Schedule(0, name, **values)
+    return _stopped(schedule, now_ms), _revisions(schedule, _field(document, "revisions", []))
+
+
+def restores(document: Any, schedule: Schedule) -> bool:
+    """Whether a document has the definition of a schedule that exists; False for one that cannot be read."""
+    of_schedule = document.get("schedule") if isinstance(document, Mapping) else None
+    definition = of_schedule.get("definition") if isinstance(of_schedule, Mapping) else None
+    return isinstance(definition, str) and is_same_definition(definition, schedule.definition)
+
+
+def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
+    """Return the schedule; where it is paused or broken, without a next instant, and with ``since_ms``."""
+    with suppress(ValueError, RecursionError):
+        if reason_not_run(json.loads(schedule.definition)) is not None:
+            return replace(schedule, next_ms=None)
+    try:
+        read_definition(schedule.definition)
+    except RecurrenceError as error:
+        schedule = replace(schedule, broken=True, note=schedule.note or str(error)[:1_000])
+    if not schedule.paused and not schedule.broken:
+        return replace(schedule, since_ms=None)
+    since_ms = schedule.decided_upto(now_ms) if schedule.since_ms is None else schedule.since_ms
+    return replace(schedule, next_ms=None, since_ms=since_ms)
+
+
+def _revisions(schedule: Schedule, documents: Any) -> list[Revision]:
+    if not isinstance(documents, list):
+        refuse("revisions", "a list", documents)
+    found = [_revision(schedule.name, one) for one in documents]
+    numbers = [one.number for one in found]
+    if numbers != sorted(set(numbers)) or max(numbers, default=0) > schedule.revision:
+        refuse("revisions", f"in the order of their numbers, each once, up to {schedule.revision}", numbers)
+    return found
+
+
+def _revision(name: str, document: Any) -> Revision:
+    values = _fields("revision", document, _REVISION, {})
+    for field in ("what", "actor", "reason", "before"):
+        _check_text(f"revision.{field}", values[field])
+    check_whole("revision.number", values["number"], 1, MAX_NUMBER)
+    check_whole("revision.at_ms", values["at_ms"], 0, END_OF_TIME_MS - 1)
+    return Revision(0, name=name, **values)
+
+
+def _field(document: Any, name: str, default: Any = None) -> Any:
+    if not isinstance(document, Mapping):
+        refuse("the definition", 'an object like {"schedule": …, "revisions": […]}', document)
+    return document.get(name, default)
+
+
+def _fields(what: str, document: Any, names: tuple[str, ...], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(document, Mapping) or not set(names) - set(defaults) <= set(document) <= set(names):
+        refuse(what, f"an object with the fields {', '.join(names)}", document)
+    return {**defaults, **document}
+
+
+def _check_text(field: str, value: Any, *, short: bool = False) -> None:
+    if rule := text_rule(value, 1 if short else 0, any_length=not short):
+        refuse(field, rule, value)

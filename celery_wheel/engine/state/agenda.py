@@ -1,4 +1,4 @@
-"""The agenda: when ingest reads the schedules that are due again. The schedules themselves are in the store only.
+"""The instants at which ingest reads schedules again: those that are due, and those whose message could not be made.
 
 ::
 
@@ -6,11 +6,18 @@
         due now                  made; if some are left over, the next round reads again
         due at 10:00:02.5        waits: a round at 10:00:00.5 reads again
         queued behind a run      waits: for its end, an item of the inbox
-        none                     a round at 10:00:01.0 reads again, as after every LOOK_MS; and a round that comes up
-                                 to EARLY_MS before: a wake costs more than the read
+        failed at 10:00:00       tried at 10:00:01, :03 … then every minute, until it is made, changed or deleted
+        none                     a round at 10:00:01.0 reads again, or EARLY_MS before: a wake costs more than the read
+
+Memory only: after a takeover all are read and tried at once; the store has since when a schedule fails.
 """
 
 from __future__ import annotations
+
+import random
+
+from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.timing import Backoff
 
 #: Between two reads at most, in monotonic time: due time may step, and a machine may be suspended.
 LOOK_MS = 1_000
@@ -19,11 +26,11 @@ NEVER = 2**62
 
 
 class Agenda:
-    """Used by the ingest thread; other threads only call ``wait_ms``."""
+    """Used by ingest; other jobs only call ``wait_ms``."""
 
     def __init__(self) -> None:
         self.waiting = 0  #: schedules that the last read found and that had to wait; the next read has room for them
-        self.herd_ms: int | None = None  #: schedules up to this instant are made ahead (see ``recurring.herd``)
+        self.herd_ms: int | None = None  #: schedules up to this instant are made ahead (see ``materialise``)
         self.herd_look_ms = 0  #: monotonic: the next search for a herd
         self.herd_waiting = 0  #: as ``waiting``, for a herd
         self._at_ms = 0  #: due time
@@ -44,3 +51,41 @@ class Agenda:
     def reopen(self) -> None:
         """Read again in the next round: a schedule has changed, or a run is over."""
         self._at_ms = 0
+
+
+#: The waits after an error of the project's own code; it may need the project's database, or the next deployment.
+FIRST_S, MOST_S = 1.0, 60.0
+
+#: The longest wait where the broker or the result backend did not answer, as for every other activity of the engine.
+OUTAGE_MOST_S = 2.0
+
+
+class FailingSchedules:
+    """The schedules of one shard that fail. ``rng`` shortens each wait, so that very many do not come together."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._tries: dict[int, tuple[int, bool, Backoff, int]] = {}  #: by id: revision, outage, waits, monotonic ms
+
+    def __len__(self) -> int:
+        return len(self._tries)
+
+    def wait_ms(self, schedule: Schedule, monotonic_ms: int) -> int:
+        """Return the time until a schedule is to be tried again; 0 where it does not fail, or was changed."""
+        found = self._tries.get(schedule.id)
+        return 0 if found is None or found[0] != schedule.revision else max(0, found[3] - monotonic_ms)
+
+    def failed(self, schedule: Schedule, monotonic_ms: int, *, outage: bool) -> int:
+        """Note a failure; returns the time to wait."""
+        found = self._tries.get(schedule.id)
+        if found is not None and found[:2] == (schedule.revision, outage):
+            backoff = found[2]
+        else:
+            backoff = Backoff(FIRST_S, OUTAGE_MOST_S if outage else MOST_S, self._rng)
+        wait_ms = round(backoff.failed() * 1_000)
+        self._tries[schedule.id] = schedule.revision, outage, backoff, monotonic_ms + wait_ms
+        return wait_ms
+
+    def forget(self, schedule_id: int) -> None:
+        """A message was made, or the schedule has stopped, or was changed or deleted."""
+        self._tries.pop(schedule_id, None)

@@ -5,9 +5,7 @@
           settled     taken, published    in memory, complete         only in the store
       ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position (due_ms, seq)
                 offset             watermark    ▲       ▲         horizon
-                (9 000, 3)         (9 010, 7)   │       │         (309 000, MAX_SEQ)
                                               ready   open reservation: take stops before it
-                                              (9 020, 5)  (9 025, 8)
 
     idle ──reserve, push──► ready ──take──► in flight ──confirm──► unsettled ──settle──► settling ──settled──► idle
                                               │    ▲                                       └ offset = its end
@@ -30,19 +28,33 @@ overtakes another. Rows of other destinations are published from their own lanes
 Where the broker keeps no offset, the stored (offset, watermark] is in doubt at adoption; (in_doubt_after,
 in_doubt_upto] is the part that has not been published again yet.
 
+``Lanes`` finds the lane of a row, by place::
+
+    0            None                  the main lane: every row that need not wait in another lane; it never sleeps
+    1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
+    2 048        (None, "reports")     rows that queue reports has refused, and later rows for it
+    2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
+    3 072        None                  occurrences of a herd of schedules: no other row waits behind them
+
+A lane falls asleep when a round finds it idle with no row in the window: a round visits awake lanes only, so 2,000 idle
+lanes cost nothing. It wakes with the first reservation in it; a row enters a lane only through a reservation.
+
 Lanes are made by the shard's state under its lock; nothing here locks, reads a clock or does I/O.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
 from celery_wheel.errors import InvariantBroken
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Route, Row
+
+#: The number of the main lane, from which every row is published that need not wait in another lane.
+MAIN = 0
 
 #: After every row: the horizon of a lane whose every row is in memory.
 END = Position(2**63 - 1, 2**63 - 1)
@@ -337,11 +349,6 @@ class Lane:
             raise InvariantBroken(f"the offset of lane {self.number} cannot go from {self.offset} to {offset}")
         self.offset, self.settling = offset, None
 
-    def confirmed(self) -> Position:
-        """Return the position up to which the broker has confirmed the lane."""
-        done = self.unsettled or self.settling
-        return done.upto if done else self.offset
-
     @property
     def replayable(self) -> Position:
         """Return the position up to which rows may be replayed or forgotten: settled, and in no checksum's range.
@@ -381,3 +388,93 @@ class Lane:
     def is_idle(self) -> bool:
         """Whether nothing is under way and no row is only in the store."""
         return not self.has_open() and self.horizon == END and self.unsettled is None and self.settling is None
+
+
+class Lanes:
+    """The lanes of one shard's state.
+
+    Args:
+        next_number: returns the number for a lane that is opened.
+    """
+
+    def __init__(self, lanes: Iterable[Lane], next_number: Callable[[], int]) -> None:
+        self.all = {lane.number: lane for lane in lanes}
+        self.awake = dict(self.all)
+        self._next_number = next_number
+        self._of_place = {lane.place: lane for lane in self.all.values() if lane.place is not None}
+        self.busy: set[Place] = set()  #: places that may have rows waiting, as of this round
+
+    def __getitem__(self, number: int) -> Lane:
+        return self.all[number]
+
+    def __iter__(self) -> Iterator[Lane]:
+        """Iterate over a copy of the awake lanes, since lanes may open meanwhile."""
+        return iter(list(self.awake.values()))
+
+    def get(self, number: int) -> Lane | None:
+        return self.all.get(number)
+
+    @property
+    def are_alone(self) -> bool:
+        """Whether only the main lane has anything to do."""
+        return len(self.awake) == 1 and MAIN in self.awake
+
+    # -- where a row goes ----------------------------------------------------------------------------
+
+    def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False, apart: bool = False) -> Lane:
+        """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it.
+
+        Rows that may be in their queue already have a lane of their own. Rows ``apart`` go to another than the main
+        lane: one of many rows that are due at once, so that no other row waits behind them.
+        """
+        main = self.all[MAIN]
+        if main.watermark.due_ms <= max(eta_ms, now_ms) and not redelivered and not apart:
+            return main
+        for lane in self.all.values():
+            serves = lane.place is None and lane.redelivered == redelivered and not (apart and lane is main)
+            if serves and lane.watermark.due_ms <= max(eta_ms, now_ms):
+                return lane
+        return self._open(None, redelivered)
+
+    def for_place(self, place: Place) -> Lane:
+        """Return the lane in which rows wait for a gate or for a destination that refused rows."""
+        return self._of_place.get(place) or self._open(place)
+
+    def _open(self, place: Place | None, redelivered: bool = False) -> Lane:
+        lane = Lane(self._next_number(), place=place, redelivered=redelivered)
+        self.all[lane.number] = lane
+        if place is not None:
+            self._of_place[place] = lane
+        return lane
+
+    # -- awake and asleep ----------------------------------------------------------------------------
+
+    def wake(self, lane: Lane) -> None:
+        """Wake a lane: a row is about to enter it."""
+        self.awake[lane.number] = lane
+        lane.idle_since_ms = None
+        if lane.place is not None:
+            self.busy.add(lane.place)
+
+    def fall_asleep(self, lane: Lane, monotonic_ms: int) -> None:
+        del self.awake[lane.number]
+        lane.idle_since_ms = monotonic_ms
+
+    # -- close ---------------------------------------------------------------------------------------
+
+    def asleep_since(self, before_ms: int) -> list[tuple[Lane, int]]:
+        """Return the lanes that fell asleep at or before a monotonic instant, each with the instant at which it did."""
+        return [
+            (lane, lane.idle_since_ms)
+            for lane in self.all.values()
+            if lane.idle_since_ms is not None and lane.idle_since_ms <= before_ms
+        ]
+
+    def close(self, lane: Lane, since_ms: int) -> bool:
+        """Forget a lane; returns False where it woke after ``since_ms``. Later rows of its place get a new lane."""
+        if lane.idle_since_ms != since_ms:
+            return False
+        del self.all[lane.number]
+        if lane.place is not None:
+            del self._of_place[lane.place]
+        return True

@@ -27,13 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from celery_wheel.engine.state.agenda import Agenda
-from celery_wheel.engine.state.failing import FailingSchedules
+from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
-from celery_wheel.engine.state.lane import InFlight, Lane
-from celery_wheel.engine.state.lanes import Lanes
-from celery_wheel.engine.state.stamps import RevokedStamps
-from celery_wheel.engine.state.tombstones import TombstoneFilter
+from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes
+from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
 from celery_wheel.store.model import SHARD_BITS, Position, Row
@@ -151,9 +148,15 @@ class ShardState:
     # -- dispatch --------------------------------------------------------------------------------
 
     def begin_round(self, now_ms: int, monotonic_ms: int) -> list[Lane]:
-        """Make the rows that are due ready; returns the awake lanes, the earliest ready row first."""
-        self.window.reap(self.lanes, now_ms)
-        return self.lanes.begin_round(self.window, now_ms, monotonic_ms)
+        """Make due rows ready, and put idle lanes to sleep; returns the awake lanes, the earliest ready row first."""
+        lanes, window = self.lanes, self.window
+        window.reap(lanes, now_ms)
+        for lane in lanes:
+            if lane.number != MAIN and lane.is_idle() and not window.has(lane):
+                lanes.fall_asleep(lane, monotonic_ms)
+        lanes.busy = {lane.place for lane in lanes if lane.place and window.has_more(lane, now_ms)}
+        ready = {lane.number: lane.next_due_ms(window.rows) for lane in lanes}
+        return sorted(lanes, key=lambda lane: (ready[lane.number] is None, ready[lane.number] or 0, lane.number))
 
     def take(
         self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0

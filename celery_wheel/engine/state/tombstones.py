@@ -1,21 +1,24 @@
-"""The tombstone filter: a Bloom filter of the task ids that have a tombstone; the tombstones are in the store.
+"""Cancels of messages that have not come: tombstones of task ids, and revoked stamps.
 
 ::
 
     cancel of an unknown id ─► a tombstone row in every shard that gets the command, for a day
                                └ its bits in the filter: 40 bits an id at most, whatever the id's length
     a message arrives ─► may its id have a tombstone?   no: accept the message  ·  perhaps: read the store
+    revoked stamps       {"campaign": {"spring", "autumn"}}: a message with any stamp in common is cancelled
 
-100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone, which
-costs one read of the store. Bits are never cleared one by one: the filter is filled anew from the store when it holds
-more ids than its capacity, which is twice the ids at the last filling and at least FEWEST, and when a scheduler adopts
-the shard.
+100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone. Bits
+are never cleared: the filter is filled anew from the store when it holds more ids than its capacity, twice those at the
+last filling. Stamps are of a process, as in a worker, and end with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+import threading
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 #: Bits in the filter for each id of its capacity, and how many bits an id sets.
 BITS, PROBES = 20, 4
@@ -69,3 +72,53 @@ class TombstoneFilter:
     def _places(self, task_id: str) -> list[int]:
         digest = blake2b(task_id.encode(), digest_size=8 * PROBES).digest()
         return [int.from_bytes(digest[n : n + 8]) % self._size for n in range(0, 8 * PROBES, 8)]
+
+
+#: Stamps remembered at most; a worker remembers all.
+MOST = 10_000
+
+#: Why a task was cancelled, for people.
+BY_STAMP = "revoked by a stamped header"
+
+
+class RevokedStamps:
+    """The revoked stamps; false while none was revoked. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._revoked: dict[tuple[str, str], None] = {}  #: (header, stamp as JSON), the oldest first
+
+    def __bool__(self) -> bool:
+        return bool(self._revoked)
+
+    def add(self, headers: Mapping[str, Any]) -> None:
+        """Revoke stamps.
+
+        Args:
+            headers: header → a stamp or a list of stamps.
+        """
+        with self._lock:
+            revoked = dict(self._revoked)
+            for header, stamps in headers.items():
+                for place in _places(header, stamps):
+                    revoked.pop(place, None)
+                    revoked[place] = None
+            for place in list(revoked)[: max(0, len(revoked) - MOST)]:
+                del revoked[place]
+            self._revoked = revoked
+
+    def match(self, headers: bytes) -> bool:
+        """Whether a message with these headers, a JSON object, was revoked."""
+        if b'"stamps"' not in headers:  # spares most other messages the JSON
+            return False
+        stamps = json.loads(headers).get("stamps")
+        if not isinstance(stamps, dict):
+            return False
+        revoked = self._revoked
+        return any(place in revoked for header, values in stamps.items() for place in _places(header, values))
+
+
+def _places(header: str, stamps: Any) -> Iterable[tuple[str, str]]:
+    """Return (header, stamp as JSON) for each stamp; a stamp is any JSON value but null."""
+    several = stamps if isinstance(stamps, list | tuple | set | frozenset) else [stamps]
+    return [(header, json.dumps(stamp, default=str)) for stamp in several if stamp is not None]

@@ -4,17 +4,14 @@
 
     rows     {row id → Row}                rows of all lanes that are due within ``span_ms``, 300 s
     wheel    row id → bucket               rows that are not due yet; rows that are due are in their lane's ``ready``
-    budget   100,000 rows, 64 MiB          a share for each lane; over it, the lane's furthest rows are evicted and its
-                                           horizon moves back
-    shares   main lane alone               100,000 rows
-             main lane, others awake       75,000 rows
+    budget   100,000 rows, 64 MiB          over its share, a lane's furthest rows are evicted and its horizon moves back
+    shares   main lane alone               100,000 rows; while others are awake, 75,000
              each of 5 lanes beside it     5,000 rows: its part of a quarter
 
 No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another queue out of
 memory, and rows that are due in a lane beside the main one do not wait until the main one has room.
 
-The window is a cache: every row in it is committed in the store and can be read again. The window is complete for
-(watermark, horizon] of each lane, so a chunk taken from it is a range of the store.
+The window is a cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store.
 
 Moving the horizon forward (``prefetch`` in the engine)::
 
@@ -34,14 +31,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from celery_wheel.engine.state.lane import END, Lane
+from celery_wheel.engine.state.lane import END, MAIN, Lane, Lanes
 from celery_wheel.store.model import MAX_SEQ, Position, Row
 from celery_wheel.timing import TimingWheel
-
-#: The number of the main lane, from which every row is published that need not wait in another lane.
-MAIN = 0
 
 #: The part of the budget that the lanes beside the main one share, while any of them is awake.
 BESIDE = 0.25
@@ -73,17 +67,6 @@ class Weight:
 
     def exceeds(self, share: Weight, part: float = 1.0) -> bool:
         return self.count > share.count * part or self.bytes > share.bytes * part
-
-
-class WindowLanes(Protocol):
-    """The part of ``Lanes`` that the window uses."""
-
-    awake: dict[int, Lane]
-
-    @property
-    def are_alone(self) -> bool: ...
-
-    def __getitem__(self, number: int) -> Lane: ...
 
 
 class Window:
@@ -140,6 +123,12 @@ class Window:
         """Whether a row of the lane is in memory."""
         return lane.number in self._weights
 
+    def has_more(self, lane: Lane, now_ms: int) -> bool:
+        """Whether a row of the lane waits, in memory or, as far as memory shows, in the store."""
+        if self.has(lane) or lane.has_open() or lane.horizon.due_ms <= now_ms:
+            return True
+        return lane.next_due_ms(self.rows) is not None
+
     def subtract(self, lane: int, rows: Sequence[Row]) -> None:
         """Subtract rows that are no longer in the window from its bytes and from the weight of their lane."""
         if not rows:
@@ -152,14 +141,14 @@ class Window:
         if not load.count:
             del self._weights[lane]  # a closed lane is never opened again under its number
 
-    def reap(self, lanes: WindowLanes, now_ms: int) -> None:
+    def reap(self, lanes: Lanes, now_ms: int) -> None:
         """Take the rows that expired off the wheel and make them ready in their lanes."""
         rows: dict[Any, Row] = self.rows
         for timer in self.wheel.advance(now_ms):
             row = rows[timer.timer_id]
             lanes[row.lane].push(row)
 
-    def evict(self, lanes: WindowLanes) -> int:
+    def evict(self, lanes: Lanes) -> int:
         """Evict the furthest rows of each lane that is over its share; returns how many."""
         main, beside = self._share_of_main(lanes), self._share_beside(lanes)
         # At least one row stays, however large it is: it must remain publishable.
@@ -182,11 +171,11 @@ class Window:
                 self._evict_row(lanes[number], row)
         return before - len(self.rows)
 
-    def _share_of_main(self, lanes: WindowLanes) -> Weight:
+    def _share_of_main(self, lanes: Lanes) -> Weight:
         part = 1.0 if lanes.are_alone else 1 - BESIDE
         return Weight(self.max_count * part, self.max_bytes * part)
 
-    def _share_beside(self, lanes: WindowLanes) -> Weight:
+    def _share_beside(self, lanes: Lanes) -> Weight:
         part = BESIDE / max(1, len(lanes.awake) - 1)
         return Weight(max(1.0, self.max_count * part), self.max_bytes * part)
 
@@ -196,7 +185,7 @@ class Window:
         self.subtract(lane.number, [row])
         self.wheel.cancel(row.id)
 
-    def wanted(self, lane: Lane, lanes: WindowLanes, now_ms: int) -> Position | None:
+    def wanted(self, lane: Lane, lanes: Lanes, now_ms: int) -> Position | None:
         """Return up to where more of the lane should be read now; None while it has enough rows in memory.
 
         Nearly all rows beside the main lane are due: such a lane is read to its end, so that it can become idle.

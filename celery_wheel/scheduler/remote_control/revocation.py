@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby, islice
 from typing import Any
 
-from celery_wheel.engine.state.stamps import BY_STAMP
+from celery_wheel.engine.state.tombstones import BY_STAMP
 from celery_wheel.errors import StoreError
 from celery_wheel.requests.request import TASKS_AT_ONCE
 from celery_wheel.scheduler.remote_control import SchedulerView

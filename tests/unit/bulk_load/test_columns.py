@@ -20,8 +20,7 @@ from celery_wheel.bulk_load import reject_rules as rules
 from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns, Packable
 from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import RowReader
-from celery_wheel.engine.intake.load_chunks import unpack_messages
-from celery_wheel.engine.intake.stored_form import FEW, stored_form
+from celery_wheel.engine.intake.stored_form import FEW, stored_form, unpack_messages
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackedKind, PackTemplate, pack
 from celery_wheel.store.model import Message, MessageBlock, Unreadable, each
 from tests.kit.packs import lines

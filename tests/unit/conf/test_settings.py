@@ -12,7 +12,7 @@ import celery
 import pytest
 
 from celery_wheel.conf import Conf, default_base_scheduler, settings
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.scheduler.service import limits_of
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import Round, run_round
+from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.store.model import Message
 from celery_wheel.timing import ManualClock
 from tests.kit.holder import message

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.store.model import TaskRow
 from tests.unit.engine.conftest import Rig
 
@@ -92,10 +92,10 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
 def test_a_completed_task_is_announced(rig: Keeping) -> None:
     rig.send("a", 60_000, watch=["order:42"])
     rig.run()
-    rig.engine.unannounced.clear()
+    rig.engine.ctx.unannounced.clear()
     rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
     rig.run()
-    assert rig.engine.unannounced.is_set()
+    assert rig.engine.ctx.unannounced.is_set()
     rig.announce()
     assert rig.books.told == ["a"]
 
@@ -208,7 +208,7 @@ def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
     rig.pass_time(10_000)
     rig.engine = rig.new_engine("two")
     rig.run("tend")
-    assert rig.engine.unannounced.is_set()
+    assert rig.engine.ctx.unannounced.is_set()
     rig.announce()
     assert rig.books.told == ["a"]
 
@@ -238,7 +238,7 @@ def test_a_task_with_a_revoked_stamp_is_not_published(rig: Keeping) -> None:
 
 
 def test_the_oldest_of_too_many_stamps_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheel.engine.state.stamps.MOST", 2)
+    monkeypatch.setattr("celery_wheel.engine.state.tombstones.MOST", 2)
     stamps = RevokedStamps()
     assert not stamps
     stamps.add({"a": [1, 2]})

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from celery_wheel.engine.limits import Limits
-from celery_wheel.engine.round import Round, run_round
+from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable

@@ -1,4 +1,7 @@
-"""Paused and rate-limited tasks: meters by themselves, and gates in an engine."""
+"""Paused and rate-limited tasks: meters by themselves, and gates in an engine.
+
+A busy round is followed by the next one the later, the less work it had: a stream is taken in groups.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.pool import Wait
+from celery_wheel.engine.round import Limits, Round
+from celery_wheel.engine.runner import DISPATCH_S, INGEST_S, Runner, ShardJobs
 from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
 from tests.unit.engine.conftest import Rig
@@ -124,7 +129,7 @@ def test_everything_can_be_paused(held: Rig) -> None:
 
 
 def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "celery_wheel.engine.commands.gates"):
+    with caplog.at_level("INFO", "celery_wheel.engine.commands"):
         command(held, "pause", "queue:mail")
         command(held, "resume", "queue:mail", per_ms=60_000)
         command(held, "pause", "all:")
@@ -361,3 +366,26 @@ def test_a_pause_makes_late_as_an_outage_does(held: Rig) -> None:
     command(held, "resume", "all:")
     let_run(held, 10)
     assert held.pushed == []
+
+
+@pytest.fixture
+def jobs(rig: Rig) -> ShardJobs:
+    rig.run("tend", "ingest", "listen")
+    [found] = Runner(rig.engine, lease_ms=2_000, poll_ms=50).shards
+    return found
+
+
+def test_a_round_of_few_messages_is_followed_by_a_pause_that_no_message_ends(jobs: ShardJobs) -> None:
+    wait = jobs._after_ingest(Round.BUSY, 0.004)
+    assert wait.least_s == wait.most_s == pytest.approx(INGEST_S - 0.008)
+    assert jobs._after_dispatch(Round.BUSY, 0.001).least_s == pytest.approx(DISPATCH_S - 0.002)
+
+
+def test_a_round_of_many_messages_is_followed_by_the_next_at_once(jobs: ShardJobs) -> None:
+    assert jobs._after_ingest(Round.BUSY, INGEST_S / 2) == Wait(0.0, 0.0)
+    assert jobs._after_dispatch(Round.BUSY, DISPATCH_S / 2) == Wait(0.0, 0.0)
+
+
+def test_a_message_that_comes_alone_is_taken_at_once(jobs: ShardJobs) -> None:
+    assert jobs._after_ingest(Round.IDLE, 0.004).least_s == 0
+    assert jobs._after_dispatch(Round.IDLE, 0.001).least_s == 0

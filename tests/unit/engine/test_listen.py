@@ -33,22 +33,22 @@ def test_ingest_peeks_again_when_listen_has_found_a_message(rig: Rig) -> None:
     with mock.patch.object(rig.broker, "peek") as peek:
         rig.run("ingest", rounds=3)
         peek.assert_not_called()
-    assert not rig.engine.may_have_messages
+    assert not rig.engine.ctx.queue.may_have_messages()
     rig.send("one", 1_000)
     assert list(steps) == [Round.IDLE]
-    assert rig.engine.arrived.is_set()
-    assert rig.engine.may_have_messages
+    assert rig.engine.ctx.queue.arrived.is_set()
+    assert rig.engine.ctx.queue.may_have_messages()
     assert rig.run("ingest") is Round.BUSY
     assert rig.run("ingest") is Round.IDLE
     assert rig.engine.stats.accepted == 1
-    assert (rig.engine.arrived.is_set(), rig.engine.emptied.is_set()) == (False, True)
+    assert (rig.engine.ctx.queue.arrived.is_set(), rig.engine.ctx.queue.emptied.is_set()) == (False, True)
 
 
 def test_a_message_between_the_peek_and_the_call_is_found(rig: Rig) -> None:
     rig.run("tend", "ingest")
     rig.send("one", 1_000)
     rig.run("listen")
-    assert rig.engine.arrived.is_set()
+    assert rig.engine.ctx.queue.arrived.is_set()
 
 
 def test_a_command_is_answered_after_a_peek(rig: Rig) -> None:
@@ -66,7 +66,7 @@ def test_ingest_peeks_at_once_and_at_each_poll_where_the_broker_does_not_answer(
     steps = listening(rig)
     with (
         mock.patch.object(rig.broker, "await_message", side_effect=BrokerError("no answer")),
-        mock.patch.object(rig.engine.arrived, "listener") as wake,
+        mock.patch.object(rig.engine.ctx.queue.arrived, "listener") as wake,
     ):
         assert list(steps) == [Round.FAILED]
         wake.assert_called_once()
@@ -75,7 +75,7 @@ def test_ingest_peeks_at_once_and_at_each_poll_where_the_broker_does_not_answer(
 
 def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait(rig: Rig) -> None:
     with mock.patch.object(ModelRedis, "can_wait", new=False):
-        with mock.patch.object(rig.engine.emptied, "listener") as wake:
+        with mock.patch.object(rig.engine.ctx.queue.emptied, "listener") as wake:
             assert peeks_at_each_poll(rig)
             wake.assert_not_called()
         with mock.patch.object(rig.broker, "await_message") as waits:
@@ -89,7 +89,7 @@ def test_ingest_peeks_at_each_poll_as_soon_as_the_broker_shows_that_it_cannot_wa
     with (
         mock.patch.object(ModelRedis, "can_wait", new=False),
         mock.patch.object(rig.broker, "await_message", return_value=False),
-        mock.patch.object(rig.engine.arrived, "listener") as wake,
+        mock.patch.object(rig.engine.ctx.queue.arrived, "listener") as wake,
     ):
         assert list(steps) == [Round.IDLE]
         wake.assert_called_once()
@@ -126,7 +126,7 @@ def peeks_at_each_poll(rig: Rig) -> bool:
     rig.run("tend", "ingest")
     with mock.patch.object(rig.broker, "peek", wraps=rig.broker.peek) as peek:
         rig.run("ingest", rounds=3)
-    return bool(rig.engine.may_have_messages and peek.call_count == 3)
+    return bool(rig.engine.ctx.queue.may_have_messages() and peek.call_count == 3)
 
 
 class ManualPool:
@@ -174,7 +174,7 @@ def test_a_failed_peek_is_repeated(rig: Rig) -> None:
     rig.run("tend", "ingest")
     with mock.patch.object(rig.broker, "peek", side_effect=BrokerError("no answer")):
         assert rig.run("ingest") is Round.FAILED
-    assert rig.engine.arrived.is_set()
+    assert rig.engine.ctx.queue.arrived.is_set()
 
 
 def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
@@ -185,7 +185,7 @@ def test_listen_waits_until_a_peek_has_found_nothing(rig: Rig) -> None:
     assert jobs._after_listen(rig.run("listen"), 2.0) == AT_ONCE, "nothing was found, so the next call finds what comes"
     rig.send("one", 1_000)
     assert jobs._after_listen(rig.run("listen"), 0.0) == UNTIL_WOKEN
-    with mock.patch.object(rig.engine.emptied, "listener") as wake:
+    with mock.patch.object(rig.engine.ctx.queue.emptied, "listener") as wake:
         rig.run("ingest")
         wake.assert_not_called()
         rig.run("ingest")

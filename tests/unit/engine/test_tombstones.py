@@ -9,7 +9,7 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.commands.cancel_move import TOMBSTONE_MS
+from celery_wheel.engine.commands import TOMBSTONE_MS
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from tests.unit.engine.conftest import Rig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.engine.histogram import Histogram
+from celery_wheel.engine.stats import Histogram
 from celery_wheel.metrics import samples
 from celery_wheel.metrics.samples import Collect
 from celery_wheel.store import open_store

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from celery_wheel.engine.histogram import Histogram
+from celery_wheel.engine.stats import Histogram
 from celery_wheel.errors import PackageMissing
 from celery_wheel.metrics import opentelemetry, prometheus
 from celery_wheel.metrics.samples import METRICS, Kind, Metric, Sample

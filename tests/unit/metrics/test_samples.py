@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.histogram import OTHER
 from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.stats import OTHER
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.metrics import samples
 from celery_wheel.metrics.samples import MAX_QUEUES, NotAnswered, PatientCall, ProcessMetrics, Totals, store_metrics

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.limits import Limits
+from celery_wheel.engine.round import Limits
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Run, Schedule, Skip
 from celery_wheel.timing import ManualClock
-from tests.simulation.rendering import Renderer
+from tests.simulation.recurring_world import Renderer
 from tests.unit.engine.conftest import START_MS, Rig
 
 
@@ -28,7 +28,7 @@ class ScheduleRig(Rig):
 
     def new_engine(self, name: str = "one") -> Engine:
         engine = super().new_engine(name)
-        engine._ctx.renderer, engine._ctx.on_overlap = self.renderer, self.cancelled.extend
+        engine.ctx.renderer, engine.ctx.on_overlap = self.renderer, self.cancelled.extend
         return engine
 
     def ask(self, do: str, names: list[str] | dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""Occurrences as the renderer gets them: due at the instant and its jitter, with the instant before."""
+"""Occurrences as the renderer gets them: due at the instant and its jitter, with the instant before.
+
+A message that the project's code cannot make is tried again, with back-off; other schedules do not notice.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from celery_wheel.engine.recurring.port import Occurrence
-from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.recurring.definition import Definition
+from celery_wheel.engine.recurring.materialise import BROKEN_AFTER_MS
+from celery_wheel.engine.recurring.occurrence import Occurrence
+from celery_wheel.engine.state.agenda import FIRST_S, MOST_S
+from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
+from celery_wheel.recurring.definition import ALL, LATEST, NONE, Definition
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK, Schedule
-from tests.simulation.rendering import Renderer
+from tests.simulation.recurring_world import Renderer
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
 
@@ -35,7 +42,7 @@ class Noting(Renderer):
 
 def noting(rig: ScheduleRig, away: int = 0) -> Noting:
     found = Noting(away)
-    rig.engine._ctx.renderer = found
+    rig.engine.ctx.renderer = found
     return found
 
 
@@ -162,3 +169,209 @@ def test_a_report_is_in_the_queue_until_it_is_committed(rig: ScheduleRig) -> Non
         ended = [run.ended_ms is not None for run in rig.runs()]
         assert ended == [True] or rig.server.keys.wheel, f"after {step}"
     assert ended == [True]
+
+
+QUOTED = "4111 1111 1111 1111"
+
+
+class Fault:
+    """Raises an error for the schedules named "bad…", while it lasts, and notes when it was called."""
+
+    def __init__(self, rig: ScheduleRig, error: Callable[[], Exception], took_ms: int = 0) -> None:
+        self.lasts, self.tried_ms = True, list[int]()
+        self._rig, self._error, self._took_ms = rig, error, took_ms
+        rig.renderer.fault = self
+
+    def __call__(self, schedule: Schedule) -> None:
+        if self.lasts and schedule.name.startswith("bad"):
+            self.tried_ms.append(self._rig.clock.now_ms() - START_MS)
+            self._rig.clock.advance(self._took_ms)
+            raise self._error()
+
+
+def of_the_project() -> Exception:
+    return LookupError(f"no card {QUOTED}")
+
+
+def state(rig: ScheduleRig, name: str = "bad") -> tuple[bool, bool]:
+    one = rig.schedule(name)
+    return one.is_failing, one.broken
+
+
+def test_an_error_of_the_project_is_tried_again_and_the_schedule_goes_on(rig: ScheduleRig) -> None:
+    fault = Fault(rig, of_the_project)
+    rig.create("good")
+    rig.create("bad")
+    rig.tick(5_500)
+    assert state(rig) == (True, False)
+    assert rig.schedule("bad").note == f"no message can be made: LookupError('no card {QUOTED}')"
+    assert rig.ran("good") == [1_000, 2_000, 3_000, 4_000, 5_000], "another schedule of the shard is not delayed"
+    assert rig.ran("bad") == []
+    assert len(fault.tried_ms) == rig.engine.stats.schedule_errors
+    fault.lasts = False
+    rig.tick(4_500)
+    assert state(rig) == (False, False)
+    assert (rig.schedule("bad").note, rig.schedule("bad").since_ms) == ("", None)
+    assert rig.ran("bad") == [*range(1_000, 11_000, 1_000)], "none of these was ten seconds late"
+    assert failing(rig) == 0
+
+
+def failing(rig: ScheduleRig) -> int:
+    """Return the number of schedules that memory has as failing."""
+    assert rig.engine.state is not None
+    return len(rig.engine.state.failing)
+
+
+def test_the_waits_grow_up_to_a_minute_and_differ(rig: ScheduleRig) -> None:
+    fault = Fault(rig, of_the_project)
+    rig.create("bad", every_ms=60_000)
+    rig.tick(600_000)
+    waits = [late - early for early, late in zip(fault.tried_ms, fault.tried_ms[1:], strict=False)]
+    assert FIRST_S * 500 <= waits[0] <= FIRST_S * 1_000 + 100
+    assert max(waits) <= MOST_S * 1_000 + 100
+    assert all(wait >= MOST_S * 500 for wait in waits[-5:])
+    assert len(set(waits[-5:])) > 1
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "more", "runs"),
+    [
+        (LATEST, {}, [600_000, 660_000]),
+        (NONE, {}, [660_000]),
+        (ALL, {"catch_up_ms": 300_000}, [360_000, 420_000, 480_000, 540_000, 600_000, 660_000]),
+    ],
+)
+def test_instants_that_were_due_meanwhile_are_caught_up_as_after_an_outage(
+    rig: ScheduleRig, catch_up: str, more: dict[str, int], runs: list[int]
+) -> None:
+    fault = Fault(rig, of_the_project)
+    rig.create("bad", every_ms=60_000, catch_up=catch_up, **more)
+    rig.tick(618_000)
+    fault.lasts = False
+    rig.tick(62_000)
+    assert rig.ran("bad") == runs
+    skips = rig.skips()
+    assert (skips[0][0], skips[-1][1]) == (60_000, runs[0] - 60_000)
+    assert sum(count for _, _, count, _ in skips) == runs[0] // 60_000 - 1
+    assert {reason for *_, reason in skips} == {"missed"}
+
+
+def test_a_schedule_that_fails_for_an_hour_is_broken(rig: ScheduleRig, caplog: pytest.LogCaptureFixture) -> None:
+    fault = Fault(rig, of_the_project)
+    rig.create("bad", every_ms=60_000)
+    rig.tick(70_000)
+    rig.pass_time(BROKEN_AFTER_MS - 70_000)
+    rig.tick(1_000)
+    assert state(rig) == (True, False)
+    rig.tick(65_000 + 60_000)
+    assert state(rig) == (False, True)
+    assert rig.schedule("bad").next_ms is None
+    assert failing(rig) == 0
+    tries = len(fault.tried_ms)
+    rig.tick(70_000)
+    assert len(fault.tried_ms) == tries
+    fault.lasts = False
+    assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
+    [(first, _, count, reason)] = rig.skips()
+    assert (first, reason) == (60_000, "missed")
+    assert count == 63
+    assert QUOTED not in caplog.text, "an error may quote the arguments of the task"
+
+
+def test_the_hour_goes_on_over_a_takeover(rig: ScheduleRig) -> None:
+    Fault(rig, of_the_project)
+    rig.create("bad", every_ms=60_000)
+    rig.tick(58_500)
+    since_ms = rig.schedule("bad").since_ms
+    assert since_ms is not None
+    rig.pass_time(BROKEN_AFTER_MS - 60_000)
+    rig.engine = rig.new_engine("two")
+    rig.run("tend")
+    rig.tick(1_000)
+    assert state(rig) == (True, False)
+    assert rig.schedule("bad").since_ms == since_ms
+    rig.tick(130_000)
+    assert state(rig) == (False, True)
+
+
+def test_an_error_that_no_try_can_heal_breaks_the_schedule_at_once(rig: ScheduleRig) -> None:
+    Fault(rig, lambda: RecurrenceError("task_always_eager must be False"))
+    rig.create("bad")
+    rig.tick(100)
+    assert state(rig) == (False, True)
+
+
+def test_an_outage_breaks_no_schedule_and_ends_within_two_seconds(
+    rig: ScheduleRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = Fault(rig, lambda: BrokerError("the result backend is away"))
+    rig.create("bad", every_ms=60_000)
+    rig.tick(70_000)
+    rig.pass_time(BROKEN_AFTER_MS * 3)
+    rig.tick(1_000)
+    assert state(rig) == (False, False)
+    assert rig.schedule("bad").note == ""
+    assert rig.engine.stats.schedule_errors == 0
+    fault.lasts = False
+    rig.tick(2_200)
+    assert len(rig.ran("bad")) == 1
+    assert len(lines(caplog)) <= 3, "a line a minute"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one for one in caplog.records if getattr(one, "action", "") == "schedule_waits"]
+    return [one.getMessage() for one in found if one.levelno >= logging.WARNING]
+
+
+def test_one_cause_is_logged_once_a_minute_without_the_text_of_the_error(
+    rig: ScheduleRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    Fault(rig, of_the_project)
+    rig.ask("create", {f"bad{n}": definition(1_000) for n in range(20)})
+    rig.tick(59_000)
+    [line] = lines(caplog)
+    assert "LookupError in " in line
+    assert f"{__file__}, line " in line
+    assert QUOTED not in caplog.text
+    rig.tick(60_000)
+    assert len(lines(caplog)) == 2
+    assert "more times since" in lines(caplog)[-1]
+
+
+@pytest.mark.parametrize("do", ["update", "pause", "delete"])
+def test_a_change_forgets_the_failures_and_the_new_definition_is_tried_at_once(rig: ScheduleRig, do: str) -> None:
+    fault = Fault(rig, of_the_project)
+    rig.create("bad")
+    rig.tick(30_000)
+    assert failing(rig) == 1
+    fault.lasts = False
+    before = rig.clock.now_ms() - START_MS
+    names: Any = {"bad": definition(1_000, args=[1])} if do == "update" else ["bad"]
+    assert rig.ask(do, names) == {"bad": {"result": "done"}}
+    assert failing(rig) == 0
+    rig.tick(1_100)
+    if do == "update":
+        assert rig.ran("bad")[0] == before + 1_000
+        assert rig.schedule("bad").note == ""
+    else:
+        assert rig.ran("bad") == []
+    if do == "pause":
+        assert (rig.schedule("bad").note, state(rig)) == ("test", (False, False))
+        rig.ask("resume", ["bad"])
+        assert sum(count for _, _, count, _ in rig.skips()) == before // 1_000 + 1
+
+
+def test_slow_failures_keep_no_other_work_of_the_round_waiting(rig: ScheduleRig) -> None:
+    """Each try ends with a time-out of five seconds: one of them in a round, not twenty."""
+    fault = Fault(rig, of_the_project, took_ms=5_000)
+    rig.ask("create", {f"bad{n:02}": definition(60_000) for n in range(20)})
+    rig.create("good", every_ms=1_000)
+    rig.pass_time(58_500)
+    began_ms = rig.clock.now_ms()
+    rig.run("ingest")
+    assert rig.clock.now_ms() - began_ms == 5_000
+    assert len(fault.tried_ms) == 1
+    for _ in range(19):
+        rig.run("ingest")
+    assert len(fault.tried_ms) >= 19, "the others are tried in the rounds that follow"

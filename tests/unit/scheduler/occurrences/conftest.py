@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.recurring.port import Occurrence
+from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store.model import Message

@@ -27,7 +27,7 @@ def check_ins_of_a_herd(folder: Path) -> dict[str, Any]:
     assert RecordingTransport is not None, "its import is what patches Beat"
     rig = with_limits(herd_count=2, herd_per_s=1)
     decode = QueuedMessageReader().decode
-    rig.engine._ctx.renderer = ScheduleRenderer(app, 2**20, decode, BeatApplyEntry(PersistentScheduler, app))
+    rig.engine.ctx.renderer = ScheduleRenderer(app, 2**20, decode, BeatApplyEntry(PersistentScheduler, app))
 
     def seen() -> dict[str, int]:
         path = folder / "check_ins"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from celery.worker.control import Panel
 
-from celery_wheel.engine.state import stamps
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state import tombstones
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.scheduler.remote_control import SchedulerView, inspection, revocation
 from celery_wheel.scheduler.remote_control.node import Commands
 from celery_wheel.store import open_store
@@ -98,5 +98,5 @@ def test_the_manual_names_every_command_and_its_cap() -> None:
     handlers = Commands(_App(), None, None).handlers()  # type: ignore[arg-type]  # no command is called
     older = {name for name in handlers if name.startswith("dump_")}
     assert [name for name in sorted(set(handlers) - older) if f"`{name}`" not in manual] == []
-    for cap in (inspection.MAX_TASKS, inspection.MAX_IDS, revocation.MAX_SCANNED, stamps.MOST):
+    for cap in (inspection.MAX_TASKS, inspection.MAX_IDS, revocation.MAX_SCANNED, tombstones.MOST):
         assert f"{cap:,}" in manual

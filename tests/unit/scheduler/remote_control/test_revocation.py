@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_wheel.engine.state.stamps import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import StoreError
 from celery_wheel.scheduler.remote_control import SchedulerView, revocation
 from celery_wheel.scheduler.remote_control.node import Commands

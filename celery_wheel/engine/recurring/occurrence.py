@@ -1,12 +1,23 @@
-"""The protocols that the scheduler implements for recurring schedules."""
+"""Occurrences as the engine and the scheduler's renderer exchange them, and the header ``wheel_occurrence``.
+
+::
+
+    schedule       its name                      id, shard   its number, and where it was made
+    scheduled_for  the instant                   previous    the instant that was made before it, or None
+    report         the worker reports the end of the run
+    queued         of an instant of a backfill that waits for the run before it (see ``overlap``):
+                   {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from celery_wheel.store.model import Message
-from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.recurring.definition import Definition
+from celery_wheel.store.model import Message, Row
+from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
 if TYPE_CHECKING:
     from celery_wheel.recurring.definition import Definition
@@ -41,3 +52,24 @@ class OccurrenceRenderer(Protocol):
 #: Cancels the runs of these task ids, which a later run replaces: each is pending, published or running. A call may be
 #: repeated.
 OnOverlap = Callable[[Sequence[str]], None]
+
+
+def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
+    """Return the value of the header."""
+    found: dict[str, Any] = {
+        "schedule": schedule.name,
+        "id": schedule.id,
+        "shard": occurrence.shard,
+        "scheduled_for": occurrence.instant_ms,
+        "previous": occurrence.previous_ms,
+        "report": definition.is_guarded or occurrence.is_queued,
+    }
+    if occurrence.is_queued:
+        found["queued"] = {"after": occurrence.after_ms, "max_runtime_ms": definition.max_runtime_ms}
+    return found
+
+
+def read_header(row: Row) -> dict[str, Any]:
+    """Return the value of a stored occurrence's header; {} where it has none."""
+    found = json.loads(row.parts().headers).get(OCCURRENCE)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,392 @@
+"""Commands of the inbox, each with a result: cancel, move, complete, requeue, replay, pause, resume, accept the clock.
+
+::
+
+    find ─► under the lock: revise, reserve ─► commit: new positions, outcomes, the answer and the deletion of the inbox
+            item, all or none ─► apply; a withdrawn request is no longer in the inbox, and is rolled back
+
+    cancel, move      done      the task will not be published, and is announced; or it is due at the new time
+                      already   the task was cancelled before
+                      too_late  it was published or may have been, or its row is in lane STOPPED for another reason
+                      unknown   there is no row of the task; a cancel leaves a tombstone, which cancels the task if its
+                                message comes within a day, unless that message is behind the command in the inbox
+    complete          done, too_late, by key: zeros for a key without watchers. A key may be used again: the store keeps
+                      none. A published row counts as too late once, and then no longer watches
+    requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
+    pause             done: the gate closes in memory before the commit; a chunk may still be on its way
+    resume            done: opened, or slow for a time     unknown: the gate was not set
+    accept_clock      accepted, agreed, refused: due time moves after the commit
+
+Before a result is anything but ``done``, every message that was sent before the command is accepted, and no row of the
+command moves to the lane of a gate or a destination: until then the command stays in the inbox. A row that was
+published or retired may be of an earlier message of the same task, since a retry has the same id.
+
+Replayed rows have a lane of their own, and a cancel of such a row answers ``too_late``; where the broker keeps no
+offset, they are marked as redelivered. Both hold there for a requeued row that was rejected: an earlier holder may have
+published it. A published row is replayed only where no later adoption compares it with the broker's checksum. Rows and
+history are read and changed under the state's ``history`` lock, so that no row is forgotten in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Generator, Iterable
+
+from celery_wheel.engine.intake.admission import Claimants, claimants
+from celery_wheel.engine.intake.inbox import Command, Completion
+from celery_wheel.engine.round import Context
+from celery_wheel.engine.state.gates import ALL, Place
+from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
+from celery_wheel.store.model import (
+    CANCEL,
+    MAX_SEQ,
+    PAUSE,
+    PAUSED,
+    REPLAY,
+    REQUEUABLE,
+    SLOW,
+    WATCH,
+    Gate,
+    Position,
+    Row,
+    TaskRow,
+    Tombstone,
+)
+
+DONE, ALREADY, TOO_LATE, UNKNOWN = "done", "already", "too_late", "unknown"
+
+#: How long a tombstone keeps a cancelled id from being accepted.
+TOMBSTONE_MS = 86_400_000
+
+
+def cancel_or_move(
+    ctx: Context, state: ShardState, command: Command, empty_at_ms: int | None, resent: Collection[str] = ()
+) -> Generator[str, None, bool]:
+    """Carry out a command on tasks; returns False where it has to stay in the inbox.
+
+    Args:
+        empty_at_ms: monotonic instant at which the wheel queue was peeked to its end; all of its messages are accepted
+            by now. None: the queue had more messages.
+        resent: ids of tasks with a message behind the command in the inbox.
+    """
+    with state.active():
+        diversions = state.diversions
+    found = ctx.store.find(ctx.shard, command.task_ids)
+    known = {task_id for task_id, _ in found}
+    missing = [task_id for task_id in command.task_ids if task_id not in known]
+    outcomes = ctx.store.last_outcomes(ctx.shard, command.task_ids)
+    yield "found"
+    queue_is_empty = earlier_are_accepted(ctx, state, command.item_id, empty_at_ms)
+    with state.active():
+        pending = {task_id for task_id, row in found if not state.may_be_published(row.lane, row.position)}
+        if not queue_is_empty and not pending.issuperset(command.task_ids):
+            return False
+        if state.may_be_diverted((row for _, row in found), diversions):
+            return False
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        done = _revise(work, command, found)
+        results = dict.fromkeys(command.task_ids, TOO_LATE)
+        results |= {task_id: UNKNOWN for task_id in missing if task_id not in outcomes}
+        results |= dict.fromkeys(done, DONE)
+        if command.kind == CANCEL:
+            results |= {task_id: ALREADY for task_id in missing if outcomes.get(task_id) == "cancelled"}
+        _record(work, command, results, resent)
+        work.reserve()
+    yield "reserved"
+    if (yield from commit_command(ctx, work, command.item_id)):
+        ctx.stats.add(**{"cancelled" if command.kind == CANCEL else "moved": len(work.rows)})
+    return True
+
+
+def earlier_are_accepted(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
+    """Whether every message that was sent before the command is accepted.
+
+    With a broker that pushes, messages may be under way to this process while the queue looks empty: only a peek at
+    least ``transit_ms`` after the command was first read counts.
+    """
+    if empty_at_ms is None or not ctx.delivery.transit_ms:
+        return empty_at_ms is not None
+    first_read_at_ms = state.first_read_at_ms.setdefault(item_id, ctx.clock.monotonic_ms())
+    return empty_at_ms - first_read_at_ms >= ctx.delivery.transit_ms
+
+
+def commit_command(ctx: Context, work: UnitOfWork, item_id: int) -> Generator[str, None, bool]:
+    """Commit the unit of work of a command; returns False where the request was withdrawn."""
+    committed = yield from work.commit(ctx)
+    with work.state.active():
+        work.state.first_read_at_ms.pop(item_id, None)
+    return committed
+
+
+def _revise(work: UnitOfWork, command: Command, found: Iterable[TaskRow]) -> set[str]:
+    """Cancel or move the pending rows; returns their task ids."""
+    done: set[str] = set()
+    for task_id, row in found:
+        if not work.take_out(row):
+            continue
+        done.add(task_id)
+        if command.kind == CANCEL:
+            work.cancel(row, Retirement("cancelled", command.reason, command.actor))
+        else:
+            relocate(work, row, command.eta_ms, command.reason, command.actor)
+    return done
+
+
+def relocate(work: UnitOfWork, row: Row, eta_ms: int | None, reason: str, actor: str) -> None:
+    """Give a row that was taken out another eta; None: now."""
+    eta_ms = work.now_ms if eta_ms is None else eta_ms
+    work.move(row, work.state.lanes.for_eta(eta_ms, work.now_ms), eta_ms, eta_ms)
+    work.record_move(row, reason, actor)
+
+
+def _record(work: UnitOfWork, command: Command, results: dict[str, str], resent: Collection[str]) -> None:
+    change, now_ms = work.change, work.now_ms
+    work.answer(command, results)
+    if command.kind == CANCEL:
+        until_ms = now_ms + TOMBSTONE_MS
+        with_tombstone = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)
+        task_ids = [task_id for task_id, result in results.items() if result in with_tombstone]
+        if not command.for_good:
+            task_ids = [task_id for task_id in task_ids if task_id not in resent]
+        change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in task_ids]
+        work.on_apply(lambda: work.state.tombstones.add(task_ids))
+
+
+def complete(
+    ctx: Context, state: ShardState, command: Completion, empty_at_ms: int | None
+) -> Generator[str, None, bool]:
+    """Complete keys; returns False where the command has to stay in the inbox.
+
+    Args:
+        empty_at_ms: as ``cancel_move.cancel_or_move`` takes it.
+    """
+    if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
+        return False
+    watching = claimants(ctx, state, WATCH, command.keys)
+    yield "watchers found"
+    with state.active():
+        if watching.are_stale(state):
+            return False
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        _complete_rows(work, command, watching)
+        work.change.unwatched += watching.published()
+        work.answer(command, _counts(command, watching, work))
+        work.reserve()
+    yield "reserved"
+    if (yield from commit_command(ctx, work, command.item_id)):
+        ctx.stats.add(completed=len(work.rows))
+    return True
+
+
+def _complete_rows(work: UnitOfWork, command: Completion, watching: Claimants) -> None:
+    rows: dict[int, tuple[str, Row]] = {}
+    for key, _, row in watching.found:
+        rows.setdefault(row.id, (key, row))  # the first of several keys completes a task
+    for key, row in rows.values():
+        if not work.take_out(row):
+            continue
+        reason = f"completed by the key {key!r}" + (f": {command.reason}" if command.reason else "")
+        if command.run:
+            relocate(work, row, None, reason, command.actor)
+            work.change.completed.append(row.id)
+        else:
+            work.cancel(row, Retirement("cancelled", reason, command.actor))
+
+
+def _counts(command: Completion, watching: Claimants, work: UnitOfWork) -> dict[str, dict[str, int]]:
+    """Return key → result → number of tasks."""
+    done = {row.id for row in work.rows}
+    counts = {key: {DONE: 0, TOO_LATE: 0} for key in command.keys}
+    for key, _, row in watching.found:
+        counts[key][DONE if row.id in done else TOO_LATE] += 1
+    return counts
+
+
+def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
+    """Carry out a requeue or a replay; returns True, since it never stays in the inbox."""
+    with state.history:
+        if command.kind == REPLAY:
+            rows, results = _replayable(ctx, command)
+            redelivered = {row.id for row in rows}
+        else:
+            rows, redelivered, results = _requeueable(ctx, command)
+        with state.active():
+            if command.kind == REPLAY:
+                results.update({str(row.id): "too_late" for row in rows if not _is_closed(state, row)})
+                rows = [row for row in rows if results[str(row.id)] == "done"]
+            work = UnitOfWork(state, ctx.clock.now_ms())
+            _publish_again(work, rows, redelivered, command)
+            work.answer(command, results)
+            work.reserve()
+        steps = work.commit(ctx)
+        next(steps)  # the commit itself, before rows can be forgotten
+    yield "committed under the history lock"
+    if (yield from steps):
+        ctx.stats.add(moved=len(rows))
+    return True
+
+
+def _requeueable(ctx: Context, command: Command) -> tuple[list[Row], set[int], dict[str, str]]:
+    found = ctx.store.stopped_rows(ctx.shard, command.task_ids)
+    stored = {task_id for task_id, _ in ctx.store.find(ctx.shard, command.task_ids)} | {one[0] for one in found}
+    wanted = [
+        (id_, kind, row)
+        for id_, kind, row in found
+        if kind in REQUEUABLE and (row.route.exchange or row.route.routing_key)
+    ]
+    results = {id_: "too_late" if id_ in stored else "unknown" for id_ in command.task_ids}
+    results |= {id_: "done" for id_, _, _ in wanted}
+    in_doubt = ctx.delivery.prepares
+    redelivered = {row.id for _, kind, row in wanted if in_doubt and kind == "rejected"}
+    return [row for _, _, row in wanted], redelivered, results
+
+
+def _replayable(ctx: Context, command: Command) -> tuple[list[Row], dict[str, str]]:
+    rows = {row.id: row for row in ctx.store.rows(ctx.shard, [int(one) for one in command.task_ids])}
+    known = [rows[int(one)] for one in command.task_ids if int(one) in rows]
+    results = dict.fromkeys(command.task_ids, "unknown") | {str(row.id): "done" for row in known}
+    return known, results
+
+
+def _is_closed(state: ShardState, row: Row) -> bool:
+    """Whether no later adoption needs the row; all rows of a closed lane are settled."""
+    lane = state.lanes.get(row.lane)
+    return row.lane >= 0 if lane is None else row.position <= lane.replayable
+
+
+def _publish_again(work: UnitOfWork, rows: Iterable[Row], redelivered: Collection[int], command: Command) -> None:
+    """Make rows due now; ``redelivered`` has the ids of rows that may be in their queue already."""
+    for row in rows:
+        work.rows.append(row)
+        work.change.unwatched.append(row.id)  # no key completes the row any more, and it claims no unique key
+        work.move(
+            row, work.state.lanes.for_eta(work.now_ms, work.now_ms, row.id in redelivered), work.now_ms, work.now_ms
+        )
+        work.record_move(row, command.reason, command.actor)
+
+
+logger = logging.getLogger(__name__)
+
+
+def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
+    """Carry out a pause or a resume; returns True, since it never stays in the inbox."""
+    now_ms = ctx.clock.now_ms()
+    existing = {(gate.scope, gate.name): gate for gate in ctx.store.gates(ctx.shard)}
+    yield "gates read"
+    work, results = UnitOfWork(state, now_ms), dict[str, str]()
+    for name in command.task_ids:
+        place = gate_place(name)
+        results[name] = "done"
+        if command.kind == PAUSE:
+            work.change.gates.append(Gate(*place, PAUSED, 0, command.reason, command.actor, now_ms))
+        elif place not in existing:
+            results[name] = "unknown"
+        elif command.per_ms:
+            work.change.gates.append(Gate(*place, SLOW, command.per_ms, command.reason, command.actor, now_ms))
+        else:
+            work.change.opened.append(place)
+    work.answer(command, results)
+    before = [existing[place] for gate in work.change.gates if (place := (gate.scope, gate.name)) in existing]
+    backlogs = {id(gate): _backlog(ctx, state, gate, now_ms) for gate in (*work.change.gates, *before)}
+    yield "backlog counted"
+    with state.active():
+        _set_gates(ctx, work, before, backlogs)
+        work.reserve()
+    yield "gates closed"
+    if (yield from work.commit(ctx)):
+        for name in [name for name, result in results.items() if result == "done"]:
+            _log_gate(ctx, command, name)
+    ctx.wake.set()
+    ctx.room.set()
+    return True
+
+
+def _log_gate(ctx: Context, command: Command, name: str) -> None:
+    scope, of = gate_place(name)
+    over = f" over {command.per_ms / 1_000:g} s" if command.per_ms else ""
+    logger.info(
+        "shard %d: %s is %sd%s%s%s",
+        ctx.shard,
+        "everything" if scope == ALL else f"{scope} {of}",
+        command.kind,
+        over,
+        f" by {command.actor}" if command.actor else "",
+        f": {command.reason}" if command.reason else "",
+        extra={
+            "action": command.kind,
+            "shard": ctx.shard,
+            "gate": name,
+            "per_ms": command.per_ms,
+            "actor": command.actor,
+            "reason": command.reason,
+        },
+    )
+
+
+def _set_gates(ctx: Context, work: UnitOfWork, before: list[Gate], backlogs: dict[int, int]) -> None:
+    """Close gates at once, before any process can read that they are closed; the rest takes effect with the commit."""
+    state, change = work.state, work.change
+
+    def set_gates(gates: list[Gate]) -> None:
+        for gate in gates:
+            state.gates.set(gate, backlogs[id(gate)], work.now_ms, ctx.clock.monotonic_ms())
+
+    def apply() -> None:
+        for place in change.opened:
+            state.gates.open(place)
+        set_gates(change.gates)
+        for lane in state.lanes:
+            if not lane.refusing:
+                lane.retry_at_ms = 0  # the lane may have waited for a gate
+
+    def roll_back() -> None:
+        for gate in change.gates:
+            state.gates.open((gate.scope, gate.name))
+        set_gates(before)
+
+    set_gates([gate for gate in change.gates if gate.state == PAUSED])
+    work.on_apply(apply)
+    work.on_roll_back(roll_back)
+
+
+def gate_place(name: str) -> tuple[str, str]:
+    """Return (scope, name) of a gate's name such as ``queue:mail``."""
+    scope, _, rest = name.partition(":")
+    return scope, rest
+
+
+def _backlog(ctx: Context, state: ShardState, gate: Gate, now_ms: int) -> int:
+    """Return how many rows wait behind a gate; 0 for a pause, which needs no count."""
+    if gate.state == PAUSED:
+        return 0
+    place: Place = (gate.scope, gate.name)
+    with state.active():
+        lanes = [(lane.number, lane.watermark) for lane in state.lanes if gate.scope == ALL or lane.place == place]
+    due = Position(now_ms, MAX_SEQ)
+    return sum(ctx.store.count(ctx.shard, number, after, max(after, due)) for number, after in lanes)
+
+
+ACCEPTED, AGREED, REFUSED = "accepted", "agreed", "refused"
+
+
+def accept_clock(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
+    """Carry out the command; returns True, since it never stays in the inbox."""
+    disputed_ms = ctx.clock.disputed_ms
+    result = AGREED if not disputed_ms else ACCEPTED if ctx.clock.is_acceptable() else REFUSED
+    with state.active():
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        work.answer(command, dict.fromkeys(command.task_ids, result))
+        work.reserve()
+    if (yield from commit_command(ctx, work, command.item_id)) and result == ACCEPTED:
+        ctx.clock.accept()
+        logger.warning(
+            "shard %d: due time follows the wall clock by %+d ms, as %s accepted",
+            ctx.shard,
+            disputed_ms,
+            command.actor,
+            extra={"action": "clock_accepted", "shard": ctx.shard, "step_ms": disputed_ms},
+        )
+        ctx.wake.set()
+        ctx.room.set()
+    return True

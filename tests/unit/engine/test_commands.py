@@ -1,0 +1,620 @@
+"""Rejected tasks are requeued and published tasks are replayed, each with a result.
+
+Tasks that watch a key, and the command that completes them before they are due.
+
+The operator accepts a disputed wall clock.
+
+A request that is withdrawn while a holder carries it out has no effect.
+
+The audit log's part of a command: read with care, written only for a person's command that has results.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from celery_wheel.engine.intake.inbox import MAX_SKEW_MS, Command, audit_entries, parse
+from celery_wheel.engine.round import Limits, run_round
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import ACCEPT_CLOCK, STOPPED, UNANNOUNCED, InboxItem, Position, Unreadable, Watch
+from celery_wheel.values.ids import uuid7
+from tests.unit.engine.conftest import START_MS, Rig
+from tests.unit.engine.test_intake import states_by_task as states
+
+NUMBER = "00000000-0000-4000-8000-000000000001"
+HOUR = 3_600_000
+
+
+def ask(rig: Rig, kind: str, names: Sequence[str], number: str = NUMBER) -> dict[str, str] | None:
+    listed = {"replay": "rows", "pause": "gates"}.get(kind, "task_ids")
+    asked = {listed: list(names), "id": number, "reason": "why", "actor": "ann"}
+    rig.store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+    rig.run("ingest")
+    return rig.store.answer(number)
+
+
+def row_of(rig: Rig, task_id: str) -> str:
+    return next(str(row_id) for row_id in rig.disk.shard(0).rows if rig.task_id(row_id) == task_id)
+
+
+def pending(rig: Rig) -> int:
+    return sum(rig.store.pending(0).values())
+
+
+class TestRequeue:
+    def rejected(self, rig: Rig) -> None:
+        rig.server.wrong_types.add("celery")
+        rig.send("bad", 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        assert rig.store.last_outcomes(0, ["bad"]) == {"bad": "rejected"}
+        rig.server.wrong_types.clear()
+
+    def test_a_rejected_task_is_requeued_and_due_now(self, rig: Rig) -> None:
+        self.rejected(rig)
+        rig.pass_time(100)
+        assert ask(rig, "requeue", ["bad"]) == {"bad": "done"}
+        assert pending(rig) == 1
+        rig.run("dispatch", "settle")
+        assert rig.pushed == ["bad"]
+        assert pending(rig) == 0
+        last = rig.disk.shard(0).outcomes[-1]
+        assert (last.kind, last.reason, last.actor) == ("moved", "why", "ann")
+
+    def test_pending_published_and_unknown_tasks_are_not_requeued(self, rig: Rig) -> None:
+        rig.send("left", 10)
+        rig.send("waits", HOUR)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        asked = ["left", "waits", "nobody"]
+        assert ask(rig, "requeue", asked) == {"left": "too_late", "waits": "too_late", "nobody": "unknown"}
+        rig.run()
+        assert rig.pushed == ["left"]
+
+    def test_a_cancelled_task_is_not_requeued(self, rig: Rig) -> None:
+        rig.send("one", HOUR)
+        rig.run()
+        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["one"]}')])
+        rig.run()
+        assert ask(rig, "requeue", ["one"]) == {"one": "too_late"}
+        assert rig.store.last_outcomes(0, ["one"]) == {"one": "cancelled"}
+
+    def test_a_requeued_task_survives_a_crash(self, rig: Rig) -> None:
+        self.rejected(rig)
+        assert ask(rig, "requeue", ["bad"]) == {"bad": "done"}
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["bad"]
+
+
+class TestReplay:
+    def left(self, rig: Rig, *task_ids: str) -> None:
+        for task_id in task_ids:
+            rig.send(task_id, 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run(rounds=2)
+        assert rig.pushed == list(task_ids)
+
+    def test_published_tasks_are_replayed_in_the_order_of_the_command(self, rig: Rig) -> None:
+        self.left(rig, "a", "b", "c")
+        names = [row_of(rig, "c"), row_of(rig, "a")]
+        assert ask(rig, "replay", names) == dict.fromkeys(names, "done")
+        assert pending(rig) == 2
+        rig.run("dispatch", "settle")
+        assert rig.pushed == ["a", "b", "c", "c", "a"]
+        assert pending(rig) == 0
+
+    def test_a_replayed_task_delays_no_other_in_a_lane_of_its_own(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        ask(rig, "replay", [row_of(rig, "a")])
+        rig.send("new", 0)
+        rig.run()
+        assert [lane.redelivered for lane in rig.store.lanes(0)] == [False, True]
+        assert rig.disk.shard(0).rows[int(row_of(rig, "new"))].row.lane == 0
+        ask(rig, "replay", [row_of(rig, "a")], "00000000-0000-4000-8000-000000000002")
+        assert len(rig.store.lanes(0)) == 2
+
+    def test_pending_and_retired_tasks_are_not_replayed(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        rig.send("waits", HOUR)
+        rig.send("rests", HOUR)
+        rig.run()
+        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["rests"]}')])
+        rig.run()
+        waits, rests = row_of(rig, "waits"), row_of(rig, "rests")
+        assert ask(rig, "replay", [waits, rests, "7"]) == {waits: "too_late", rests: "too_late", "7": "unknown"}
+        assert rig.disk.shard(0).rows[int(rests)].row.lane == STOPPED
+
+    def test_a_replayed_task_cannot_be_cancelled(self, rig: Rig) -> None:
+        self.left(rig, "a")
+        ask(rig, "replay", [row_of(rig, "a")])
+        assert ask(rig, "cancel", ["a"], "00000000-0000-4000-8000-000000000002") == {"a": "too_late"}
+
+    def test_a_row_that_a_later_adoption_may_need_is_not_replayed(self, rig: Rig) -> None:
+        """Otherwise the next adoption would find a row missing in the range and assume a loss."""
+        rig.send("a", 10)
+        rig.run()
+        rig.pass_time(20)
+        rig.run("dispatch")
+        settling = rig.engine.settle()
+        next(settling)  # under way to the store: the checksum that goes with b begins before a
+        rig.send("b", 0)
+        rig.run("ingest", "dispatch")
+        run_round(settling)
+        row = row_of(rig, "a")
+        assert ask(rig, "replay", [row]) == {row: "too_late"}
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b"]
+        assert ask(rig, "replay", [row], "00000000-0000-4000-8000-000000000002") == {row: "done"}
+
+    def test_a_replayed_task_is_published_from_its_lane_after_a_crash(self, rig: Rig) -> None:
+        self.left(rig, "a", "b")
+        ask(rig, "replay", [row_of(rig, "a")])
+        rig.engine = rig.new_engine("two")
+        rig.pass_time(rig.limits.lease_ms + 1)
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b", "a"]
+        assert pending(rig) == 0
+
+
+def test_a_replay_of_names_that_are_no_row_numbers_is_unreadable(rig: Rig) -> None:
+    rig.run()
+    assert ask(rig, "replay", ["a"]) is None
+    assert [one.kind for one in rig.disk.shard(0).outcomes] == ["rejected"]
+
+
+def test_forgotten_history_is_unknown() -> None:
+    rig = Rig(limits=Limits(retention_ms=HOUR))
+    TestReplay().left(rig, "a")
+    row = row_of(rig, "a")
+    rig.pass_time(2 * HOUR)
+    rig.run("keep_house")
+    assert ask(rig, "replay", [row]) == {row: "unknown"}
+
+
+def test_a_replayed_row_behind_a_gate_is_too_late_to_cancel_also_when_it_is_not_in_memory() -> None:
+    """Its lane is not empty: the row is in the store, and due at the horizon."""
+    rig = Rig()
+    rig.send("left", 0, queue="mail", routing_key="mail")
+    rig.run(rounds=3)
+    assert rig.pushed == ["left"]
+    rig.pass_time(1_000)
+    for number, queue in enumerate(("mail", "celery")):
+        ask(rig, "pause", [f"queue:{queue}"], f"00000000-0000-4000-8000-00000000002{number}")
+    rig.send("held", -10)
+    rig.run(rounds=2)
+    assert ask(rig, "replay", [row_of(rig, "left")]) == {row_of(rig, "left"): "done"}
+    rig.run("dispatch", rounds=2)
+    assert rig.engine.state is not None
+    rig.engine.state.window.max_count = 1
+    rig.engine.state.window.evict(rig.engine.state.lanes)
+    rig.engine.state.window.max_count = 2
+    rig.send("earlier", -20, queue="mail", routing_key="mail")
+    rig.run("ingest", "dispatch", "settle")
+    assert ask(rig, "cancel", ["left"], "00000000-0000-4000-8000-000000000030") == {"left": "too_late"}
+
+
+def ask_to_complete(rig: Rig, *keys: str, how: str = "cancel", **words: str) -> str:
+    number = str(uuid.uuid4())
+    payload = json.dumps({"keys": keys, "how": how, "id": number, "actor": "shop", **words})
+    rig.store.put_inbox(0, [("complete", payload.encode())])
+    return number
+
+
+def complete(rig: Rig, *keys: str, **how: str) -> dict[str, tuple[int, int]]:
+    """Complete keys; return the answer: key → done and too late."""
+    number = ask_to_complete(rig, *keys, **how)
+    rig.run("ingest")
+    return answer(rig, number)
+
+
+def answer(rig: Rig, number: str) -> dict[str, tuple[int, int]]:
+    found: dict[str, Any] = rig.store.answer(number) or {}
+    return {key: (counts["done"], counts["too_late"]) for key, counts in found.items()}
+
+
+def watches(rig: Rig) -> list[str]:
+    return [one.key for one in rig.disk.shard(0).watches if one.kind != UNANNOUNCED]
+
+
+def test_watches_are_in_the_store_with_the_message(rig: Rig) -> None:
+    rig.send("a", 100, watch=["order:42", "cart:7", "order:42"])
+    rig.run(rounds=2)
+    [row_id] = rig.disk.shard(0).rows
+    assert rig.disk.shard(0).watches == [Watch("watch", "order:42", row_id), Watch("watch", "cart:7", row_id)]
+
+
+def test_a_task_that_watches_the_key_is_cancelled_with_a_reason(rig: Rig) -> None:
+    rig.send("a", 100, watch=["order:42"])
+    rig.send("b", 100, watch=["order:43"])
+    rig.send("c", 100, watch=["order:1", "order:42"])
+    rig.run(rounds=2)
+    assert complete(rig, "order:42", reason="paid") == {"order:42": (2, 0)}
+    rig.pass_time(100)
+    rig.run(rounds=2)
+    assert rig.pushed == ["b"]
+    outcomes = rig.disk.shard(0).outcomes
+    assert [(one.kind, one.reason, one.actor) for one in outcomes] == [
+        ("cancelled", "completed by the key 'order:42': paid", "shop")
+    ] * 2
+    assert watches(rig) == ["order:43"]
+    assert not any(rig.disk.shard(0).tally.values())
+    assert rig.engine.stats.completed == 2
+
+
+def test_a_task_that_watches_the_key_runs_at_once_and_is_completed_once(rig: Rig) -> None:
+    rig.send("a", 10**7, watch=["order:42"], unique="u")
+    rig.send("b", 20, watch=["order:43"])
+    rig.run(rounds=2)
+    number = ask_to_complete(rig, "order:42", how="run")
+    rig.run("ingest")
+    assert complete(rig, "order:42") == {"order:42": (0, 0)}, "it is on its way, and waits for nothing any more"
+    rig.run(rounds=2)
+    assert answer(rig, number) == {"order:42": (1, 0)}
+    assert rig.pushed == ["a"]
+    assert watches(rig) == ["u", "order:43"], "until it left it is the only one of its unique key"
+    assert rig.disk.shard(0).outcomes[0].reason == "completed by the key 'order:42'"
+
+
+def test_a_task_that_watches_two_of_the_keys_counts_for_both_and_is_cancelled_once(rig: Rig) -> None:
+    rig.send("a", 100, watch=["x", "y"])
+    rig.run(rounds=2)
+    assert complete(rig, "x", "y", "z") == {"x": (1, 0), "y": (1, 0), "z": (0, 0)}
+    assert len(rig.disk.shard(0).outcomes) == 1
+
+
+def test_a_published_task_is_too_late_once_and_then_watches_nothing(rig: Rig) -> None:
+    rig.send("a", 0, watch=["k"])
+    rig.send("b", 100, watch=["k"])
+    rig.run(rounds=2)
+    assert complete(rig, "k") == {"k": (1, 1)}
+    assert rig.pushed == ["a"]
+    assert watches(rig) == []
+    assert complete(rig, "k") == {"k": (0, 0)}
+
+
+def test_a_task_in_flight_is_too_late_and_still_watches(rig: Rig) -> None:
+    rig.send("a", 0, watch=["k"])
+    rig.run("tend", "ingest", "prefetch")
+    dispatch = rig.engine.dispatch()
+    while next(dispatch) != "taken":
+        pass
+    assert complete(rig, "k") == {"k": (0, 1)}
+    assert watches(rig) == ["k"], "whether it left is not known yet"
+    run_round(dispatch)
+    rig.run("settle")
+    assert rig.pushed == ["a"]
+    assert rig.disk.shard(0).outcomes == []
+
+
+def test_a_key_may_be_used_again(rig: Rig) -> None:
+    for _ in range(3):
+        rig.send(f"task-{rig.sent}", 100, watch=["k"])
+        rig.run(rounds=2)
+        assert complete(rig, "k") == {"k": (1, 0)}
+    assert watches(rig) == []
+
+
+def test_messages_sent_before_are_accepted_before_a_key_is_completed() -> None:
+    rig = Rig(Limits(intake_count=2))
+    rig.run()
+    for n in range(5):
+        rig.send(str(n), 100, watch=["k"])
+    number = ask_to_complete(rig, "k")
+    rig.run("ingest")
+    assert answer(rig, number) == {}
+    rig.run("ingest", rounds=3)
+    assert answer(rig, number) == {"k": (5, 0)}
+
+
+def test_a_task_beyond_the_window_is_completed_too() -> None:
+    rig = Rig(Limits(window_ms=1_000))
+    rig.send("far", 100_000, watch=["k"])
+    rig.send("farther", 200_000, watch=["l"])
+    rig.run(rounds=2)
+    assert complete(rig, "k") == {"k": (1, 0)}
+    assert complete(rig, "l", how="run") == {"l": (1, 0)}
+    rig.run(rounds=2)
+    assert rig.pushed == ["farther"]
+    rig.pass_time(300_000)
+    rig.run(rounds=3)
+    assert rig.pushed == ["farther"]
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_a_commit_of_unknown_result_completes_once(rig: Rig, point: str) -> None:
+    rig.send("a", 10_000, watch=["k"])
+    rig.run(rounds=2)
+    number = ask_to_complete(rig, "k")
+
+    def fault(at: str) -> None:
+        if at == point:
+            rig.store.fault = lambda _: None
+            raise StoreError("lost")
+
+    rig.store.fault = fault
+    rig.run("ingest")
+    rig.run(rounds=2)
+    assert answer(rig, number) == {"k": (1, 0)}
+    assert states(rig) == {"a": "cancelled"}
+    assert len(rig.disk.shard(0).outcomes) == 1
+
+
+def test_cancelled_and_replaced_tasks_watch_nothing(rig: Rig) -> None:
+    rig.send("a", 100, watch=["k"])
+    rig.send("b", 100, watch=["k"], unique="u")
+    rig.run(rounds=2)
+    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["a"]}')])
+    rig.send("c", 100, watch=["k"], unique="u", on_conflict="replace")
+    rig.run()
+    assert watches(rig) == ["k", "u"]
+    rig.send("d", 100, watch=["k"], unique="u")
+    rig.run()
+    assert watches(rig) == ["k", "u"], "what rests from the start claims nothing"
+    assert complete(rig, "k") == {"k": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    ['{"keys": []}', '{"keys": ["a"], "how": "stop"}', '{"task_ids": ["a"]}', '{"keys": [7]}', r'{"keys": ["\u0000"]}'],
+)
+def test_an_unreadable_completion_is_kept_as_rejected(rig: Rig, given: str) -> None:
+    rig.store.put_inbox(0, [("complete", given.encode())])
+    rig.run()
+    (outcome,) = rig.disk.shard(0).outcomes
+    assert outcome.kind == "rejected"
+    assert "cannot be read" in outcome.reason
+    assert rig.disk.shard(0).inbox == {}
+    assert {stored.row.lane for stored in rig.disk.shard(0).rows.values()} == {STOPPED}
+
+
+SECOND_CLOCKS: dict[str, Callable[[Rig], int | None]] = {
+    "none": lambda rig: None,
+    "right": lambda rig: START_MS + rig.clock.monotonic_ms(),
+}
+
+
+def rig_with(second_clock: str, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    rig = Rig()
+    monkeypatch.setattr(rig.broker, "now_ms", lambda: SECOND_CLOCKS[second_clock](rig))
+    rig.run()
+    return rig
+
+
+def ask_for_the_clock(rig: Rig) -> int:
+    payload = {"clocks": ["wall"], "id": NUMBER, "actor": "root", "reason": "NTP"}
+    return rig.store.put_command(0, ACCEPT_CLOCK, json.dumps(payload).encode())
+
+
+@pytest.mark.parametrize(
+    ("second_clock", "step_ms", "answer", "due_in_ms"),
+    [
+        ("none", 29_000, "accepted", 1_000),
+        ("none", -30_000, "accepted", 60_000),
+        ("none", 0, "agreed", 30_000),
+        ("right", 30_000, "refused", 30_000),
+        ("right", -4_000, "accepted", 34_000),
+    ],
+)
+def test_due_time_follows_a_wall_clock_that_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, second_clock: str, step_ms: int, answer: str, due_in_ms: int
+) -> None:
+    rig = rig_with(second_clock, monkeypatch)
+    rig.send("a", 30_000)
+    rig.run()
+    rig.clock.step(step_ms)
+    rig.run()
+    assert rig.engine.clock.disputed_ms == step_ms
+    rig.engine.ctx.wake.clear()
+    ask_for_the_clock(rig)
+    rig.run("ingest")
+    assert rig.store.answer(NUMBER) == {"wall": answer}
+    assert rig.engine.ctx.wake.is_set() == (answer == "accepted")
+    assert rig.engine.clock.disputed_ms == (0 if answer != "refused" else step_ms)
+    for passed_ms in (due_in_ms - 1, 1):
+        assert rig.pushed == []
+        rig.pass_time(passed_ms)
+        rig.run("prefetch", "dispatch")
+    assert rig.pushed == ["a"]
+
+
+def test_a_withdrawn_request_moves_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = rig_with("none", monkeypatch)
+    rig.clock.step(30_000)
+    rig.run("tend")
+    item = ask_for_the_clock(rig)
+    steps = rig.engine.ingest()
+    while next(steps) != "peeked":
+        pass
+    assert rig.store.withdraw(item, (0, ACCEPT_CLOCK, b""))
+    run_round(steps)
+    assert rig.engine.clock.disputed_ms == 30_000
+    assert rig.store.answer(NUMBER) is None
+
+
+def test_an_accepted_clock_is_logged_with_its_actor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rig_with("none", monkeypatch)
+    rig.clock.step(30_000)
+    rig.run("tend")
+    caplog.set_level(logging.WARNING)
+    caplog.clear()
+    ask_for_the_clock(rig)
+    rig.run("ingest")
+    assert [record.getMessage() for record in caplog.records] == [
+        "shard 0: due time follows the wall clock by +30000 ms, as root accepted"
+    ]
+
+
+def interrupted(rig: Rig, kind: str, payload: dict[str, object], at: str) -> bool:
+    """Ingest a command, and withdraw the request at a step; return whether that was in time."""
+    item = rig.store.put_command(0, kind, json.dumps({"id": NUMBER, **payload}).encode())
+    in_time = None
+    for step in rig.engine.ingest():
+        if step == at:
+            in_time = rig.store.withdraw(item, (0, kind, b""))
+    assert in_time is not None, f"there was no step {at!r}"
+    return in_time
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("cancel", {"task_ids": ["a", "far"]}),
+        ("move", {"task_ids": ["a", "far"], "eta_ms": None}),
+        ("complete", {"keys": ["order:1"]}),
+        ("complete", {"keys": ["order:1"], "how": "run"}),
+    ],
+)
+@pytest.mark.parametrize("at", ["inbox read", "peeked", "reserved"])
+def test_a_withdrawn_request_changes_nothing(rig: Rig, kind: str, payload: dict[str, object], at: str) -> None:
+    rig.send("a", 100, watch=["order:1"])
+    rig.send("b", 100)
+    rig.send("far", 400_000, watch=["order:1"])
+    rig.run(rounds=2)
+    assert interrupted(rig, kind, payload, at)
+    assert rig.store.answer(NUMBER) is None
+    assert rig.disk.shard(0).outcomes == []
+    rig.run(rounds=2)
+    assert rig.pushed == []
+    rig.pass_time(100)
+    rig.run(rounds=2)
+    assert rig.pushed == ["a", "b"]
+    rig.pass_time(400_000)
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b", "far"]
+    assert rig.engine.stats.adoptions == 1, "that is no reason to drop what is in memory"
+    assert not any(rig.disk.shard(0).tally.values())
+
+
+def test_a_withdrawn_cancel_keeps_no_later_task(rig: Rig) -> None:
+    rig.run()
+    assert interrupted(rig, "cancel", {"task_ids": ["later"]}, "reserved")
+    rig.send("later", 0)
+    rig.run(rounds=2)
+    assert rig.pushed == ["later"]
+
+
+@pytest.mark.parametrize("at", ["inbox read", "gates closed"])
+def test_a_withdrawn_pause_closes_no_gate(rig: Rig, at: str) -> None:
+    rig.run()
+    assert interrupted(rig, "pause", {"gates": ["queue:celery"]}, at)
+    rig.send("a", 0)
+    rig.run(rounds=2)
+    assert rig.pushed == ["a"]
+    assert rig.store.gates(0) == []
+
+
+@pytest.mark.parametrize("kind", ["pause", "resume"])
+def test_a_withdrawn_pause_or_resume_leaves_the_gate_paused(rig: Rig, kind: str) -> None:
+    rig.store.put_command(0, "pause", json.dumps({"gates": ["queue:celery"]}).encode())
+    rig.run(rounds=2)
+    assert interrupted(rig, kind, {"gates": ["queue:celery"]}, "gates closed")
+    rig.send("a", 0)
+    rig.run(rounds=3)
+    assert rig.pushed == []
+    assert len(rig.store.gates(0)) == 1
+
+
+def test_a_withdrawn_requeue_or_replay_publishes_nothing(rig: Rig) -> None:
+    rig.server.wrong_types.add("celery")
+    rig.send("bad", 0)
+    rig.run(rounds=3)
+    rig.server.wrong_types.clear()
+    rig.send("good", 0)
+    rig.run(rounds=3)
+    good = max(rig.disk.shard(0).rows)
+    assert interrupted(rig, "requeue", {"task_ids": ["bad"]}, "inbox read")
+    assert interrupted(rig, "replay", {"rows": [str(good)]}, "inbox read")
+    rig.pass_time(1_000)
+    rig.run(rounds=3)
+    assert rig.pushed == ["good"]
+    rig.send("next", 0)
+    rig.run(rounds=2)
+    assert rig.pushed == ["good", "next"], "no reservation was left behind"
+    assert rig.disk.shard(0).lanes[0].offset > Position(0, 0)
+
+
+def test_a_withdrawal_that_comes_too_late_finds_an_answer(rig: Rig) -> None:
+    rig.send("a", 100)
+    rig.run(rounds=2)
+    assert not interrupted(rig, "cancel", {"task_ids": ["a"]}, "committed")
+    assert rig.store.answer(NUMBER) == {"a": "done"}
+    rig.pass_time(100)
+    run_round(rig.engine.prefetch())
+    rig.run(rounds=2)
+    assert rig.pushed == []
+
+
+NOW = 1_800_000_000_000
+
+
+def command(audit: Any, **fields: Any) -> Any:
+    given = {"task_ids": ["a", "b"], "actor": "anna", "reason": "twice", "audit": audit, **fields}
+    found = parse(InboxItem(1, "cancel", json.dumps(given).encode()), decode=lambda raw: None, derived_id=str)  # type: ignore[arg-type,return-value]
+    return found[0] if isinstance(found, list) else found
+
+
+def head(**parts: Any) -> dict[str, Any]:
+    return {"request": uuid7(), "at_ms": NOW, "origin": "cli", "action": "cancel", **parts}
+
+
+def test_a_persons_command_leaves_an_entry() -> None:
+    given = head(details={"eta_ms": 5}, bulk=uuid7())
+    (one,) = audit_entries(command(given), {"a": "done", "b": {"result": "done", "task_ids": ["x", "y"]}}, NOW)
+    assert (one.request, one.bulk, one.at_ms) == (given["request"], given["bulk"], NOW)
+    assert (one.origin, one.actor, one.action, one.reason) == ("cli", "anna", "cancel", "twice")
+    assert json.loads(one.details) == {"eta_ms": 5}
+    assert json.loads(one.results) == {"a": "done", "b": {"result": "done", "task_ids": 2}}
+
+
+def test_a_programs_command_leaves_none() -> None:
+    assert audit_entries(command(None), {"a": "done"}, NOW) == []
+    assert audit_entries(Command(1, "cancel", ["a"], "audit", '"audit"'), {"a": "done"}, NOW) == []
+
+
+def test_a_shard_that_knows_none_of_the_names_leaves_none() -> None:
+    results = {"a": "unknown", "b": "unknown"}
+    assert audit_entries(command(head(whole=False)), results, NOW) == []
+    (one,) = audit_entries(command(head(whole=False)), {**results, "b": "done"}, NOW)
+    assert json.loads(one.results) == {"b": "done"}
+    (one,) = audit_entries(command(head()), results, NOW)
+    assert json.loads(one.results) == results
+
+
+def test_the_holders_time_counts_where_the_askers_clock_is_wrong() -> None:
+    for skew, at_ms in ((MAX_SKEW_MS, NOW), (MAX_SKEW_MS + 1, NOW + MAX_SKEW_MS + 1)):
+        (one,) = audit_entries(command(head()), {"a": "done"}, NOW + skew)
+        assert one.at_ms == at_ms
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"request": "7"},
+        {"at_ms": "soon"},
+        {"at_ms": -1},
+        {"origin": ""},
+        {"origin": "a\0"},
+        {"action": None},
+        {"details": "x"},
+        {"details": {"a": "x" * 20_000}},
+        {"bulk": "7"},
+    ],
+)
+def test_a_wrong_part_makes_the_command_unreadable(wrong: dict[str, Any]) -> None:
+    found = command(head(**wrong))
+    assert isinstance(found, Unreadable)
