@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_wheel.recurring.definition import MAX_RUNTIME_MS
 from celery_wheel.recurring.local import zone_of
-from django_wheel.fields_of_time import moment_text
+from django_wheel.forms import moment_text
 
 Document = dict[str, Any]
 

@@ -27,9 +27,8 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_wheel.drawing.bars import DueLink
-from django_wheel.drawing.times import Moments
-from django_wheel.formats import format_duration, number
+from django_wheel.drawing.due_load import DueLink
+from django_wheel.formats import Moments, format_duration, number
 
 ARCS = 64
 #: Half of the drawing; radius of the outermost ring; of the hole; and the space between two rings.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from django.utils.functional import Promise
 
-from django_wheel.drawing.linear_axis import TimeAxis
+from django_wheel.drawing.charts import TimeAxis
 
 #: Width of a mark in percents of the axis: of the events that would cover each other, the last one has the mark.
 MARK = 2

@@ -11,11 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -26,9 +29,10 @@ from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
+from django_wheel import models
 from django_wheel.formats import gate_label, number, result_label
-from django_wheel.permissions import may_view_payload
 from django_wheel.project import masked_text, project_wheel
+from django_wheel.views.page import PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery, page_query
 
 ORIGINS = ("admin", "cli", "api")
@@ -207,3 +211,13 @@ def _reason(result: Any) -> str:
     return ", ".join(
         str(value) if name == "reason" else f"{name} {value}" for name, value in result.items() if name != "result"
     )
+
+
+@admin.register(models.Audit)
+class AuditAdmin(PageAdmin):
+    template = "django_wheel/audit.html"
+    values = staticmethod(audit)
+
+    def more_urls(self, name: str) -> list[URLPattern]:
+        exports = {form: self.guarded(partial(export, form=form)) for form in FORMATS}
+        return [path(f"export/{form}/", view, name=f"{name}_{form}") for form, view in exports.items()]

@@ -9,12 +9,14 @@ import math
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import admin
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
-from django_wheel.drawing.due_bars import due_bars
+from django_wheel import models
+from django_wheel.drawing.charts import due_bars
 from django_wheel.views import results
 from django_wheel.views.query import PageQuery
 
@@ -86,3 +88,9 @@ def _ms(seconds: float | None) -> int | None:
 
 def _plain(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:g}/s"
+
+
+@admin.register(models.Forecast)
+class ForecastAdmin(results.ResultsAdmin):
+    template = "django_wheel/forecast.html"
+    values = staticmethod(forecast)

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from django.contrib import admin
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.results.reader import JobResults
 from celery_wheel.store.model import HOUR_MS
-from django_wheel.drawing import lateness_chart
-from django_wheel.drawing.heat_map import HEAT, HeatCell, heat_cells
-from django_wheel.drawing.linear_axis import TimeAxis
+from django_wheel import models
+from django_wheel.drawing import charts
+from django_wheel.drawing.charts import HEAT, HeatCell, TimeAxis, heat_cells
 from django_wheel.formats import format_duration
 from django_wheel.views import results
 from django_wheel.views.query import PageQuery
@@ -67,7 +68,7 @@ def _values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
         "figure": figure,
         "rows": rows,
         "alone": alone,
-        "chart": alone and lateness_chart.of_hours(alone.line.last, figure.last_ms, figure.to_ms),
+        "chart": alone and charts.of_hours(alone.line.last, figure.last_ms, figure.to_ms),
         "range": results.page_range(query, page, LINES, len(rows), figure.of),
         "axis": axis,
         "hours": (figure.to_ms - figure.last_ms) // HOUR_MS,
@@ -94,3 +95,9 @@ def _linked(hour: LatenessHour, query: str, place: HeatCell | None = None) -> Li
 def _scale() -> list[tuple[int, str]]:
     labels = [_("up to %(duration)s") % {"duration": format_duration(most)} for most in HEAT]
     return list(enumerate([*labels, _("over %(duration)s") % {"duration": format_duration(HEAT[-1])}]))
+
+
+@admin.register(models.Lateness)
+class LatenessAdmin(results.ResultsAdmin):
+    template = "django_wheel/lateness.html"
+    values = staticmethod(lateness)

@@ -19,8 +19,8 @@ from django.utils.translation import gettext as _
 
 from celery_wheel.store.ports.pages import Detail
 from celery_wheel.values.mask import ERRORS, MASKED, Mask, unquoted
-from django_wheel.permissions import may_view_payload
 from django_wheel.project import masked_text, project_wheel
+from django_wheel.views.page import may_view_payload
 
 #: The largest message that the page of a task reads; it shows ``PART_CUT`` characters of each part.
 MOST_BYTES = 100_000

@@ -18,7 +18,9 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import Any
 
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from celery_wheel.conf import Conf
 from celery_wheel.control import now_ms
@@ -27,6 +29,7 @@ from celery_wheel.results.reader import JobResults, read_results
 from celery_wheel.values.text import whole_number
 from django_wheel.formats import printable
 from django_wheel.project import project_conf
+from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
 
 #: The page marks results that are older.
@@ -155,3 +158,12 @@ def page_range(query: PageQuery, page: int, rows_a_page: int, rows: int, total: 
     begin, last = (page - 1) * rows_a_page, -(-total // rows_a_page)
     before = query.link(page=min(page - 1, last)) if page > 1 and total else None
     return PageRange(begin + 1, begin + rows, total, before, query.link(page=page + 1) if page < last else None)
+
+
+class ResultsAdmin(PageAdmin):
+    """A page of the results of a job of the pipeline; in the menu while there are results."""
+
+    failure = gettext_lazy("The results cannot be shown: %(error)s.")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return super().has_module_permission(request) and has_results(str(self.opts.model_name))

@@ -16,8 +16,8 @@ from django.test import Client
 from celery_wheel.errors import WheelUnavailable
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import bulk, bulk_action
-from django_wheel.views.actions import ACTIONS
+from django_wheel.views import bulk
+from django_wheel.views.task_actions import ACTIONS
 from tests.admin.conftest import MakeClient, shown, text_of
 from tests.admin.test_acting import ACT, ADMIN, Said, post, rows_of, send
 from tests.kit.holder import NOW, Holder
@@ -36,7 +36,7 @@ def operator(client_of: MakeClient) -> Client:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request of a browser carry out one chunk of ten tasks."""
     monkeypatch.setattr(bulk, "STEP_S", 0.0)
-    monkeypatch.setattr(bulk_action, "MAX_TASKS", 10)
+    monkeypatch.setattr(bulk, "MAX_TASKS", 10)
 
 
 def ask(client: Client, verb: str, filter_: str = "", **more: Any) -> Any:

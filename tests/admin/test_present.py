@@ -22,8 +22,8 @@ from celery_wheel.timing import TimingWheel
 from django_wheel import formats
 from django_wheel.drawing import due_load as charts
 from django_wheel.drawing import rings, sparkline
-from django_wheel.drawing.bars import round_top
-from django_wheel.drawing.times import Moments
+from django_wheel.drawing.due_load import round_top
+from django_wheel.formats import Moments
 from tests.kit.holder import NOW
 
 

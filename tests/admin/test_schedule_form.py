@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.values.text import END_OF_TIME_MS
-from django_wheel.fields_of_time import DurationMsField, moment_ms, moment_text
+from django_wheel.forms import DurationMsField, moment_ms, moment_text
 from django_wheel.schedule_form import KINDS, ScheduleForm
-from django_wheel.views.schedules.upcoming import upcoming_values
+from django_wheel.views.schedule import upcoming_values
 from tests.admin.test_schedule_acting import FORM
 from tests.kit.patience import patience
 

@@ -16,8 +16,8 @@ from freezegun import freeze_time
 from celery_wheel.store.model import ORIGIN, PAUSED, Gate, LaneState, Move
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.drawing.timeline import timeline
-from django_wheel.views import task_result as asking
-from django_wheel.views.task_events import events
+from django_wheel.views import task as asking
+from django_wheel.views.task import events
 from tests.admin.conftest import shown
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.site import celery_app

@@ -2,9 +2,12 @@
 
 ::
 
-    guarded          by default any permission, and to read only
-    for_operators    ``may_act``; outside of the transactions of ATOMIC_REQUESTS
-    answer           the template with the values of a function; 503 where the store cannot be read
+    view_wheel          lists, counts and charts; a task without its arguments, headers and body
+    view_payload        also arguments, headers and bodies: without it they are not read from the store
+    operate_wheel       also cancel, run now, reschedule, requeue, pause and resume
+    manage_schedules    also create, change, pause, run, backfill and delete recurring schedules
+
+Each of the other permissions includes the first.
 """
 
 from __future__ import annotations
@@ -24,9 +27,33 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from django_wheel.permissions import may_operate, may_view, may_view_payload
 from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.query import PageQuery, page_query
+
+VIEW, VIEW_PAYLOAD = "django_wheel.view_wheel", "django_wheel.view_payload"
+OPERATE, MANAGE_SCHEDULES = "django_wheel.operate_wheel", "django_wheel.manage_schedules"
+
+
+def may_view(request: HttpRequest) -> bool:
+    return any(_may(request, one) for one in (VIEW, OPERATE, MANAGE_SCHEDULES, VIEW_PAYLOAD))
+
+
+def may_view_payload(request: HttpRequest) -> bool:
+    return _may(request, VIEW_PAYLOAD)
+
+
+def may_operate(request: HttpRequest) -> bool:
+    return _may(request, OPERATE)
+
+
+def may_manage_schedules(request: HttpRequest) -> bool:
+    return _may(request, MANAGE_SCHEDULES)
+
+
+def _may(request: HttpRequest, permission: str) -> bool:
+    user: Any = request.user
+    return bool(user.has_perm(permission))
+
 
 #: Returns the values of a template.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
@@ -119,6 +146,9 @@ class PageAdmin(ModelAdmin):
         context["here"] = request.path + query.here
         context.setdefault("title", capfirst(self.opts.verbose_name_plural))
         return context
+
+    def show(self, request: HttpRequest, template: str, title: str, values: dict[str, Any]) -> TemplateResponse:
+        return self.answer(request, template, lambda wheel, query: values, title=title)
 
     def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> TemplateResponse:
         """Return the page; if the store cannot be read, a page with the error and status 503."""
