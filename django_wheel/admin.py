@@ -10,8 +10,8 @@
     Rejected    lists               …/rejected/                          the same
     Batches     lists               …/batch/                             the same
     Shards      lists               …/shard/                             the same
-    Lateness    lateness            …/lateness/                          the same; in the menu if there are results
-    Forecast    forecast            …/forecast/                          the same
+    Lateness    results             …/lateness/                          the same; in the menu if there are results
+    Forecast    results             …/forecast/                          the same
     Audit log   audit               …/audit/  and  export/csv/  jsonl/   the same
     Schedules   schedules           …/schedule/ …                        the same; see ``schedules``
 
@@ -26,4 +26,4 @@ twice. So an action is a request to the holder.
 
 from __future__ import annotations
 
-from django_wheel.views import audit, forecast, lateness, lists, schedules, wheel  # noqa: F401 - they register pages
+from django_wheel.views import audit, lists, results, schedules, wheel  # noqa: F401 - they register pages

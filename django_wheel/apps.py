@@ -1,10 +1,4 @@
-"""The Django app: installs the wheel on the project's Celery app and registers the checks and the admin's pages.
-
-The admin of django-celery-beat beside the wheel.
-
-Its list of periodic tasks asks whether the configured scheduler reads its tables, and imports the scheduler by its
-path. "wheel" is not a path, and the page would fail: the question is answered here, for the wheel's base scheduler.
-"""
+"""The Django app: installs the wheel on the project's Celery app and registers the checks and the admin's pages."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from django.apps import AppConfig, apps
 from django.db import router
 from django.utils.translation import gettext_lazy as _
 
-from django_wheel.project import NAMES, project_conf
+from django_wheel.project import NAMES, install_on_apps, project_conf
 
 
 class DjangoWheelConfig(AppConfig):
@@ -26,9 +20,7 @@ class DjangoWheelConfig(AppConfig):
 
     def ready(self) -> None:
         from django_wheel import checks, tasks  # noqa: F401 - importing registers the checks, and the task of Django 6
-        from django_wheel.apps import answer_for_the_wheel
         from django_wheel.database import WheelRouter
-        from django_wheel.project import install_on_apps
 
         install_on_apps()
         answer_for_the_wheel()
@@ -37,6 +29,10 @@ class DjangoWheelConfig(AppConfig):
 
 
 def answer_for_the_wheel() -> None:
+    """Tell the admin of django-celery-beat whether the wheel's base scheduler reads its tables.
+
+    Its list of periodic tasks asks, and imports the scheduler by its path: "wheel" is no path, and the page would fail.
+    """
     if not apps.is_installed("django_celery_beat"):
         return
     from django_celery_beat import utils

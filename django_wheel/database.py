@@ -5,9 +5,8 @@
     DATABASES["default"] ──► place_of ──► Place(postgresql://…, tables made by "python manage.py migrate")
                          ──► store_alias ──► WheelRouter: migrations create django_wheel's tables there only
 
-The store opens its own connections to that database, with its own settings, and does not use Django's.
-
-The store as checks and commands open it, with the remedy if Django's migrations have not created its tables.
+The store opens its own connections to that database, with its own settings, and does not use Django's. Checks and
+commands open it by ``open_store``, whose error names the remedy where Django's migrations have not made the tables.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ def migrate_command(alias: str) -> str:
 
 
 def make_tables(alias: str) -> None:
-    """Run the commands of ``migrate_command``."""
     migrate = partial(call_command, "migrate", "django_wheel", database=alias, verbosity=0)
     if is_recorded_without_tables(alias):
         migrate("zero", fake=True)

@@ -1,8 +1,9 @@
-"""Django fields from the columns of the store's schema, so that the schema is described once.
+"""Django fields and models from the store's schema, so that the schema is described once.
 
 ::
 
-    celery_wheel.store.sql.schema.timer.c.due_ms ──► field ──► BigIntegerField(db_comment=…)
+    class TimerRow(StoreTable, table=schema.timer, text="{0.task}")   ──►  a field for each column of ``wheel_timer``
+                                                                          str(row) is "{0.task}".format(row)
 
 So ``makemigrations`` notices every change of the schema. Three kinds of keys need other columns than Django's own
 fields create:
@@ -11,13 +12,6 @@ fields create:
                   the order of its key; no sequence on PostgreSQL
     Surrogate     a number without meaning: Django's field without SQLite's AUTOINCREMENT
     NameKey       a text, without a second index for LIKE on PostgreSQL
-
-The base class of the tables of the store: the schema gives a model its fields, indexes and constraints.
-
-::
-
-    class TimerRow(StoreTable, table=schema.timer, text="{0.task}")   ──►  a field for each column of ``wheel_timer``
-                                                                          str(row) is "{0.task}".format(row)
 """
 
 from __future__ import annotations
@@ -38,22 +32,16 @@ else:
 
 
 class GivenKey(BigIntegerField):
-    """The primary key of rows whose number the holder assigns."""
-
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         return "integer" if connection.vendor == "sqlite" else super().db_type(connection)
 
 
 class Surrogate(BigAutoField):
-    """A primary key without a meaning, assigned by the database."""
-
     def db_type_suffix(self, connection: BaseDatabaseWrapper) -> str | None:
         return None if connection.vendor == "sqlite" else super().db_type_suffix(connection)
 
 
 class NameKey(TextField):
-    """The primary key of rows that have a name."""
-
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         # Django adds an index for LIKE to a key whose type begins with "text".
         return "TEXT" if connection.vendor == "postgresql" else super().db_type(connection)
@@ -124,8 +112,6 @@ class TableModel(ModelBase):
 
 
 class StoreTable(models.Model, metaclass=TableModel):
-    """A table of the store."""
-
     class Meta:
         abstract = True
 

@@ -1,13 +1,9 @@
-"""Values in the form in which pages show them: times in the current time zone, counts, and translated labels.
-
-``celery_wheel.values.format`` formats durations and the texts of messages; this module passes those functions on.
-
-Instants near the present, as people say them: a day that is not today has its name or its date.
-"""
+"""Values in the form in which pages show them: times in the current time zone, counts, and translated labels."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta, tzinfo
 from functools import lru_cache
@@ -21,36 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from celery_wheel.control import now_ms
 from celery_wheel.store.model import DAY_MS, HOUR_MS
-from celery_wheel.values.format import (
-    NAME_CUT,
-    PART_CUT,
-    format_duration,
-    format_part,
-    hex_dump,
-    printable,
-    to_datetime,
-)
-
-__all__ = [
-    "NAME_CUT",
-    "PART_CUT",
-    "clock",
-    "counted",
-    "format_duration",
-    "format_headers",
-    "format_part",
-    "gate_label",
-    "hex_dump",
-    "instant",
-    "number",
-    "printable",
-    "relative",
-    "result_label",
-    "schedule_state",
-    "second",
-    "state_label",
-    "to_datetime",
-]
+from celery_wheel.values.format import format_duration, format_part, printable, to_datetime
 
 #: Values of an indented JSON object that are null, each a line; and the comma that is left before its end.
 _NULL_LINES = re.compile(r'^  "(?:[^"\\]|\\.)*": null,?\n', re.MULTILINE)
@@ -152,8 +119,12 @@ def result_label(result: str) -> str:
     return str(RESULTS.get(result, result))
 
 
+def results_text(counts: Mapping[str, int]) -> str:
+    """Return the counts of results: 3 done, 1 too late."""
+    return ", ".join(f"{number(count)} {result_label(result)}" for result, count in counts.items())
+
+
 def gate_label(scope: str, name: str) -> str:
-    """Return the part of the tasks that a gate holds."""
     if scope == "queue":
         return _("queue %(name)s") % {"name": printable(name)}
     if scope == "task":

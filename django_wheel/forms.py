@@ -1,6 +1,4 @@
-"""Times and durations in forms: a date and time of a zone, and a duration as a number with its unit.
-
-The forms of the admin's actions: a reason, a new time, the tasks to pause or resume, and the instants to backfill.
+"""The forms of the admin's actions, and times and durations in forms: a duration is a number with its unit.
 
 A time is in the admin's time zone. When clocks change, a time that exists twice or not at all is refused.
 """
@@ -19,8 +17,9 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import MAX_OVER_S
 from celery_wheel.recurring.local import resolve
+from celery_wheel.values.format import to_datetime
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
-from django_wheel.formats import gate_label, to_datetime
+from django_wheel.formats import gate_label
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,8 +70,6 @@ def moment_text(at_ms: int, zone: tzinfo) -> str:
 
 
 class DurationWidget(forms.MultiWidget):
-    """A number and its unit."""
-
     def __init__(self, attrs: Any = None) -> None:
         number = forms.TextInput(attrs={"inputmode": "numeric", "size": 8})
         choices = [(str(ms), label) for ms, label in UNITS]
@@ -197,17 +194,19 @@ SCOPES = (("queue", _("Tasks of a queue")), ("task", _("Tasks of a name")), ("al
 NAME_RULES = {"queue": _("Enter the name of the queue."), "task": _("Enter the name of the task.")}
 
 
+def _name(help_text: Any = "", *, strip: bool = True) -> forms.CharField:
+    widget = forms.TextInput(attrs={"size": 60, "list": "wheel-names"})
+    options = {"required": False, "max_length": MAX_TEXT, "strip": strip, "help_text": help_text}
+    return forms.CharField(label=_("Name"), widget=widget, **options)
+
+
 class PauseForm(ReasonForm):
     scope = forms.ChoiceField(label=_("Scope"), choices=SCOPES)
-    name = forms.CharField(
-        label=_("Name"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
-        help_text=_(
+    name = _name(
+        _(
             "Name of the queue or the task; empty for everything. A task that is sent by a routing key without a queue "
             "goes by its routing key."
-        ),
+        )
     )
     field_order = ("scope", "name", "over", "reason")
 
@@ -222,7 +221,6 @@ class PauseForm(ReasonForm):
 
     @property
     def which(self) -> dict[str, Any]:
-        """The arguments of ``Wheel.pause`` and ``Wheel.resume``."""
         scope = self.cleaned_data["scope"]
         return {"everything": True} if scope == "all" else {scope: self.cleaned_data["name"]}
 
@@ -232,13 +230,7 @@ class PauseForm(ReasonForm):
 
 
 class ResumeForm(PauseForm):
-    name = forms.CharField(
-        label=_("Name"),
-        required=False,
-        max_length=MAX_TEXT,
-        strip=False,
-        widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
-    )
+    name = _name(strip=False)
     over = forms.IntegerField(
         label=_("Minutes for the backlog"),
         required=False,

@@ -1,16 +1,8 @@
-"""The store's tables as Django models, for a ``wheel_store`` that names an entry of ``DATABASES``.
+"""Django models of the store's tables, for a ``wheel_store`` in ``DATABASES``, and of the admin's pages.
 
 The models serve ``migrate`` and reading. Only a scheduler writes the tables, under its lease: a row that another
-program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.schema`` explains each table.
-
-::
-
-    rows      a model a table, whose fields ``table`` makes from the schema
-    pages     models without a table of their own: the pages of the admin, and its four permissions
-
-The models of the store's tables; their columns are those of ``celery_wheel.store.sql.schema``.
-
-The pages of the admin: models without a table of their own. ``Wheel`` carries the four permissions.
+program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.schema`` has the columns and explains
+each table. The pages are models without a table of their own; ``Wheel`` carries the four permissions.
 """
 
 from __future__ import annotations
@@ -19,45 +11,6 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.store.sql import schema
 from django_wheel.fields import StoreTable
-
-__all__ = [
-    "AnswerRow",
-    "Audit",
-    "AuditRow",
-    "Batch",
-    "BatchRow",
-    "DictionaryRow",
-    "Forecast",
-    "GateRow",
-    "History",
-    "InboxRow",
-    "LaneRow",
-    "Lateness",
-    "LoadChunkRow",
-    "LoadPartRow",
-    "LoadRow",
-    "MetaRow",
-    "OutcomeRow",
-    "Pending",
-    "Rejected",
-    "RevisionRow",
-    "RouteRow",
-    "Schedule",
-    "ScheduleRow",
-    "ScheduleRunRow",
-    "ScheduleSkipRow",
-    "SchedulerRow",
-    "Shard",
-    "ShardRow",
-    "SnapshotRow",
-    "TallyRow",
-    "TimerRow",
-    "TombstoneRow",
-    "TotalRow",
-    "WatchRow",
-    "Wheel",
-]
-
 
 # -- the log: messages and their bytes, lanes with their offsets, settlements, outcomes and counts ---------------------
 

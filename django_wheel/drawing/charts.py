@@ -1,37 +1,36 @@
-"""The ticks of linear axes: durations, counts and instants, at round values, few enough for a narrow screen.
-
-Places are percents of the drawing's width or height. An SVG without a ``viewBox`` takes them as they are, so that a
-chart fills its page while its texts keep their size.
-
-Bars of due tasks by equal spans of time; both axes are linear, so that a herd stands out as far as it does.
-
-A heat map of hours: a row a line, a cell an hour, the newest hour at the right; all hours fit any screen.
-
-A cell has its heat as a colour and as a height, so that nobody needs to tell colours apart.
-
-The lateness of tasks over time: points of single tasks, or lines of the percentiles of hours; both axes are linear.
+"""Charts over linear axes, so that a herd or an outage stands out as far as it does.
 
 ::
 
-    of_tasks   1 s ┤      ·            a point a task, by the time of its dispatch; it links to the task
-               0   ┤· ·· ·  · ···
-                   └────────────
-    of_hours   max, p99, p50 by the hour, and the objective; an hour without tasks is a gap in the lines
+    due_bars    due tasks by equal spans of time       heat_cells   a row a line, a cell an hour
+    of_tasks    1 s ┤      ·            a point a task, by the time of its dispatch; it links to the task
+                0   ┤· ·· ·  · ···
+    of_hours    max, p99, p50 by the hour, and the objective; an hour without tasks is a gap in the lines
+    draw_lines  lines of the last minutes, from the holders' snapshots: a point stands for twenty seconds; with several
+                shards it has the lateness of the worst, and the sum of the tasks
+
+Ticks are at round values, few enough for a narrow screen. Places are percents of the drawing's width or height: an SVG
+without a ``viewBox`` takes them as they are, so that a chart fills its page while its texts keep their size. A cell has
+its heat as a colour and as a height, so that nobody needs to tell colours apart.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
 
+from celery_wheel.engine.recent import SPAN_MS, SPANS
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.pages import Task
-from django_wheel.formats import format_duration, instant, number, to_datetime
+from celery_wheel.values.format import format_duration, to_datetime
+from django_wheel.formats import instant, number
 
 #: Most steps from the axis's begin to its end: four labels with a time of day are as wide as a narrow screen.
 STEPS = 4
@@ -171,7 +170,6 @@ class DueBars:
 
 
 def due_bars(counts: Sequence[int], begins_ms: int, width_ms: int) -> DueBars:
-    """Return a bar for each span of ``width_ms`` that has tasks."""
     time = TimeAxis(begins_ms, begins_ms + len(counts) * width_ms)
     value = count_axis(max(counts, default=0) or 1)
     width = 100 / max(1, len(counts))
@@ -237,12 +235,6 @@ class LatenessPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LatenessLineOfHours:
-    name: str
-    paths: list[str]  #: values of ``points``, one for each run of hours without a gap
-
-
-@dataclass(frozen=True, slots=True)
 class LatenessChart:
     """``objective`` is the height of the objective's line; None where no line is drawn."""
 
@@ -250,7 +242,7 @@ class LatenessChart:
     value: ValueAxis
     objective_ms: int | None
     points: Sequence[LatenessPoint] = ()
-    lines: Sequence[LatenessLineOfHours] = ()
+    lines: Sequence[tuple[str, list[str]]] = ()  #: name, and values of ``points``: one for each run without a gap
     from_ms: int = 0  #: the first dispatch
     to_ms: int = 0  #: the last dispatch
     p50_ms: int = 0
@@ -302,7 +294,7 @@ def of_hours(hours: Mapping[int, Any], from_ms: int, to_ms: int) -> LatenessChar
         time,
         value,
         last.objective_ms,
-        lines=[LatenessLineOfHours(name, _paths(hours, f"{name}_ms", time, value)) for name in ("max", "p99", "p50")],
+        lines=[(name, _paths(hours, f"{name}_ms", time, value)) for name in ("max", "p99", "p50")],
     )
 
 
@@ -322,3 +314,65 @@ def _paths(hours: Mapping[int, Any], name: str, time: TimeAxis, value: ValueAxis
         paths[-1] += [f"{time.at(begin_ms)},{y}", f"{time.at(begin_ms + HOUR_MS)},{y}"]
         before = hour
     return [" ".join(path) for path in paths]
+
+
+#: The drawing's units; CSS stretches it.
+WIDTH, HEIGHT = SPANS - 2, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """The last ten minutes, a value for each whole span; None where a span has no value."""
+
+    begins_ms: range
+    accepted: list[float | None]  #: a second
+    dispatched: list[float | None]
+    p50_ms: list[int | None]
+    p99_ms: list[int | None]
+
+    @property
+    def known(self) -> bool:
+        return any(value is not None for value in self.dispatched)
+
+
+def minutes_of(snapshots: Iterable[Mapping[str, Any] | None], now_ms: int) -> Minutes:
+    present_ms = now_ms - now_ms % SPAN_MS
+    begins_ms = range(present_ms - (SPANS - 1) * SPAN_MS, present_ms, SPAN_MS)
+    accepted, dispatched = Counter[int](), Counter[int]()
+    late: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for snapshot in snapshots:
+        for at_ms, one_in, one_out, *lateness in (snapshot or {}).get("recent", ()):
+            accepted[at_ms] += one_in
+            dispatched[at_ms] += one_out
+            for worst, value_ms in zip(late, lateness, strict=True):
+                if value_ms is not None and value_ms >= worst.get(at_ms, 0):
+                    worst[at_ms] = value_ms
+    return Minutes(
+        begins_ms=begins_ms,
+        accepted=[accepted[at] * 1_000 / SPAN_MS if at in accepted else None for at in begins_ms],
+        dispatched=[dispatched[at] * 1_000 / SPAN_MS if at in dispatched else None for at in begins_ms],
+        p50_ms=[late[0].get(at) for at in begins_ms],
+        p99_ms=[late[1].get(at) for at in begins_ms],
+    )
+
+
+def draw_lines(top: float, lines: Mapping[str, Sequence[float | None]], limit: float | None = None) -> SafeString:
+    """Return the SVG of lines by the name of their class, over an axis from 0 to ``top``, and of a limit up to it."""
+    drawn = "".join(f'<path class="wheel-line-{name}" d="{_path(values, top)}"/>' for name, values in lines.items())
+    at = None if limit is None or limit > top else HEIGHT * (1 - limit / top)
+    line = "" if at is None else f'<path class="wheel-limit" d="M0 {at:.1f}H{WIDTH}"/>'
+    return mark_safe(  # noqa: S308 - names are this package's, all else are numbers
+        f'<svg class="wheel-spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">'
+        f"{line}{drawn}</svg>"
+    )
+
+
+def _path(values: Sequence[float | None], top: float) -> str:
+    """Return a path that breaks off where a value is missing; a value alone is a short line."""
+    steps, joined = [], False
+    for place, value in enumerate(values):
+        if value is not None:
+            steps.append(f"{'L' if joined else 'M'}{place} {HEIGHT * (1 - min(1, value / top)):.1f}")
+            steps += [] if joined else ["h.01"]
+        joined = value is not None
+    return "".join(steps)

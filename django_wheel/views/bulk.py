@@ -38,17 +38,18 @@ from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
 from celery_wheel.requests.results import CommandResult
 from celery_wheel.store.model import HOUR_MS, ORIGIN, REQUEUABLE, Position
 from celery_wheel.store.ports.pages import END, Page, StoppedTask, Task
+from celery_wheel.values.format import printable, to_datetime
 from celery_wheel.values.ids import uuid7
-from django_wheel.formats import counted, printable, result_label, to_datetime
+from django_wheel.formats import counted, result_label, results_text
 from django_wheel.project import project_wheel
-from django_wheel.views.query import read_query
+from django_wheel.views.query import PageQuery
 from django_wheel.views.requests import (
     Render,
     SelectionError,
     address,
     attempt,
     failure,
-    log_counts,
+    log,
     page_before,
     request_options,
 )
@@ -62,8 +63,6 @@ COUNTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The tasks that match the query string of a list."""
-
     page: str
     kind: str
     criteria: dict[str, Any]
@@ -71,7 +70,7 @@ class Matching:
     @classmethod
     def of(cls, action: TaskAction, filter_: str) -> Matching:
         """Raises SelectionError for a filter with a value that a list would ignore: more tasks would match."""
-        query = read_query(QueryDict(filter_))
+        query = PageQuery(QueryDict(filter_))
         kind = query.choice("kind", REQUEUABLE) or REQUEUABLE[0]
         if query.problems:
             text = _("Nothing was done, because the filter has an error: %(error)s.")
@@ -137,12 +136,10 @@ class BulkAction:
 
     @property
     def count(self) -> int:
-        """The number of tasks so far."""
         return sum(self.results.values()) + self.unnamed
 
     @property
     def most(self) -> int:
-        """The end of the progress bar."""
         return max(1, self.count if self.is_over else max(self.total, self.count))
 
     def step(self, wheel: Wheel, options: dict[str, Any]) -> None:
@@ -278,9 +275,9 @@ def _step(request: HttpRequest, state: BulkAction) -> str:
 
 
 def _log(request: HttpRequest, state: BulkAction) -> None:
-    subject = counted(TASKS, state.count)
-    named = _("filter: %(filter)s") % {"filter": printable(state.filter, 500)}
-    log_counts(request, state.action.page, state.action.label, subject, state.counts, state.reason, named)
+    label, named = state.action.label, _("filter: %(filter)s") % {"filter": printable(state.filter, 500)}
+    title, result = f"{label}: {counted(TASKS, state.count)}", f"{label}: {results_text(state.results)}"
+    log(request, state.action.page, title, result, state.reason, named)
 
 
 def _state(request: HttpRequest) -> BulkAction | None:

@@ -16,7 +16,8 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel, now_ms
-from django_wheel.formats import counted, printable
+from celery_wheel.values.format import printable
+from django_wheel.formats import counted
 from django_wheel.forms import PauseForm, ResumeForm
 from django_wheel.project import project_wheel
 from django_wheel.views.lists import filter_names
@@ -104,7 +105,6 @@ def gate_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    """Return the values of the page's template."""
     names = filter_names(wheel)
     distinct = dict.fromkeys(name for name, _count in (*names.queues, *names.tasks))
     return {"gates": wheel.gates(), "names": list(distinct), "actions": GATE_ACTIONS, "now_ms": now_ms()}

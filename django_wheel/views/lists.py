@@ -22,9 +22,9 @@ from django.utils.translation import gettext
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
 from celery_wheel.store.ports.pages import END, Page
+from celery_wheel.values.format import printable
 from django_wheel import models
 from django_wheel.drawing import charts
-from django_wheel.formats import printable
 from django_wheel.views import bulk, requests, task
 from django_wheel.views.page import READING, PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
@@ -128,7 +128,6 @@ class PendingAdmin(PageAdmin):
         return requests.handle(request, action, partial(self.show, request, "django_wheel/confirm.html"))
 
     def bulk(self, request: HttpRequest) -> HttpResponse:
-        """Show the action on all matching tasks, or carry out its next step."""
 
         def render(values: dict[str, Any]) -> HttpResponse:
             context = self.context(request, title=gettext("All matching tasks"))
@@ -137,25 +136,7 @@ class PendingAdmin(PageAdmin):
         return bulk.page(request, render)
 
 
-@admin.register(models.History)
-class HistoryAdmin(PageAdmin):
-    template = "django_wheel/history.html"
-    values = staticmethod(history)
-
-
-@admin.register(models.Rejected)
-class RejectedAdmin(PageAdmin):
-    template = "django_wheel/rejected.html"
-    values = staticmethod(rejected)
-
-
-@admin.register(models.Batch)
-class BatchAdmin(PageAdmin):
-    template = "django_wheel/batches.html"
-    values = staticmethod(batches)
-
-
-@admin.register(models.Shard)
-class ShardAdmin(PageAdmin):
-    template = "django_wheel/shards.html"
-    values = staticmethod(shards)
+admin.site.register(models.History, PageAdmin, template="django_wheel/history.html", values=staticmethod(history))
+admin.site.register(models.Rejected, PageAdmin, template="django_wheel/rejected.html", values=staticmethod(rejected))
+admin.site.register(models.Batch, PageAdmin, template="django_wheel/batches.html", values=staticmethod(batches))
+admin.site.register(models.Shard, PageAdmin, template="django_wheel/shards.html", values=staticmethod(shards))

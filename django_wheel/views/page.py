@@ -28,32 +28,24 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from django_wheel.project import masked_text, project_wheel
-from django_wheel.views.query import PageQuery, page_query
+from django_wheel.views.query import PageQuery
 
 VIEW, VIEW_PAYLOAD = "django_wheel.view_wheel", "django_wheel.view_payload"
 OPERATE, MANAGE_SCHEDULES = "django_wheel.operate_wheel", "django_wheel.manage_schedules"
 
 
-def may_view(request: HttpRequest) -> bool:
-    return any(_may(request, one) for one in (VIEW, OPERATE, MANAGE_SCHEDULES, VIEW_PAYLOAD))
+def _holds(*permissions: str) -> Callable[[HttpRequest], bool]:
+    def may(request: HttpRequest) -> bool:
+        user: Any = request.user
+        return any(user.has_perm(one) for one in permissions)
+
+    return may
 
 
-def may_view_payload(request: HttpRequest) -> bool:
-    return _may(request, VIEW_PAYLOAD)
-
-
-def may_operate(request: HttpRequest) -> bool:
-    return _may(request, OPERATE)
-
-
-def may_manage_schedules(request: HttpRequest) -> bool:
-    return _may(request, MANAGE_SCHEDULES)
-
-
-def _may(request: HttpRequest, permission: str) -> bool:
-    user: Any = request.user
-    return bool(user.has_perm(permission))
-
+may_view = _holds(VIEW, OPERATE, MANAGE_SCHEDULES, VIEW_PAYLOAD)
+may_view_payload = _holds(VIEW_PAYLOAD)
+may_operate = _holds(OPERATE)
+may_manage_schedules = _holds(MANAGE_SCHEDULES)
 
 #: Returns the values of a template.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
@@ -70,8 +62,6 @@ else:
 
 
 class PageAdmin(ModelAdmin):
-    """A page of the wheel in the place of a model's list."""
-
     template: ClassVar[str]
     values: Values
     #: Whether a user may use the actions of the page.
@@ -89,11 +79,7 @@ class PageAdmin(ModelAdmin):
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
     # -- addresses ---------------------------------------------------------------------------------------
 
@@ -139,8 +125,7 @@ class PageAdmin(ModelAdmin):
         return self.answer(request, self.template, self.values)
 
     def context(self, request: HttpRequest, **more: Any) -> dict[str, Any]:
-        """Return the values that each page has."""
-        query = page_query(request)
+        query = PageQuery(request.GET)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
         context |= {"may_operate": self.may_act(request), "may_view_payload": may_view_payload(request)}
         context["here"] = request.path + query.here

@@ -33,8 +33,9 @@ from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
+from celery_wheel.values.format import printable
 from django_wheel import models
-from django_wheel.formats import counted, number, printable, result_label
+from django_wheel.formats import counted, results_text
 from django_wheel.forms import ReasonForm
 from django_wheel.project import masked_text, project_wheel
 
@@ -58,7 +59,7 @@ class SelectionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectedRows:
     names: list[str]  #: ids of tasks, or names of schedules
     rows: list[Any]  #: the selected rows, as the page of the confirmation shows and repeats them
     problems: str  #: sentences about the rows that are left out; empty if there are none
@@ -67,8 +68,6 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Action(ABC):
-    """An action on selected rows."""
-
     verb: str
     label: Promise
     question: Promise  #: asks for confirmation
@@ -78,14 +77,10 @@ class Action(ABC):
 
     page: str  #: the page that lists such rows
     form: type[ReasonForm]
-
-    @property
-    @abstractmethod
-    def unanswered(self) -> Promise:
-        """The sentence about the rows that no holder answered for."""
+    unanswered: Promise  #: the sentence about the rows that no holder answered for
 
     @abstractmethod
-    def select(self, wheel: Wheel, rows: Iterable[str]) -> Selection:
+    def select(self, wheel: Wheel, rows: Iterable[str]) -> SelectedRows:
         """Return the rows that a browser sent, as far as they exist. Raises SelectionError where none is left."""
 
     @abstractmethod
@@ -150,7 +145,7 @@ def request_options(request: HttpRequest, reason: str) -> dict[str, Any]:
 
 
 def _carry_out(
-    request: HttpRequest, wheel: Wheel, action: Action, selection: Selection, values: dict[str, Any]
+    request: HttpRequest, wheel: Wheel, action: Action, selection: SelectedRows, values: dict[str, Any]
 ) -> None:
     # Never as part of a Django transaction, whatever wheel_transactional says: its commit would come after the answer.
     options = {**request_options(request, values["reason"]), "transactional": False}
@@ -201,24 +196,16 @@ def log_names(
     of_count, of_names = texts
     names = [printable(name, 40) for name in list(results)[:LOGGED]] + ["…"] * (len(results) > LOGGED)
     subject = names[0] if len(results) == 1 else counted(of_count, len(results))
-    counts = [(result_label(result), count) for result, count in Counter(results.values()).items()]
     named = str(of_names % dict.fromkeys(("names", "ids"), ", ".join(names)))
-    log_counts(request, page, label, subject, counts, reason, named, row)
-
-
-def log_counts(
-    request: HttpRequest,
-    page: str,
-    label: Promise,
-    subject: str,
-    counts: Iterable[tuple[str, int]],
-    reason: str,
-    named: str,
-    row: str = "",
-) -> None:
-    """Write the entry of a request with its number of rows by result."""
-    phrases = ", ".join(f"{number(count)} {result}" for result, count in counts)
-    log(request, page, f"{label}: {subject}", f"{label}: {phrases}", reason, named, row=row)
+    log(
+        request,
+        page,
+        f"{label}: {subject}",
+        f"{label}: {results_text(Counter(results.values()))}",
+        reason,
+        named,
+        row=row,
+    )
 
 
 def log(request: HttpRequest, page: str, title: str, result: str, reason: str, *more: str, row: str = "") -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from functools import lru_cache
 from typing import Any
@@ -38,7 +38,7 @@ from celery_wheel.recurring.words import in_words
 from celery_wheel.store.ports.schedules import AHEAD_MS, ScheduleDetail, ScheduleRun
 from celery_wheel.store.schedule_model import EXCLUDED, GAP, MISSED, OVERLAPPED, PAUSED, Revision, Schedule, Skip
 from celery_wheel.values.document import json_object
-from django_wheel.formats import format_duration, printable, to_datetime
+from celery_wheel.values.format import format_duration, printable, to_datetime
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.payload import Sight, error_text, shortened, sight_of
 from django_wheel.views.query import PageQuery
@@ -50,8 +50,6 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    """A schedule as a line of the list."""
-
     schedule: Schedule
     task: str
     words: str
@@ -121,7 +119,6 @@ class UpcomingLine:
 
 
 def upcoming_values(recurrence: Recurrence, at_ms: int, made: int = 0) -> dict[str, Any]:
-    """Return the values of ``schedule_upcoming.html``."""
     zone, own = zone_of(recurrence.zone) or UTC, get_current_timezone()
     lines = [
         UpcomingLine(one, zoned(one.at_ms, zone), zoned(one.at_ms, own))
@@ -133,13 +130,9 @@ def upcoming_values(recurrence: Recurrence, at_ms: int, made: int = 0) -> dict[s
         "occurrences": sum(not line.instant.left_out for line in lines),
         "zone": recurrence.zone,
         "own_zone": get_current_timezone_name(),
-        "is_own_zone": _are_same(lines),
+        "is_own_zone": all(line.in_zone == line.for_viewer for line in lines),
         "shown": SHOWN,
     }
-
-
-def _are_same(lines: Iterable[UpcomingLine]) -> bool:
-    return all(line.in_zone == line.for_viewer for line in lines)
 
 
 def zoned(at_ms: int, zone: tzinfo) -> str:
@@ -187,7 +180,6 @@ class RevisionLine:
 
 
 def revision_lines(detail: ScheduleDetail, sight: Sight) -> list[RevisionLine]:
-    """Return the revisions, the latest first."""
     schedule, lines = detail.schedule, []
     befores = {(one.schedule, one.number): one.before for one in detail.revisions}
     for one in detail.revisions:
@@ -319,15 +311,11 @@ def run_chart(detail: ScheduleDetail) -> RunChart:
     marks = [*map(_mark_of_run, detail.runs), *map(_mark_of_skip, detail.skips)]
     marks = sorted(marks, key=lambda mark: (mark.at_ms, mark.run.timer_id if mark.run else 0))[-MARKS:]
     free = MARKS - len(marks)  # the latest is at the right edge
-    placed = [_placed(mark, free + slot) for slot, mark in enumerate(marks)]
+    placed = [replace(mark, slot=free + slot) for slot, mark in enumerate(marks)]
     counts = Counter(mark.kind for mark in placed)
     return RunChart(
         placed, MARKS * SLOT, HEIGHT, GROUND, [(kind, MARK_LABELS[kind], counts[kind]) for kind in MARK_LABELS]
     )
-
-
-def _placed(mark: RunMark, slot: int) -> RunMark:
-    return RunMark(mark.kind, mark.at_ms, slot, mark.upto_ms, mark.count, mark.run, mark.late_ms, mark.reason)
 
 
 def _mark_of_run(run: ScheduleRun) -> RunMark:
@@ -360,14 +348,6 @@ OVERLAP: dict[str, Promise] = {
     "queue_one": _("one instant waits while an earlier run is not over"),
     "cancel_running": _("the earlier run is cancelled"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DefinitionPart:
-    """A value of the definition, as JSON."""
-
-    name: str
-    text: str
 
 
 def page(admin: PageAdmin, request: HttpRequest) -> HttpResponse:
@@ -409,7 +389,7 @@ def _page_values(wheel: Wheel, name: str, detail: ScheduleDetail, sight: Sight) 
 def _of_definition(schedule: Schedule, sight: Sight) -> dict[str, Any]:
     document = sight.document(json_object(schedule.definition))
     parts = [
-        DefinitionPart(part, json.dumps(document[part], indent=2, ensure_ascii=False))
+        (part, json.dumps(document[part], indent=2, ensure_ascii=False))
         for part in ("args", "kwargs", "options", "recurrence")
         if document.get(part)
     ]

@@ -17,13 +17,14 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.values.format import printable
 from celery_wheel.values.text import text_rule
-from django_wheel.formats import counted, instant, number, printable
+from django_wheel.formats import counted, instant, number
 from django_wheel.forms import BackfillForm, NoteForm, ReasonForm, RevisionForm, ScheduleReasonForm
 from django_wheel.schedule_form import BulkChangeForm
 from django_wheel.views.page import may_view_payload
 from django_wheel.views.payload import error_text
-from django_wheel.views.requests import Action, Ask, Selection, SelectionError, log_names
+from django_wheel.views.requests import Action, Ask, SelectedRows, SelectionError, log_names
 
 #: Sources whose schedules are changed here; others follow their source.
 EDITABLE = ("api",)
@@ -62,14 +63,11 @@ _TOO_LATE = ngettext_lazy(
 class ScheduleAction(Action):
     page: str = "schedule"
     form: type[ReasonForm] = ScheduleReasonForm
+    unanswered: Promise = _UNANSWERED
     already: Promise
     is_of_definition: bool = False  #: not for schedules that follow another source
 
-    @property
-    def unanswered(self) -> Promise:
-        return _UNANSWERED
-
-    def select(self, wheel: Wheel, rows: Iterable[str]) -> Selection:
+    def select(self, wheel: Wheel, rows: Iterable[str]) -> SelectedRows:
         """Return the schedules by name, without those that follow another source. Raises SelectionError for none.
 
         A schedule that does not exist any more stays: its holder answers "unknown".
@@ -87,7 +85,7 @@ class ScheduleAction(Action):
         kept = [name for name in names if name not in set(following)]
         if not kept:
             raise SelectionError(_("Nothing was done. %(problems)s") % {"problems": problems})
-        return Selection(kept, kept, problems)
+        return SelectedRows(kept, kept, problems)
 
     def report(self, request: HttpRequest, results: Answers) -> None:
         report(request, results, self.done, self.already)
@@ -101,7 +99,6 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _sources(wheel: Wheel, names: Sequence[str]) -> dict[str, str]:
-    """Return name → source of the schedules that exist."""
     store, by_shard = wheel.store, dict[int, list[str]]()
     for name in names:
         by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)

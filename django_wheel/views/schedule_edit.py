@@ -25,10 +25,9 @@ from celery_wheel.errors import WheelError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.document import json_object
-from django_wheel.formats import printable
+from celery_wheel.values.format import printable
 from django_wheel.project import project_wheel, wheel_app
-from django_wheel.schedule_form import KINDS, ScheduleForm, new_values
-from django_wheel.schedule_values import SPECS, Document, to_values
+from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
 from django_wheel.views.requests import Render, address, attempt, request_options
 from django_wheel.views.schedule import upcoming_values
 from django_wheel.views.schedule_actions import log_answers, report
@@ -69,7 +68,6 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
 
 
 def preview(request: HttpRequest) -> HttpResponse:
-    """Return the preview of the form and the errors of its fields, for the page's script."""
     form = ScheduleForm(request.POST, mask=project_wheel().mask)
     form.is_valid()
     html = render_to_string("django_wheel/schedule_upcoming.html", _preview_values(form), request)

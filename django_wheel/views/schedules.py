@@ -90,7 +90,6 @@ class ScheduleAdmin(PageAdmin):
         ]
 
     def act(self, request: HttpRequest) -> HttpResponse:
-        """Ask for confirmation of an action on the selected schedules; or carry it out."""
         action = ACTIONS.get(request.POST.get("verb", ""))
         if action is None:
             return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")

@@ -1,9 +1,12 @@
-"""The page of a task: its row, its life as events, its execution, and its body as a download.
+"""The page of a task: its row, its life to scale and as a table, its execution, and its body as a download.
 
 ::
 
     sent ─► accepted ─► moved* ─► due ─► held ─► dispatched ─► redelivered* ─► executed
                                          └────► cancelled, rejected, expired, parked
+
+    ●─────────────────────────────────▲──●
+    |░░ broker ░|▒▒▒▒▒ pending ▒▒▒▒▒▒▒|█|        the last event, or the present, is the end of the axis
 
 A held task waits in the lane of its gate, and its row keeps that lane after the dispatch: so a page tells later, too,
 that a gate held the task. The store keeps the last position of a task alone: a reschedule replaces the requested time.
@@ -13,7 +16,7 @@ backend may be slow or unreachable, so a thread of its own asks it, and a page w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from celery.backends.base import DisabledBackend
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -32,13 +36,95 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.store.model import PAUSED, Gate
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, Task
-from django_wheel.drawing.timeline import TimelineEvent, TimelineStage, timeline
-from django_wheel.formats import format_duration, gate_label, printable, state_label
+from celery_wheel.values.format import format_duration, printable
+from django_wheel.drawing.charts import TimeAxis
+from django_wheel.formats import gate_label, state_label
 from django_wheel.project import project_wheel
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.payload import sight_of
 from django_wheel.views.query import PageQuery
 from django_wheel.views.task_actions import of_state
+
+#: Width of a mark in percents of the axis: of the events that would cover each other, the last one has the mark.
+MARK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStage:
+    """A stage of a life; its bar has a colour by the key. Without a label it has no bar: the life is over."""
+
+    key: str
+    label: Promise | str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """``stage`` is the stage that the event begins, if any. ``ahead``: it has not happened yet."""
+
+    at_ms: int
+    kind: str
+    label: str
+    text: str = ""
+    actor: str = ""
+    stage: TimelineStage | None = None
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineBar:
+    x: float
+    width: float
+    stage: TimelineStage
+    from_ms: int
+    to_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        return self.to_ms - self.from_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    axis: TimeAxis
+    now: float | None  #: the place of the present; None where it is beyond the axis
+    rows: Sequence[tuple[TimelineEvent, int | None]]  #: with the time since the row before; None in the first row
+    bars: Sequence[TimelineBar]
+    marks: Sequence[tuple[float, TimelineEvent]]  #: with its place
+
+    @property
+    def stages(self) -> list[tuple[TimelineStage, int]]:
+        """Each stage once, with the sum of its lengths."""
+        lengths: dict[TimelineStage, int] = {}
+        for bar in self.bars:
+            lengths[bar.stage] = lengths.get(bar.stage, 0) + bar.length_ms
+        return list(lengths.items())
+
+
+def timeline(events: Iterable[TimelineEvent], now_ms: int, *, goes_on: bool) -> Timeline:
+    """Return the drawing of events.
+
+    Args:
+        goes_on: the task is pending, so its axis includes the present, and its last stage goes on.
+    """
+    ordered = sorted(events, key=lambda one: one.at_ms)
+    end_ms = max([one.at_ms for one in ordered] + [now_ms] * goes_on)
+    axis = TimeAxis(ordered[0].at_ms, max(end_ms, ordered[0].at_ms + 1))
+    begun = [(one.at_ms, one.stage) for one in ordered if one.stage is not None and not one.ahead]
+    ends = [at_ms for at_ms, _ in begun[1:]] + [now_ms if goes_on else end_ms]
+    bars = [
+        TimelineBar(axis.at(at_ms), round(axis.at(until_ms) - axis.at(at_ms), 2), stage, at_ms, until_ms)
+        for (at_ms, stage), until_ms in zip(begun, ends, strict=True)
+        if until_ms > at_ms and stage.label
+    ]
+    before = [None, *ordered]
+    return Timeline(
+        axis,
+        axis.at(now_ms) if goes_on else None,
+        [(one, None if last is None else one.at_ms - last.at_ms) for last, one in zip(before, ordered, strict=False)],
+        bars,
+        list({round(axis.at(one.at_ms) / MARK): (axis.at(one.at_ms), one) for one in ordered}.values()),
+    )
+
 
 WAIT_S = 1.0
 

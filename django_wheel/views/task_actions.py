@@ -27,10 +27,11 @@ from celery_wheel.requests.arguments import id_of
 from celery_wheel.requests.results import CommandResult
 from celery_wheel.store.model import REQUEUABLE
 from celery_wheel.store.ports.pages import StoppedTask, Task
+from celery_wheel.values.format import printable
 from celery_wheel.values.text import whole_number
-from django_wheel.formats import counted, number, printable
+from django_wheel.formats import counted, number
 from django_wheel.forms import ReasonForm, RescheduleForm
-from django_wheel.views.requests import Action, Selection, SelectionError, log_names
+from django_wheel.views.requests import Action, SelectedRows, SelectionError, log_names
 
 #: Tasks in one request, as in one command of ``celery_wheel.requests``; and task ids in a message.
 MAX_TASKS, IDS = 500, 5
@@ -71,14 +72,11 @@ class TaskAction(Action):
     question_of_all: Promise  #: asks for confirmation where the action is for all tasks that match a filter
     page: str = "pending"
     form: type[ReasonForm] = ReasonForm
+    unanswered: Promise = _UNANSWERED
     too_late: Promise = _TOO_LATE
     unknown: Promise = _UNKNOWN
 
-    @property
-    def unanswered(self) -> Promise:
-        return _UNANSWERED
-
-    def select(self, wheel: Wheel, rows: Iterable[str]) -> Selection:
+    def select(self, wheel: Wheel, rows: Iterable[str]) -> SelectedRows:
         distinct = list(dict.fromkeys(rows))
         if not distinct:
             raise SelectionError(_("Nothing was done, because no task was selected. Select tasks first."))
@@ -97,7 +95,7 @@ class TaskAction(Action):
         if not tasks:
             raise SelectionError(_("Nothing was done. %(problems)s") % {"problems": problems})
         ids = list(dict.fromkeys(task.task_id for task in tasks))
-        return Selection(ids, tasks, problems, str(tasks[0].id) if len(tasks) == 1 else "")
+        return SelectedRows(ids, tasks, problems, str(tasks[0].id) if len(tasks) == 1 else "")
 
     def report(self, request: HttpRequest, results: Mapping[str, CommandResult]) -> None:
         for result, add, text in (

@@ -39,8 +39,9 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview, ShardStatus
 from celery_wheel.store.model import PAUSED
-from celery_wheel.values.format import format_duration
+from celery_wheel.values.format import format_duration, printable
 from django_wheel import models
+from django_wheel.drawing.charts import Minutes, draw_lines, minutes_of
 from django_wheel.drawing.due_load import (
     DueChart,
     DueLink,
@@ -53,13 +54,12 @@ from django_wheel.drawing.due_load import (
     rows_of,
 )
 from django_wheel.drawing.rings import describe, draw_rings, rings_of
-from django_wheel.drawing.sparkline import Minutes, draw_lines, minutes_of
-from django_wheel.formats import Moments, gate_label, number, printable
+from django_wheel.formats import Moments, gate_label, number
 from django_wheel.project import project_wheel
 from django_wheel.views.audit import AuditLine
 from django_wheel.views.gate import gate_page
 from django_wheel.views.page import READING, PageAdmin, may_operate
-from django_wheel.views.query import PageQuery, page_query
+from django_wheel.views.query import PageQuery
 from django_wheel.views.results import JOBS, has_results
 
 #: Titles of the charts, and the spans that they count.
@@ -131,15 +131,12 @@ def shard_of(overview: Overview, query: PageQuery) -> int:
 
 
 class Screen:
-    """The parts of one page, to be rendered."""
-
     def __init__(self, wheel: Wheel, overview: Overview, view: Viewpoint) -> None:
         self._wheel, self._overview, self._view = wheel, overview, view
         self._chosen = overview.shards[view.shard]
-        self._times, self._links = Moments(now_ms()), Links(view.site)
+        self._times, self._links = Moments(now_ms()), Links.of(view.site)
 
     def parts(self, *, with_year: bool) -> Iterator[tuple[str, str]]:
-        """Yield name and content of each part."""
         charts = due_charts(self._overview.due, self._times.now_ms)
         yield self._render("alerts", **self._gates())
         soon = [(chart.period, _PERIODS[chart.period]()[0], chart.pending) for chart in charts[1:3]]
@@ -210,20 +207,20 @@ class Screen:
 CHANGES = 5
 
 
-class Links:
-    """Addresses of the admin's pages."""
+class Links(NamedTuple):
+    pending: str
+    rejected: str
+    schedules: str
+    shards: str
+    wheel: str
+    gate: str
 
-    def __init__(self, site: str) -> None:
-        self._site = site
-        self.pending = self._page("pending_changelist")
-        self.rejected = self._page("rejected_changelist")
-        self.schedules = self._page("schedule_changelist")
-        self.shards = self._page("shard_changelist")
-        self.wheel = self._page("wheel_changelist")
-        self.gate = self._page("wheel_gate")
-
-    def _page(self, name: str) -> str:
-        return reverse(f"admin:django_wheel_{name}", current_app=self._site)
+    @classmethod
+    def of(cls, site: str) -> Links:
+        pages = (
+            "pending_changelist rejected_changelist schedule_changelist shard_changelist wheel_changelist wheel_gate"
+        )
+        return cls(*(reverse(f"admin:django_wheel_{page}", current_app=site) for page in pages.split()))
 
     def due(self, shard: int | None = None) -> DueLink:
         return DueLink(escape(self.pending), "" if shard is None else f"&amp;shard={shard}")
@@ -247,7 +244,8 @@ def answers(wheel: Wheel, overview: Overview, times: Moments, links: Links) -> d
         "overview": overview,
         "next_in": times.distance(next_due_ms),
         "next_due": times.moment(next_due_ms),
-        "beyond": sum(_beyond(one) for one in overview.shards),
+        # beyond the horizon: in the store only
+        "beyond": sum(max(0, one.pending - (one.snapshot or {}).get("window_count", 0)) for one in overview.shards),
         "totals": {name: sum(one.get(name, 0) for one in snapshots) for name in ("accepted", "dispatched")},
         "problems": problems,
         "wrong": sum(one.total for one in problems),
@@ -337,12 +335,6 @@ def _since(snapshots: list[dict[str, Any]], times: Moments) -> str:
     return text % {"time": times.moment(min(began))}
 
 
-def _beyond(shard: ShardStatus) -> int:
-    """Return the number of the shard's tasks beyond the horizon, in the store only."""
-    in_memory = shard.snapshot["window_count"] if shard.snapshot else 0
-    return max(0, shard.pending - in_memory)
-
-
 class LaneLine(NamedTuple):
     name: str
     state: str
@@ -399,7 +391,7 @@ class WheelAdmin(PageAdmin):
 
     def live(self, request: HttpRequest) -> HttpResponse:
         try:
-            parts = self.parts(request, project_wheel(), page_query(request))["parts"]
+            parts = self.parts(request, project_wheel(), PageQuery(request.GET))["parts"]
         except (WheelError, ImproperlyConfigured):
             return self.page(request)  # it reads the same error, and shows it
         return HttpResponse(unlike(parts.values(), request.GET.get("have", "")))

@@ -32,11 +32,6 @@ Said = list[tuple[str, str]]
 BeginAnswering = Callable[[dict[str, str]], list[dict[str, Any]]]
 
 
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
-
-
 def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
     """Return the messages after a confirmed action, as level and text."""
     response = client.post(ACT, {"verb": verb, "row": rows, "sure": "yes", **more}, follow=True)

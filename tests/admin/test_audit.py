@@ -23,11 +23,6 @@ LOG = "/admin/django_wheel/audit/"
 GATE = "/admin/django_wheel/wheel/gate/"
 
 
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
-
-
 def log(**criteria: Any) -> list[AuditedRequest]:
     return project_wheel().audit(**criteria).items
 

@@ -17,7 +17,6 @@ from celery_wheel.errors import WheelUnavailable
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
 from django_wheel.views import bulk
-from django_wheel.views.task_actions import ACTIONS
 from tests.admin.conftest import MakeClient, shown, text_of
 from tests.admin.test_acting import ACT, ADMIN, Said, post, rows_of, send
 from tests.kit.holder import NOW, Holder
@@ -25,11 +24,6 @@ from tests.kit.site import celery_app
 
 BULK = f"{ADMIN}/pending/bulk/"
 JSON = {"Accept": "application/json"}
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 @pytest.fixture(autouse=True)
@@ -358,7 +352,3 @@ def test_selected_rows_do_not_matter_where_all_are_meant(operator: Client, wheel
     response = ask(operator, "cancel", row=rows_of(ids[:1]))
     assert "Cancel all 3 tasks?" in text_of(response)
     assert post(operator, "cancel", rows_of(ids[:1])) == [("success", "1 task is cancelled.")]
-
-
-def test_each_action_has_a_question_for_all() -> None:
-    assert set(bulk._QUESTIONS) == set(ACTIONS)

@@ -14,17 +14,12 @@ from celery_wheel.store.model import Gate
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
 from django_wheel.views import requests
-from tests.admin.conftest import MakeClient, text_of
+from tests.admin.conftest import text_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
 WHEEL = "/admin/django_wheel/wheel/"
 GATE = f"{WHEEL}gate/"
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 def post(client: Client, verb: str, scope: str, name: str = "", **more: Any) -> list[tuple[str, str]]:
