@@ -36,9 +36,8 @@ from celery_wheel.operations.doctor import Finding, Installation, broker, shards
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
-from django_wheel.database import is_recorded_without_tables, migrate_command, store_alias
+from django_wheel.database import NotMigrated, is_recorded_without_tables, migrate_command, open_store, store_alias
 from django_wheel.project import how_to_use_it, wheel_app
-from django_wheel.store import NotMigrated, open_store
 
 TAG = "celery_wheel"
 

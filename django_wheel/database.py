@@ -5,7 +5,8 @@
     DATABASES["default"] ──► place_of ──► Place(postgresql://…, tables made by "python manage.py migrate")
                          ──► store_alias ──► WheelRouter: migrations create django_wheel's tables there only
 
-The store opens its own connections to that database, with its own settings, and does not use Django's.
+The store opens its own connections to that database, with its own settings, and does not use Django's. Checks and
+commands open it by ``open_store``, whose error names the remedy where Django's migrations have not made the tables.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.connection import ConnectionDoesNotExist
 from sqlalchemy import URL
 
-from celery_wheel.errors import SettingError
+from celery_wheel.conf import Conf
+from celery_wheel.errors import SettingError, StoreOutdated, StoreUnusable, StoreUnused
+from celery_wheel.store import open_store as open_url
 from celery_wheel.store.place import StorePlace
+from celery_wheel.store.ports import FullStore
 from django_wheel.project import project_conf
 
 SCHEME = "django://"
@@ -61,7 +66,6 @@ def migrate_command(alias: str) -> str:
 
 
 def make_tables(alias: str) -> None:
-    """Run the commands of ``migrate_command``."""
     migrate = partial(call_command, "migrate", "django_wheel", database=alias, verbosity=0)
     if is_recorded_without_tables(alias):
         migrate("zero", fake=True)
@@ -135,3 +139,33 @@ class WheelRouter:
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
         return db == store_alias() if app_label == "django_wheel" else None
+
+
+class NotMigrated(StoreUnusable):
+    """The database has not the tables that this version needs; ``hint`` names the command to run."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def open_store(app: Any) -> FullStore:
+    """Open the app's store for reading. Raises NotMigrated, StoreUnused or another StoreUnusable."""
+    conf, alias = Conf(app), store_alias()
+    try:
+        return open_url(conf.store, durability=conf.durability, shards=None, create=False)
+    except StoreOutdated as error:
+        if alias is None:
+            raise
+        raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
+    except StoreUnused as error:
+        if alias is None or not _unapplied(alias):
+            raise
+        raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
+
+
+def _unapplied(alias: str) -> bool:
+    """Whether migrations are missing. Unused tables do not tell their version, but Django knows its migrations."""
+    loader = MigrationLoader(connections[alias])
+    needed = {key for key in loader.disk_migrations if key[0] == "django_wheel"}
+    return not needed <= loader.applied_migrations.keys()

@@ -1,8 +1,9 @@
-"""Django fields from the columns of the store's schema, so that the schema is described once.
+"""Django fields and models from the store's schema, so that the schema is described once.
 
 ::
 
-    celery_wheel.store.sql.schema.timer.c.due_ms ──► field ──► BigIntegerField(db_comment=…)
+    class TimerRow(StoreTable, table=schema.timer, text="{0.task}")   ──►  a field for each column of ``wheel_timer``
+                                                                          str(row) is "{0.task}".format(row)
 
 So ``makemigrations`` notices every change of the schema. Three kinds of keys need other columns than Django's own
 fields create:
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.base import ModelBase
 
 if TYPE_CHECKING:
     BigIntegerField = models.BigIntegerField[int, int]
@@ -30,22 +32,16 @@ else:
 
 
 class GivenKey(BigIntegerField):
-    """The primary key of rows whose number the holder assigns."""
-
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         return "integer" if connection.vendor == "sqlite" else super().db_type(connection)
 
 
 class Surrogate(BigAutoField):
-    """A primary key without a meaning, assigned by the database."""
-
     def db_type_suffix(self, connection: BaseDatabaseWrapper) -> str | None:
         return None if connection.vendor == "sqlite" else super().db_type_suffix(connection)
 
 
 class NameKey(TextField):
-    """The primary key of rows that have a name."""
-
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         # Django adds an index for LIKE to a key whose type begins with "text".
         return "TEXT" if connection.vendor == "postgresql" else super().db_type(connection)
@@ -84,3 +80,42 @@ def _key(column: sqlalchemy.Column[Any], options: dict[str, Any]) -> Any:
     if isinstance(column.type, sqlalchemy.Uuid):
         return models.UUIDField(**options)
     return GivenKey(**options)
+
+
+def constraints_of(table: sqlalchemy.Table) -> list[models.UniqueConstraint]:
+    found = [one for one in table.constraints if isinstance(one, sqlalchemy.UniqueConstraint)]
+    return [
+        models.UniqueConstraint(fields=[column.name for column in one.columns], name=str(one.name))
+        for one in sorted(found, key=lambda one: str(one.name))
+    ]
+
+
+def indexes_of(table: sqlalchemy.Table) -> list[models.Index]:
+    found = sorted(table.indexes, key=lambda index: str(index.name))
+    return [models.Index(fields=[column.name for column in index.columns], name=str(index.name)) for index in found]
+
+
+class TableModel(ModelBase):
+    """Makes the model of a table, or of a page of the admin: a proxy, with the page's name in the menu."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], table: Any = None, text: str = "", **page: Any
+    ) -> Any:
+        if table is not None:
+            body |= {column.name: field(column) for column in table.c}
+            body["__str__"] = lambda row: text.format(row)
+            keys = {"indexes": indexes_of(table), "constraints": constraints_of(table)}
+            body["Meta"] = type("Meta", (), {"db_table": table.name, "default_permissions": (), **keys})
+        if page:
+            body["Meta"] = type("Meta", (), {"proxy": True, "default_permissions": (), **page})
+        return super().__new__(cls, name, bases, body)
+
+
+class StoreTable(models.Model, metaclass=TableModel):
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def check(cls, **options: Any) -> list[Any]:
+        """Omit the warning that SQLite keeps no comments on columns: nothing reads them there."""
+        return [one for one in super().check(**options) if one.id != "fields.W163"]

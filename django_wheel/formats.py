@@ -1,51 +1,23 @@
-"""Values in the form in which pages show them: times in the current time zone, counts, and translated labels.
-
-``celery_wheel.values.format`` formats durations and the texts of messages; this module passes those functions on.
-"""
+"""Values in the form in which pages show them: times in the current time zone, counts, and translated labels."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta, tzinfo
+from functools import lru_cache
 from typing import Any
 
 from django.utils.formats import number_format
 from django.utils.functional import Promise
-from django.utils.timezone import localtime
+from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from celery_wheel.control import now_ms
 from celery_wheel.store.model import DAY_MS, HOUR_MS
-from celery_wheel.values.format import (
-    NAME_CUT,
-    PART_CUT,
-    format_duration,
-    format_part,
-    hex_dump,
-    printable,
-    to_datetime,
-)
-
-__all__ = [
-    "NAME_CUT",
-    "PART_CUT",
-    "clock",
-    "counted",
-    "format_duration",
-    "format_headers",
-    "format_part",
-    "gate_label",
-    "hex_dump",
-    "instant",
-    "number",
-    "printable",
-    "relative",
-    "result_label",
-    "schedule_state",
-    "second",
-    "state_label",
-    "to_datetime",
-]
+from celery_wheel.values.format import format_duration, format_part, printable, to_datetime
 
 #: Values of an indented JSON object that are null, each a line; and the comma that is left before its end.
 _NULL_LINES = re.compile(r'^  "(?:[^"\\]|\\.)*": null,?\n', re.MULTILINE)
@@ -147,10 +119,66 @@ def result_label(result: str) -> str:
     return str(RESULTS.get(result, result))
 
 
+def results_text(counts: Mapping[str, int]) -> str:
+    """Return the counts of results: 3 done, 1 too late."""
+    return ", ".join(f"{number(count)} {result_label(result)}" for result, count in counts.items())
+
+
 def gate_label(scope: str, name: str) -> str:
-    """Return the part of the tasks that a gate holds."""
     if scope == "queue":
         return _("queue %(name)s") % {"name": printable(name)}
     if scope == "task":
         return _("task %(name)s") % {"name": printable(name)}
     return _("everything")
+
+
+class Moments:
+    """Texts of instants, for one page at one present; in the current time zone and language."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._zone = get_current_timezone()
+        today = to_datetime(now_ms)
+        assert today is not None  # noqa: S101 - for the type checker
+        day = today.astimezone(self._zone).date()
+        self._days = {
+            f"{day - timedelta(1)}": _("yesterday %(time)s"),
+            f"{day}": "%(time)s",
+            f"{day + timedelta(1)}": _("tomorrow %(time)s"),
+        }
+
+    def date(self, at_ms: int) -> str:
+        return _local(at_ms // 1_000, self._zone)[0]
+
+    def clock(self, at_ms: int) -> str:
+        """Return the time of day, without its seconds where they are 0."""
+        return _local(at_ms // 1_000, self._zone)[1].removesuffix(":00")
+
+    def moment(self, at_ms: int | None) -> str:
+        """Return 16:58:11, tomorrow 16:58:11, or 2027-01-15 16:58:11."""
+        if at_ms is None:
+            return "-"
+        date, clock = _local(at_ms // 1_000, self._zone)
+        return self._days.get(date, f"{date} %(time)s") % {"time": clock.removesuffix(":00")}
+
+    def span(self, from_ms: int, to_ms: int) -> str:
+        """Return 16:58 - 16:59, with the day where that is not today; a whole day is its date."""
+        date = self.date(from_ms)
+        if to_ms - from_ms == DAY_MS:
+            return date
+        text = self.clock(from_ms) if to_ms - from_ms <= 1_000 else f"{self.clock(from_ms)} - {self.clock(to_ms)}"
+        return self._days.get(date, f"{date} %(time)s") % {"time": text}
+
+    def distance(self, at_ms: int | None) -> str:
+        return relative(at_ms, self.now_ms)
+
+
+@lru_cache(4_096)
+def _local(at_s: int, zone: tzinfo) -> tuple[str, str]:
+    """Return date and time of day; pages ask for the same seconds again and again."""
+    moment = to_datetime(at_s * 1_000)
+    if moment is None:
+        return f"{at_s} s", ""
+    with suppress(OverflowError):  # the last hours of the calendar, in a zone that is ahead of UTC
+        moment = moment.astimezone(zone)
+    return f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"

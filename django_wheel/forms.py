@@ -1,22 +1,108 @@
-"""The forms of the admin's actions: a reason, a new time, the tasks to pause or resume, and the instants to backfill.
+"""The forms of the admin's actions, and times and durations in forms: a duration is a number with its unit.
 
 A time is in the admin's time zone. When clocks change, a time that exists twice or not at all is refused.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from django import forms
+from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import MAX_OVER_S
+from celery_wheel.recurring.local import resolve
+from celery_wheel.values.format import to_datetime
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
-from django_wheel.fields_of_time import moment_ms
-from django_wheel.formats import gate_label, to_datetime
+from django_wheel.formats import gate_label
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: Milliseconds of each unit; the largest first.
+UNITS = (
+    (604_800_000, _("weeks")),
+    (86_400_000, _("days")),
+    (3_600_000, _("hours")),
+    (60_000, _("minutes")),
+    (1_000, _("seconds")),
+    (1, _("milliseconds")),
+)
+
+
+def moment_ms(text: str, zone: tzinfo) -> int:
+    """Return a date and time as Unix milliseconds. Raises ValidationError, with the rule.
+
+    Without an offset it is in ``zone``; a time that exists twice is the first of the two.
+    """
+    try:
+        moment = parse_datetime(text.strip())
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValidationError(
+            _("Enter a date and time like 2026-11-21 08:30, or with an offset: 2026-11-21 08:30+01:00.")
+        )
+    if moment.tzinfo is None:
+        found = resolve(moment, zone)
+        if found.kind == "gap":
+            raise ValidationError(_("This time does not exist: the clocks skip it."))
+        moment = found.first
+    at_ms = round((moment - _EPOCH).total_seconds() * 1_000)
+    if not 0 <= at_ms < END_OF_TIME_MS:
+        raise ValidationError(_("The time must be from 1970 to the end of 9998."))
+    return at_ms
+
+
+def moment_text(at_ms: int, zone: tzinfo) -> str:
+    """Return the text of an instant that ``moment_ms`` reads; it has an offset where the time exists twice."""
+    moment = to_datetime(at_ms)
+    if moment is None:
+        return str(at_ms)
+    local = moment.astimezone(zone)
+    is_twice = resolve(local.replace(tzinfo=None, fold=0), zone).kind == "fold"
+    timespec = "milliseconds" if at_ms % 1_000 else "seconds"
+    return (local if is_twice else local.replace(tzinfo=None)).isoformat(" ", timespec)
+
+
+class DurationWidget(forms.MultiWidget):
+    def __init__(self, attrs: Any = None) -> None:
+        number = forms.TextInput(attrs={"inputmode": "numeric", "size": 8})
+        choices = [(str(ms), label) for ms, label in UNITS]
+        unit = forms.Select(attrs={"aria-label": _("Unit")}, choices=choices)
+        super().__init__([number, unit], attrs)
+
+    def id_for_label(self, id_: str) -> str:
+        return f"{id_}_0"
+
+    def decompress(self, value: Any) -> list[Any]:
+        if not isinstance(value, int):
+            return ["", "60000"]
+        ms = next((ms for ms, _label in UNITS if value and value % ms == 0), 60_000)
+        return [value // ms, str(ms)]
+
+
+class DurationMsField(forms.MultiValueField):
+    """A duration in milliseconds; None where the number is empty."""
+
+    widget = DurationWidget
+
+    def __init__(self, **options: Any) -> None:
+        fields = (
+            forms.IntegerField(required=False, min_value=0, max_value=END_OF_TIME_MS),
+            forms.TypedChoiceField(coerce=int, choices=[(str(ms), label) for ms, label in UNITS], required=False),
+        )
+        super().__init__(fields=fields, require_all_fields=False, required=False, **options)
+
+    def compress(self, data_list: Any) -> int | None:
+        if not data_list or data_list[0] is None:
+            return None
+        return int(data_list[0]) * int(data_list[1] or 1)
+
 
 MAX_REASON = 500
 
@@ -108,17 +194,19 @@ SCOPES = (("queue", _("Tasks of a queue")), ("task", _("Tasks of a name")), ("al
 NAME_RULES = {"queue": _("Enter the name of the queue."), "task": _("Enter the name of the task.")}
 
 
+def _name(help_text: Any = "", *, strip: bool = True) -> forms.CharField:
+    widget = forms.TextInput(attrs={"size": 60, "list": "wheel-names"})
+    options = {"required": False, "max_length": MAX_TEXT, "strip": strip, "help_text": help_text}
+    return forms.CharField(label=_("Name"), widget=widget, **options)
+
+
 class PauseForm(ReasonForm):
     scope = forms.ChoiceField(label=_("Scope"), choices=SCOPES)
-    name = forms.CharField(
-        label=_("Name"),
-        required=False,
-        max_length=MAX_TEXT,
-        widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
-        help_text=_(
+    name = _name(
+        _(
             "Name of the queue or the task; empty for everything. A task that is sent by a routing key without a queue "
             "goes by its routing key."
-        ),
+        )
     )
     field_order = ("scope", "name", "over", "reason")
 
@@ -133,7 +221,6 @@ class PauseForm(ReasonForm):
 
     @property
     def which(self) -> dict[str, Any]:
-        """The arguments of ``Wheel.pause`` and ``Wheel.resume``."""
         scope = self.cleaned_data["scope"]
         return {"everything": True} if scope == "all" else {scope: self.cleaned_data["name"]}
 
@@ -143,13 +230,7 @@ class PauseForm(ReasonForm):
 
 
 class ResumeForm(PauseForm):
-    name = forms.CharField(
-        label=_("Name"),
-        required=False,
-        max_length=MAX_TEXT,
-        strip=False,
-        widget=forms.TextInput(attrs={"size": 60, "list": "wheel-names"}),
-    )
+    name = _name(strip=False)
     over = forms.IntegerField(
         label=_("Minutes for the backlog"),
         required=False,

@@ -1,18 +1,25 @@
-"""The form of a schedule. Its errors are those of the definition, each beside the field that its path names.
+"""The forms of a schedule and of changes of several schedules, and a definition as the values of a form, and back.
 
 ::
 
-    values ──► spec, calendar, policies ──► definition ──► read_definition: RecurrenceError "spec.hour must be …"
-                                                                                       └──► the field ``hour``
+    {"recurrence": {"spec": {"kind": "crontab", …}, "zone": …, "without": …}, "task": …}
+        │ to_values   ▲ to_document ──► read_definition: RecurrenceError "spec.hour must be …"
+        ▼             │                                                       └──► the field ``hour``
+    {"kind": "crontab", "minute": "0", …, "zone": …, "weekdays": ["sat"], "calendar": "", "task": …}
 
-Fields of kinds other than the chosen one are ignored. ``recurrence`` is set if the recurrence alone is valid, so a
-preview needs no task.
+A form has fields for days of the week, one calendar of holidays, and dates; any other part of ``without`` is JSON in
+the field ``calendar``. A definition that the form does not change stays as it is, also where it names a default.
+Errors are those of the definition, each beside the field that its path names, before anything is requested. Fields of
+kinds other than the chosen one are ignored. ``recurrence`` is set if the recurrence alone is valid, so a preview needs
+no task. In a change of several schedules a field that is left empty leaves them as they are; the holder decides for
+each name whether it can take the values, since its definition may be unreadable.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from typing import Any
 from zoneinfo import available_timezones
@@ -25,13 +32,137 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError, WheelError
 from celery_wheel.recurring import Recurrence
-from celery_wheel.recurring.definition import MAX_RUNTIME_MS, to_text
+from celery_wheel.recurring.definition import MAX_RUNTIME_MS, patched, to_text
 from celery_wheel.recurring.local import zone_of
+from celery_wheel.requests.schedules.definitions import in_arguments, patch_of
 from celery_wheel.values.mask import NO_MASK, Mask
 from celery_wheel.values.text import text_rule, whole_number
-from django_wheel.fields_of_time import DurationMsField, moment_ms
-from django_wheel.forms import ScheduleReasonForm
-from django_wheel.schedule_values import CALENDAR, CRONTAB, SPECS, Document, field_of, joined, to_document
+from django_wheel.forms import DurationMsField, ScheduleReasonForm, moment_ms, moment_text
+
+Document = dict[str, Any]
+
+CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year", "second")
+#: Kind of a spec → its fields in the form: the name in the definition → the name in the form.
+SPECS: dict[str, dict[str, str]] = {
+    "crontab": {name: name for name in CRONTAB},
+    "interval": {"every_ms": "every", "anchor_ms": "anchor"},
+    "rrule": {"text": "rrule"},
+    "solar": {"event": "event", "latitude": "latitude", "longitude": "longitude"},
+    "instants": {"at_ms": "instants"},
+}
+#: Values of the recurrence, and of the whole definition: name in the definition → (name in the form, default).
+OF_RECURRENCE: dict[str, tuple[str, Any]] = {
+    "zone": ("zone", "UTC"),
+    "gap": ("gap", "shift"),
+    "fold": ("fold", "first"),
+    "start_ms": ("start", None),
+    "until_ms": ("until", None),
+    "times": ("times", None),
+}
+OF_DEFINITION: dict[str, tuple[str, Any]] = {
+    "task": ("task", None),
+    "args": ("args", []),
+    "kwargs": ("kwargs", {}),
+    "options": ("options", {}),
+    "catch_up": ("catch_up", "latest"),
+    "catch_up_ms": ("catch_up_within", None),
+    "overlap": ("overlap", "allow"),
+    "max_runtime_ms": ("max_runtime", MAX_RUNTIME_MS),
+    "jitter_ms": ("jitter", 0),
+    "jitter_by": ("jitter_by", "run"),
+}
+CALENDAR = ("weekdays", "holidays_country", "holidays_subdivision", "dates", "calendar")
+_MOMENTS, _JSON = ("start", "until"), ("args", "kwargs", "options")
+
+
+def to_values(document: Mapping[str, Any]) -> Document:
+    """Return the initial values of the form for a definition that can be read."""
+    recurrence = document["recurrence"]
+    spec, zone = recurrence["spec"], zone_of(recurrence.get("zone", "UTC")) or UTC
+    values: Document = {"kind": spec["kind"]}
+    if spec["kind"] == "crontab":
+        values |= {**dict.fromkeys(CRONTAB, "*"), "second": "0"}
+    for name, field in SPECS[spec["kind"]].items():
+        if name in spec:
+            values[field] = spec[name]
+    if "anchor" in values:
+        values["anchor"] = moment_text(values["anchor"], zone)
+    if "instants" in values:
+        values["instants"] = "\n".join(moment_text(at_ms, zone) for at_ms in values["instants"])
+    for part, names in ((recurrence, OF_RECURRENCE), (document, OF_DEFINITION)):
+        values |= {field: part.get(name, default) for name, (field, default) in names.items()}
+    values |= {field: moment_text(values[field], zone) for field in _MOMENTS if values[field] is not None}
+    values |= {field: json.dumps(values[field], indent=2, ensure_ascii=False) for field in _JSON}
+    return values | _calendar_values(recurrence.get("without"))
+
+
+def _calendar_values(without: Document | None) -> Document:
+    """Return a calendar as values of the form; parts for which it has no field are JSON."""
+    values: Document = {"weekdays": [], "holidays_country": "", "holidays_subdivision": "", "dates": ""}
+    rest = []
+    for part in _parts(without):
+        if part["kind"] == "weekdays" and not values["weekdays"]:
+            values["weekdays"] = part["days"]
+        elif part["kind"] == "holidays" and not values["holidays_country"]:
+            values["holidays_country"] = part["country"]
+            values["holidays_subdivision"] = part.get("subdivision", "")
+        elif part["kind"] == "dates" and not values["dates"]:
+            values["dates"] = "\n".join(part["dates"])
+        else:
+            rest.append(part)
+    found = joined(rest)
+    return {**values, "calendar": json.dumps(found, indent=2, ensure_ascii=False) if found else ""}
+
+
+def _parts(without: Document | None) -> list[Document]:
+    if without is None:
+        return []
+    return list(without["parts"]) if without["kind"] == "any_of" else [without]
+
+
+def joined(parts: list[Document]) -> Document | None:
+    if len(parts) > 1:
+        return {"kind": "any_of", "parts": parts}
+    return parts[0] if parts else None
+
+
+def to_document(before: Document, spec: Document, without: Document | None, values: Mapping[str, Any]) -> Document:
+    """Return a definition with the values of the form, in the place of those that it had before."""
+    recurrence = dict(before.get("recurrence") or {"kind": "recurrence"})
+    recurrence["spec"] = spec
+    _put(recurrence, "without", without, None)
+    for name, (field, default) in OF_RECURRENCE.items():
+        _put(recurrence, name, values.get(field), default)
+    document = {**before, "recurrence": recurrence}
+    for name, (field, default) in OF_DEFINITION.items():
+        _put(document, name, values.get(field), default)
+    return document
+
+
+def _put(document: Document, name: str, value: Any, default: Any) -> None:
+    if value is None or value == "":
+        value = default
+    if value == document.get(name, default):
+        return
+    if value == default:
+        del document[name]
+    else:
+        document[name] = value
+
+
+def field_of(path: str, kind: str) -> str | None:
+    """Return the field of the form for the path in a RecurrenceError; None for the form as a whole."""
+    path = path.removeprefix("recurrence.")
+    if path.startswith("without"):
+        return "calendar"
+    if path == "spec" or path.startswith("spec."):
+        fields = SPECS[kind]
+        name = path.removeprefix("spec").removeprefix(".").partition("[")[0]
+        return fields.get(name, next(iter(fields.values())))
+    name = path.partition(".")[0].partition("[")[0]
+    found = OF_RECURRENCE.get(name) or OF_DEFINITION.get(name)
+    return found[0] if found else None
+
 
 KINDS = (
     ("crontab", _("Crontab")),
@@ -302,7 +433,77 @@ def _degrees(text: str) -> float:
 
 
 def new_values(zone: str) -> Document:
-    """Return the initial values of a new schedule."""
     values: Document = {"kind": "crontab", **dict.fromkeys(CRONTAB, "*"), "minute": "0", "hour": "9", "second": "0"}
     values |= {"zone": zone, "args": "[]", "kwargs": "{}", "options": "{}", "max_runtime": MAX_RUNTIME_MS}
     return values
+
+
+#: A definition without any of the values that the form changes.
+_EXAMPLE = '{"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab"}}, "task": "example"}'
+
+_DURATIONS = ("catch_up_window", "max_runtime", "jitter", "expires")
+_DEFAULTS = (
+    *(("max_runtime", _("longest run: a day")), ("jitter", _("jitter: none")), ("queue", _("queue: that of the task"))),
+    *(("priority", _("priority: that of the task")), ("expires", _("expiry: never"))),
+)
+
+
+def _choice(label: Any, choices: tuple[tuple[str, Any], ...], help_text: Any = "") -> forms.ChoiceField:
+    whole = [("", _("leave as it is")), *choices]
+    return forms.ChoiceField(label=label, required=False, choices=whole, help_text=help_text)
+
+
+class BulkChangeForm(ScheduleReasonForm):
+    zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
+    gap = _choice(_("Times that the clocks skip"), GAP_CHOICES, _("When clocks go forward."))
+    fold = _choice(_("Times that occur twice"), FOLD_CHOICES, _("When clocks go back."))
+    catch_up = _choice(_("Instants that were missed"), CATCH_UP_CHOICES)
+    catch_up_window = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
+    overlap = _choice(_("While an earlier run is not over"), OVERLAP_CHOICES)
+    max_runtime = DurationMsField(
+        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
+    )
+    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
+    jitter_by = _choice(_("Jitter is"), JITTER_BY_CHOICES)
+    queue = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"size": 30}))
+    priority = forms.IntegerField(label=_("Priority"), required=False, min_value=0, max_value=255)
+    expires = DurationMsField(label=_("Expires"), help_text=_("A run that starts so long after it was due is dropped."))
+    defaults = forms.MultipleChoiceField(
+        label=_("Set to the default"), required=False, choices=_DEFAULTS, widget=forms.CheckboxSelectMultiple
+    )
+    zones = staticmethod(ScheduleForm.zones)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.order_fields([name for name in self.fields if name != "reason"])
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        changes = values["changes"] = self._changes(values)
+        for name in values.get("defaults") or ():
+            if name in changes:
+                self.add_error(name, gettext("Enter a value, or set it to the default, not both."))
+            changes[name] = None
+        if not self.errors and not changes:
+            self.add_error(None, gettext("Nothing is to be changed. Fill in a field first."))
+        if not self.errors:
+            self._check(changes)
+        return values
+
+    def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values that are given, as arguments of ``update``."""
+        names = [name for name in self.fields if name not in ("defaults", "reason")]
+        found = {name: values[name] for name in names if values.get(name) not in (None, "")}
+        found |= {name: found[name] / 1_000 for name in _DURATIONS if name in found}
+        if found.get("catch_up") in ("latest", "none"):
+            found.setdefault("catch_up_window", None)  # the window is of "all" alone
+        return found
+
+    def _check(self, changes: dict[str, Any]) -> None:
+        try:
+            to_text(patched(_EXAMPLE, patch_of(None, changes)))
+        except (ValueError, RecurrenceError) as error:
+            text = str(error).removeprefix("recurrence: ").removeprefix("options.")
+            argument = in_arguments(text).partition(" ")[0]
+            field = argument if argument in self.fields else None
+            self.add_error(field, labelled(self, field, text))

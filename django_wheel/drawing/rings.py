@@ -27,9 +27,9 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_wheel.drawing.bars import DueLink
-from django_wheel.drawing.times import Moments
-from django_wheel.formats import format_duration, number
+from celery_wheel.values.format import format_duration
+from django_wheel.drawing.due_load import DueLink
+from django_wheel.formats import Moments, number
 
 ARCS = 64
 #: Half of the drawing; radius of the outermost ring; of the hole; and the space between two rings.
@@ -63,7 +63,6 @@ class LevelRing:
 
 
 def rings_of(levels: Iterable[Mapping[str, Any]]) -> list[LevelRing]:
-    """Return a ring for each level of a holder's snapshot."""
     listed = list(levels)
     return [_ring(level, listed[0]["tick_ms"], listed[0]["current_time_ms"]) for level in listed]
 

@@ -11,11 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -26,10 +29,11 @@ from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
-from django_wheel.formats import gate_label, number, result_label
-from django_wheel.permissions import may_view_payload
+from django_wheel import models
+from django_wheel.formats import gate_label, number, result_label, results_text
 from django_wheel.project import masked_text, project_wheel
-from django_wheel.views.query import LINES, PageQuery, page_query
+from django_wheel.views.page import PageAdmin, may_view_payload
+from django_wheel.views.query import LINES, PageQuery
 
 ORIGINS = ("admin", "cli", "api")
 ACTIONS: dict[str, Promise] = {
@@ -66,8 +70,6 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """A request as a line of the page."""
-
     request: AuditedRequest
 
     @property
@@ -84,8 +86,7 @@ class AuditLine:
 
     @property
     def counts(self) -> str:
-        counts = Counter(_word(result) for result in self.request.results.values())
-        return ", ".join(f"{number(count)} {result_label(word)}" for word, count in counts.items())
+        return results_text(Counter(_word(result) for result in self.request.results.values()))
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -126,7 +127,7 @@ def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 def export(request: HttpRequest, form: str) -> HttpResponseBase:
     """Return the requests that match the query, as a file that is written while it is read."""
-    query = page_query(request)
+    query = PageQuery(request.GET)
     try:
         requests = _requests(project_wheel(), _criteria(query))
         first = list(islice(requests, 1))  # an error of the store is an answer of its own, and not half a file
@@ -157,7 +158,6 @@ def _requests(wheel: Wheel, criteria: dict[str, Any]) -> Iterator[AuditedRequest
 
 
 def _without_values(one: AuditedRequest) -> AuditedRequest:
-    """Return a request whose refusals quote no value."""
     results = {
         name: {**result, "reason": unquoted(str(result["reason"]))}
         if isinstance(result, dict) and "reason" in result
@@ -207,3 +207,13 @@ def _reason(result: Any) -> str:
     return ", ".join(
         str(value) if name == "reason" else f"{name} {value}" for name, value in result.items() if name != "result"
     )
+
+
+@admin.register(models.Audit)
+class AuditAdmin(PageAdmin):
+    template = "django_wheel/audit.html"
+    values = staticmethod(audit)
+
+    def more_urls(self, name: str) -> list[URLPattern]:
+        exports = {form: self.guarded(partial(export, form=form)) for form in FORMATS}
+        return [path(f"export/{form}/", view, name=f"{name}_{form}") for form, view in exports.items()]

@@ -1,29 +1,34 @@
-"""The pages with rows: pending tasks, history, rejected tasks, batches and shards; and the page of a task.
+"""The pages with rows: pending tasks, history, rejected tasks, batches and shards.
 
 Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
-Names for filters and the gates that hold a task come from the process's overview, which is read once a second.
+Names for filters come from the process's overview, which is read once a second. A column is a cell of the page's
+template, ``django_wheel/<page>.html``; a field that is empty in most rows is in ``OPTIONAL`` as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from django.utils.translation import gettext as _
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
-from celery_wheel.store.ports.pages import END, Detail, Page
-from django_wheel.drawing import lateness_chart
-from django_wheel.drawing.timeline import timeline
-from django_wheel.formats import printable
-from django_wheel.project import project_wheel
-from django_wheel.views.actions import OF_PENDING, OF_REJECTED, of_state
+from celery_wheel.store.ports.pages import END, Page
+from celery_wheel.values.format import printable
+from django_wheel import models
+from django_wheel.drawing import charts
+from django_wheel.views import bulk, requests, task
+from django_wheel.views.page import READING, PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
-from django_wheel.views.task_events import OPEN, events
-from django_wheel.views.task_result import task_result
+from django_wheel.views.task_actions import ACTIONS, OF_PENDING, OF_REJECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def pending(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 def history(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     page = wheel.history(query.place or END, LINES, **asdict(query.criteria))
-    chart = lateness_chart.of_tasks(page.items, wheel.conf.objective_ms)
+    chart = charts.of_tasks(page.items, wheel.conf.objective_ms)
     return {**_table(wheel, page), "chart": chart, "names": filter_names(wheel)}
 
 
@@ -72,23 +77,6 @@ def batches(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     return {"shards": wheel.overview().shards, "now_ms": now_ms()}
-
-
-def task_values(detail: Detail) -> dict[str, Any]:
-    """Return the values of the page of a task."""
-    wheel, task, at_ms = project_wheel(), detail.task, now_ms()
-    result = task_result(wheel.conf.app, task.task_id) if detail.state == "dispatched" else None
-    life = events(detail, wheel.overview().gates, result, at_ms)
-    return {
-        "title": f"{printable(task.task)} {printable(task.task_id, 40)}".strip() or _("Unreadable message"),
-        "detail": detail,
-        "task": task,
-        "now_ms": at_ms,
-        "timeline": timeline(life, at_ms, goes_on=detail.state in OPEN),
-        "result": result,
-        "several": wheel.store.shards > 1,
-        "actions": of_state(detail.state),
-    }
 
 
 def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -115,3 +103,40 @@ def filter_names(wheel: Wheel) -> FilterNames:
         for counts in (found.queues, found.tasks)
     )
     return FilterNames(queues, tasks)
+
+
+@admin.register(models.Pending)
+class PendingAdmin(PageAdmin):
+    template = "django_wheel/pending.html"
+    values = staticmethod(pending)
+
+    def more_urls(self, name: str) -> list[URLPattern]:
+        return [
+            path("act/", self.for_operators(self.act, ("POST",)), name=f"{name}_act"),
+            path("bulk/", self.for_operators(self.bulk, (*READING, "POST")), name=f"{name}_bulk"),
+            path("<int:timer_id>/", self.guarded(partial(task.page, self)), name=f"{name}_one"),
+            path("<int:timer_id>/body/", self.guarded(task.body, may_view_payload), name=f"{name}_body"),
+        ]
+
+    def act(self, request: HttpRequest) -> HttpResponse:
+        """Ask for confirmation of an action on selected or on all matching tasks; or carry it out."""
+        action = ACTIONS.get(request.POST.get("verb", ""))
+        if action is None:
+            return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")
+        if "all" in request.POST:
+            return bulk.handle(request, action, partial(self.show, request, "django_wheel/bulk_confirm.html"))
+        return requests.handle(request, action, partial(self.show, request, "django_wheel/confirm.html"))
+
+    def bulk(self, request: HttpRequest) -> HttpResponse:
+
+        def render(values: dict[str, Any]) -> HttpResponse:
+            context = self.context(request, title=gettext("All matching tasks"))
+            return TemplateResponse(request, "django_wheel/bulk.html", {**context, **values})
+
+        return bulk.page(request, render)
+
+
+admin.site.register(models.History, PageAdmin, template="django_wheel/history.html", values=staticmethod(history))
+admin.site.register(models.Rejected, PageAdmin, template="django_wheel/rejected.html", values=staticmethod(rejected))
+admin.site.register(models.Batch, PageAdmin, template="django_wheel/batches.html", values=staticmethod(batches))
+admin.site.register(models.Shard, PageAdmin, template="django_wheel/shards.html", values=staticmethod(shards))

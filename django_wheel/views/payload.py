@@ -19,8 +19,8 @@ from django.utils.translation import gettext as _
 
 from celery_wheel.store.ports.pages import Detail
 from celery_wheel.values.mask import ERRORS, MASKED, Mask, unquoted
-from django_wheel.permissions import may_view_payload
 from django_wheel.project import masked_text, project_wheel
+from django_wheel.views.page import may_view_payload
 
 #: The largest message that the page of a task reads; it shows ``PART_CUT`` characters of each part.
 MOST_BYTES = 100_000
@@ -31,13 +31,10 @@ _PAYLOAD = ("args", "kwargs", "options.headers", "options.link", "options.link_e
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The payload that a user sees."""
-
     may: bool
     mask: Mask
 
     def message_values(self, detail: Detail) -> dict[str, Any]:
-        """Return the values of a template for a message that was read with ``most_bytes``."""
         if not self.may:
             return {"payload": "hidden"}
         if detail.task.size > MOST_BYTES:
@@ -50,7 +47,6 @@ class Sight:
         return MOST_BYTES if self.may else 0
 
     def document(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a definition as the user sees it."""
         shown: dict[str, Any] = self.mask.value(dict(document))
         if self.may:
             return shown

@@ -1,9 +1,15 @@
-"""The results of the pipeline's jobs, for pages: their folder, their age, and one range of their rows.
+"""The pages of results of the pipeline's jobs: ``lateness`` and ``forecast``.
 
 ::
 
     wheel_results = "/var/lib/wheel" ──► /var/lib/wheel/lateness ──► results_page(…) ──► figures, by Arrow
                                          /var/lib/wheel/forecast            └──────────► MissingResults: and a remedy
+
+    lateness   the tasks and queues with the worst lateness, and their last two days by the hour. A row is a task on a
+               queue, so a cell of the heat map is one row of the results and no number is computed here. A page with
+               one row also has a chart of its percentiles, and its hours as a table.
+    forecast   due tasks by minute and hour, herds, and the time that queues take to drain; the wheel page has the
+               present counts
 
 Promises
     1. No Java is started and PySpark is not imported: ``celery_wheel.results.reader`` reads with pyarrow alone.
@@ -12,30 +18,46 @@ Promises
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
+from django.contrib import admin
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from celery_wheel.conf import Conf
-from celery_wheel.control import now_ms
+from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import FileUnusable, WheelError
 from celery_wheel.results.reader import JobResults, read_results
+from celery_wheel.store.model import HOUR_MS
+from celery_wheel.values.format import format_duration, printable
 from celery_wheel.values.text import whole_number
-from django_wheel.formats import printable
+from django_wheel import models
+from django_wheel.drawing import charts
+from django_wheel.drawing.charts import HEAT, HeatCell, TimeAxis, due_bars, heat_cells
 from django_wheel.project import project_conf
+from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
+
+if TYPE_CHECKING:
+    from celery_wheel.results.figures import LatenessHour, LatenessLine
+
 
 #: The page marks results that are older.
 OLD_MS = 86_400_000
 #: The folder in the examples of a remedy.
 EXAMPLE_FOLDER = "/var/lib/wheel"
 #: The jobs with a page. A job, its folder and its page have one name.
-JOBS = ("lateness", "forecast")
+JOBS = LATENESS, FORECAST = ("lateness", "forecast")
 MAX_PAGE = 10**6
+#: Rows of a page.
+LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +67,6 @@ class MissingResults:
     cause: str
     remedy: str
     line: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    at_ms: int | None
-    age_ms: int | None
-
-    @property
-    def old(self) -> bool:
-        return self.age_ms is not None and self.age_ms > OLD_MS
-
-
-@dataclass(frozen=True, slots=True)
-class PageRange:
-    """Rows ``first`` to ``last`` of ``total``; links to the ranges beside it, None where there is none."""
-
-    first: int
-    last: int
-    total: int
-    before: str | None
-    after: str | None
 
 
 def has_results(job: str) -> bool:
@@ -110,11 +111,12 @@ def results_page(conf: Conf, job: str, values: Callable[[JobResults], dict[str, 
     return read_results(conf.results / job, read)
 
 
-def _job_run(results: JobResults) -> JobRun:
+def _job_run(results: JobResults) -> dict[str, Any]:
     if results.at is None:
-        return JobRun(None, None)
+        return {"at_ms": None}
     at_ms = round(results.at.timestamp() * 1_000)
-    return JobRun(at_ms, max(0, now_ms() - at_ms))
+    age_ms = max(0, now_ms() - at_ms)
+    return {"at_ms": at_ms, "age_ms": age_ms, "old": age_ms > OLD_MS}
 
 
 def _unusable_rows(results: JobResults) -> list[tuple[str, int | None]]:
@@ -150,8 +152,157 @@ def page_number(query: PageQuery) -> int:
     return 1
 
 
-def page_range(query: PageQuery, page: int, rows_a_page: int, rows: int, total: int) -> PageRange:
-    """Return the range of a page with so many ``rows``, and the links to the pages beside it."""
-    begin, last = (page - 1) * rows_a_page, -(-total // rows_a_page)
+def page_range(query: PageQuery, page: int, rows: int, total: int) -> dict[str, Any]:
+    """Return the numbers of the rows of a page, and the links to the pages beside it; None where there is none."""
+    begin, last = (page - 1) * LINES, -(-total // LINES)
     before = query.link(page=min(page - 1, last)) if page > 1 and total else None
-    return PageRange(begin + 1, begin + rows, total, before, query.link(page=page + 1) if page < last else None)
+    after = query.link(page=page + 1) if page < last else None
+    return {"first": begin + 1, "last": begin + rows, "total": total, "before": before, "after": after}
+
+
+class ResultsAdmin(PageAdmin):
+    """A page of the results of a job of the pipeline; in the menu while there are results."""
+
+    failure = gettext_lazy("The results cannot be shown: %(error)s.")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return super().has_module_permission(request) and has_results(str(self.opts.model_name))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedHour:
+    """An hour of a row. ``query`` selects its tasks in the history."""
+
+    hour: LatenessHour
+    query: str
+    place: HeatCell | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    line: LatenessLine
+    query: str  #: of this page with this row alone
+    worst: LinkedHour
+    cells: list[LinkedHour]  #: those with tasks, the oldest first
+
+    @property
+    def newest(self) -> LinkedHour | None:
+        return self.cells[-1] if self.cells else None
+
+
+def lateness(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    page = page_number(query)
+    return results_page(wheel.conf, LATENESS, lambda found: _lateness_values(found, query, page))
+
+
+def _lateness_values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
+    from celery_wheel.results import figures
+
+    task, queue = query.criteria.task, query.criteria.queue
+    figure = figures.lateness_page(found, task, queue, (page - 1) * LINES, LINES)
+    axis = TimeAxis(figure.last_ms, figure.to_ms)
+    rows = [_lateness_row(line, axis) for line in figure.lines]
+    alone = rows[0] if figure.of == 1 and rows else None
+    return {
+        "figure": figure,
+        "rows": rows,
+        "alone": alone,
+        "chart": alone and charts.of_hours(alone.line.last, figure.last_ms, figure.to_ms),
+        "range": page_range(query, page, len(rows), figure.of),
+        "axis": axis,
+        "hours": (figure.to_ms - figure.last_ms) // HOUR_MS,
+        "scale": _scale(),
+        "now_ms": now_ms(),
+        "tasks": readable(figure.tasks),
+        "queues": readable(figure.queues),
+    }
+
+
+def _lateness_row(line: LatenessLine, axis: TimeAxis) -> HeatRow:
+    names = {name: value for name, value in (("task", line.task), ("queue", line.queue)) if value is not None}
+    query = "?" + urlencode(names)
+    cells = [_linked(place.hour, query, place) for place in heat_cells(line.last, axis)]
+    return HeatRow(line, query, _linked(line.worst, query), cells)
+
+
+def _linked(hour: LatenessHour, query: str, place: HeatCell | None = None) -> LinkedHour:
+    """Return an hour with its link. A task that was dispatched in an hour was due at most ``max_ms`` before it."""
+    from_ms = hour.hour_ms - max(0, hour.max_ms or 0)
+    return LinkedHour(hour, f"{query}&from={max(0, from_ms)}&to={hour.hour_ms + HOUR_MS}", place)
+
+
+def _scale() -> list[tuple[int, str]]:
+    labels = [_("up to %(duration)s") % {"duration": format_duration(most)} for most in HEAT]
+    return list(enumerate([*labels, _("over %(duration)s") % {"duration": format_duration(HEAT[-1])}]))
+
+
+DRAINS = 100
+MINUTE_MS = 60_000
+#: Bars of the charts: so many minutes, then so many hours.
+MINUTES, HOURS = 240, 168
+
+
+def forecast(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    page = page_number(query)
+    return results_page(wheel.conf, FORECAST, lambda found: _forecast_values(found, query, page))
+
+
+def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
+    from celery_wheel.results import figures
+
+    queue, summary = query.criteria.queue, found.summary
+    as_of_ms = moment_ms(summary.get("now")) or 0
+    begins_ms = as_of_ms - as_of_ms % HOUR_MS
+    due = figures.due_counts(found, queue, begins_ms, MINUTES, HOURS)
+    hours_ms = begins_ms + MINUTES * MINUTE_MS
+    herds, of = figures.largest_herds(found, queue, (page - 1) * LINES, LINES)
+    drains, drains_of = figures.longest_drains(found, queue, DRAINS)
+    return {
+        "counts": {name: whole(summary, name) for name in ("pending", "overdue", "beyond")},
+        "queues": readable(due.queues),
+        "as_of_ms": as_of_ms,
+        "now_ms": now_ms(),
+        "due": due,
+        "minutes": due_bars(due.minutes, begins_ms, MINUTE_MS),
+        "hours": due_bars(due.hours, hours_ms, HOUR_MS),
+        "narrowed": "" if queue is None else urlencode({"queue": queue}) + "&",
+        "busiest": _busiest(summary),
+        "herds": [{**one, "query": _query_of_herd(one)} for one in herds],
+        "range": page_range(query, page, len(herds), of),
+        "drains": [{**one, "a_second": _plain(one["rate"]), "wait_ms": _ms(one["longest_wait_s"])} for one in drains],
+        "drains_of": drains_of,
+    }
+
+
+def _busiest(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the busiest second and minute, as far as the summary has them."""
+    labels = {"second": _("Busiest second"), "minute": _("Busiest minute")}
+    found = [(unit, summary.get(f"busiest_{unit}")) for unit in labels]
+    return [
+        {
+            "label": labels[unit],
+            "at_ms": moment_ms(one.get(unit)),
+            "n": whole(one, "n"),
+            "queue": one.get("queue"),
+        }
+        for unit, one in found
+        if isinstance(one, dict)
+    ]
+
+
+def _query_of_herd(herd: dict[str, Any]) -> str:
+    """Return the query of the pending tasks of a herd: its second, and its queue if that has a name."""
+    queue = {} if herd["queue"] is None else {"queue": herd["queue"]}
+    return "?" + urlencode({**queue, "from": herd["second"], "to": herd["second"] + 1_000})
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None or not math.isfinite(seconds) else round(seconds * 1_000)
+
+
+def _plain(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:g}/s"
+
+
+admin.site.register(models.Lateness, ResultsAdmin, template="django_wheel/lateness.html", values=staticmethod(lateness))
+admin.site.register(models.Forecast, ResultsAdmin, template="django_wheel/forecast.html", values=staticmethod(forecast))

@@ -10,29 +10,57 @@
 
 All figures come from the process's ``Overview``, at most a second old. A part is rendered once for all of its viewers
 and each ``Overview``: fifty viewers cost what one costs, and for each the request alone. A part has its checksum as its
-version; the script of the page names the versions that it has, and gets the other parts only.
+version; the script of the page names the versions that it has, and gets the other parts only. Counts that only a holder
+has come from the holders' snapshots, since those holders began. The lateness is that of the worst shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from django.contrib import admin
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import get_template
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.formats import number_format
+from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.overview import Overview
-from django_wheel.drawing.bars import draw_bars, rows_of
-from django_wheel.drawing.due_load import DueChart, DueSpan, due_charts, herds, later_than_charts
+from celery_wheel.errors import WheelError
+from celery_wheel.overview import Overview, ShardStatus
+from celery_wheel.store.model import PAUSED
+from celery_wheel.values.format import format_duration, printable
+from django_wheel import models
+from django_wheel.drawing.charts import Minutes, draw_lines, minutes_of
+from django_wheel.drawing.due_load import (
+    DueChart,
+    DueLink,
+    DueSpan,
+    draw_bars,
+    due_charts,
+    herds,
+    later_than_charts,
+    round_top,
+    rows_of,
+)
 from django_wheel.drawing.rings import describe, draw_rings, rings_of
-from django_wheel.drawing.times import Moments
-from django_wheel.formats import gate_label
-from django_wheel.views.answers import Links, answers
-from django_wheel.views.lanes import lane_row
+from django_wheel.formats import Moments, gate_label, number
+from django_wheel.project import project_wheel
+from django_wheel.views.audit import AuditLine
+from django_wheel.views.gate import gate_page
+from django_wheel.views.page import READING, PageAdmin, may_operate
 from django_wheel.views.query import PageQuery
+from django_wheel.views.results import JOBS, has_results
 
 #: Titles of the charts, and the spans that they count.
 _PERIODS = {
@@ -103,15 +131,12 @@ def shard_of(overview: Overview, query: PageQuery) -> int:
 
 
 class Screen:
-    """The parts of one page, to be rendered."""
-
     def __init__(self, wheel: Wheel, overview: Overview, view: Viewpoint) -> None:
         self._wheel, self._overview, self._view = wheel, overview, view
         self._chosen = overview.shards[view.shard]
-        self._times, self._links = Moments(now_ms()), Links(view.site)
+        self._times, self._links = Moments(now_ms()), Links.of(view.site)
 
     def parts(self, *, with_year: bool) -> Iterator[tuple[str, str]]:
-        """Yield name and content of each part."""
         charts = due_charts(self._overview.due, self._times.now_ms)
         yield self._render("alerts", **self._gates())
         soon = [(chart.period, _PERIODS[chart.period]()[0], chart.pending) for chart in charts[1:3]]
@@ -176,3 +201,211 @@ class Screen:
             "lanes": [lane_row(one, chosen, rates, times) for one in chosen.lanes[:LINES]],
             "more_lanes": max(0, len(chosen.lanes) - LINES),
         }
+
+
+#: Requests of the audit log.
+CHANGES = 5
+
+
+class Links(NamedTuple):
+    pending: str
+    rejected: str
+    schedules: str
+    shards: str
+    wheel: str
+    gate: str
+
+    @classmethod
+    def of(cls, site: str) -> Links:
+        pages = (
+            "pending_changelist rejected_changelist schedule_changelist shard_changelist wheel_changelist wheel_gate"
+        )
+        return cls(*(reverse(f"admin:django_wheel_{page}", current_app=site) for page in pages.split()))
+
+    def due(self, shard: int | None = None) -> DueLink:
+        return DueLink(escape(self.pending), "" if shard is None else f"&amp;shard={shard}")
+
+
+class Problem(NamedTuple):
+    label: str
+    total: int
+    link: str = ""
+
+
+def answers(wheel: Wheel, overview: Overview, times: Moments, links: Links) -> dict[str, Any]:
+    snapshots = [one.snapshot for one in overview.shards if one.snapshot]
+    problems = list(_problems(wheel, snapshots, links))
+    minutes = minutes_of(snapshots, times.now_ms)
+    next_due_ms = min((one.next_due_ms for one in overview.shards if one.next_due_ms is not None), default=None)
+    return {
+        **_alive(overview, times),
+        **_late(wheel, overview, minutes),
+        **_throughput(minutes, times),
+        "overview": overview,
+        "next_in": times.distance(next_due_ms),
+        "next_due": times.moment(next_due_ms),
+        # beyond the horizon: in the store only
+        "beyond": sum(max(0, one.pending - (one.snapshot or {}).get("window_count", 0)) for one in overview.shards),
+        "totals": {name: sum(one.get(name, 0) for one in snapshots) for name in ("accepted", "dispatched")},
+        "problems": problems,
+        "wrong": sum(one.total for one in problems),
+        "since": _since(snapshots, times),
+        "changes": [
+            (line.request.actor, line.summary, times.distance(line.request.at_ms))
+            for line in map(AuditLine, wheel.audit(limit=CHANGES).items)
+        ],
+    }
+
+
+def _alive(overview: Overview, times: Moments) -> dict[str, Any]:
+    live = [one for one in overview.shards if one.live]
+    leases = [one.lease_until_ms for one in live if one.lease_until_ms is not None]
+    return {
+        "live": len(live),
+        "silent": [one for one in overview.shards if not one.live],
+        "holders": Counter(str(one.holder) for one in live).most_common(),
+        "lease": times.distance(min(leases)) if leases else "",
+        "heard_ms": max((one.snapshot_age_ms or 0 for one in live), default=None),
+        "standby": overview.standby,
+    }
+
+
+def _late(wheel: Wheel, overview: Overview, minutes: Minutes) -> dict[str, Any]:
+    figures = [
+        one.snapshot["late"] for one in overview.shards if one.live and one.snapshot and one.snapshot.get("late")
+    ]
+    lateness = {name: max(one[name] for one in figures) for name in ("p50_ms", "p99_ms", "max_ms")} if figures else None
+    objective_ms = wheel.conf.objective_ms
+    late_ms = round_top(max([1_000, *(value for value in minutes.p99_ms if value is not None)]))
+    return {
+        "lateness": lateness,
+        "of_last": sum(one["count"] for one in figures),
+        "objective_ms": objective_ms,
+        "is_late": max(overview.behind_ms, lateness["p99_ms"] if lateness else 0) > objective_ms,
+        "minutes": minutes,
+        "late_top_ms": late_ms,
+        "late_lines": draw_lines(late_ms, {"p99": minutes.p99_ms, "p50": minutes.p50_ms}, objective_ms),
+    }
+
+
+def _throughput(minutes: Minutes, times: Moments) -> dict[str, Any]:
+    rates = [value for value in (*minutes.accepted, *minutes.dispatched) if value is not None]
+    top = round_top(max([1, *(math.ceil(rate) for rate in rates)]))
+    figures = zip(minutes.begins_ms, minutes.accepted, minutes.dispatched, minutes.p50_ms, minutes.p99_ms, strict=True)
+    return {
+        "rate_in": _rate(minutes.accepted[-1]),
+        "rate_out": _rate(minutes.dispatched[-1]),
+        "rate_top": top,
+        "rate_lines": draw_lines(top, {"in": minutes.accepted, "out": minutes.dispatched}),
+        "minute_rows": [
+            (times.moment(begins_ms), _rate(accepted), _rate(dispatched), p50_ms, p99_ms)
+            for begins_ms, accepted, dispatched, p50_ms, p99_ms in figures
+            if dispatched is not None
+        ],
+    }
+
+
+def _rate(value: float | None) -> str:
+    """Return tasks a second; a dash where they are not known yet."""
+    if value is None:
+        return "-"
+    return _("%(number)s/s") % {"number": number(round(value)) if value >= 10 else number_format(value, 1)}
+
+
+def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Links) -> Iterator[Problem]:
+    def count(name: str) -> int:
+        return sum(one.get(name, 0) for one in snapshots)
+
+    yield Problem(_("Rejected"), count("rejected"), links.rejected)
+    yield Problem(_("Expired"), count("expired"), f"{links.rejected}?kind=expired")
+    yield Problem(_("Errors of the store"), count("store_errors"))
+    yield Problem(_("Errors of the broker"), count("broker_errors"))
+    yield Problem(_("Rollbacks of the broker"), count("rollbacks") + count("emptied"))
+    yield Problem(_("Guard trips"), count("guard_trips"))
+    schedules = wheel.schedule_counts()
+    yield Problem(_("Broken schedules, now"), schedules.broken, f"{links.schedules}?state=broken")
+    yield Problem(_("Failing schedules, now"), schedules.failing, f"{links.schedules}?state=active")
+
+
+def _since(snapshots: list[dict[str, Any]], times: Moments) -> str:
+    began = [one["began_ms"] for one in snapshots if one.get("began_ms")]
+    if not began:
+        return _("since this holder began")
+    text = _("since this holder began, %(time)s") if len(began) == 1 else _("since the holders began, first %(time)s")
+    return text % {"time": times.moment(min(began))}
+
+
+class LaneLine(NamedTuple):
+    name: str
+    state: str
+    offset: str  #: the instant up to which the lane is published
+    ready: int | None  #: rows in memory that are due; None where the holder's snapshot has no such lane
+
+
+#: Rates by the name of a queue or a task, as the setting ``wheel_rate_limits`` has them.
+Rates = Mapping[str, tuple[int, int]]
+
+
+def lane_row(lane: Mapping[str, Any], shard: ShardStatus, rates: Rates, times: Moments) -> LaneLine:
+    known = {one["lane"]: one for one in (shard.snapshot or {}).get("lanes", ())}
+    target, scope = lane["target"], lane["scope"]
+    if scope is not None:
+        name, state = gate_label(scope, target or ""), _gate_state(shard, scope, target, rates)
+    elif target is not None:
+        name, state = printable(target), _("waits until its queue accepts messages")
+    else:
+        name, state = (_("beside the main lane") if lane["lane"] else _("main lane")), ""
+    offset_ms = lane["offset"][0]
+    offset = f"{times.moment(offset_ms)} ({times.distance(offset_ms)})" if offset_ms else "-"
+    return LaneLine(name, state, offset, known.get(lane["lane"], {}).get("ready"))
+
+
+def _gate_state(shard: ShardStatus, scope: str, target: str | None, rates: Rates) -> str:
+    for gate in shard.gates:
+        if (gate.scope, gate.name) == (scope, target):
+            return (
+                _("paused")
+                if gate.state == PAUSED
+                else _("resumed evenly over %(duration)s") % {"duration": format_duration(gate.per_ms)}
+            )
+    rate = rates.get(target or "")
+    if rate is None:
+        return ""
+    return _("at most %(number)s in %(duration)s") % {"number": number(rate[0]), "duration": format_duration(rate[1])}
+
+
+@admin.register(models.Wheel)
+class WheelAdmin(PageAdmin):
+    template = "django_wheel/wheel.html"
+    live_parts = LiveParts()
+
+    def more_urls(self, name: str) -> list[URLPattern]:
+        return [
+            path("live/", self.guarded(self.live), name=f"{name}_live"),
+            path("gate/", self.for_operators(partial(gate_page, self), (*READING, "POST")), name=f"{name}_gate"),
+        ]
+
+    def page(self, request: HttpRequest) -> HttpResponse:
+        jobs = {job: has_results(job) for job in JOBS}
+        return self.answer(request, self.template, partial(self.parts, request), jobs=jobs)
+
+    def live(self, request: HttpRequest) -> HttpResponse:
+        try:
+            parts = self.parts(request, project_wheel(), PageQuery(request.GET))["parts"]
+        except (WheelError, ImproperlyConfigured):
+            return self.page(request)  # it reads the same error, and shows it
+        return HttpResponse(unlike(parts.values(), request.GET.get("have", "")))
+
+    def parts(self, request: HttpRequest, wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+        overview, tables = wheel.overview(), query.text("tables") == "1"
+        view = Viewpoint(
+            store=wheel.store.uuid,
+            site=self.admin_site.name,
+            shard=shard_of(overview, query),
+            may_operate=may_operate(request),
+            tables=tables,
+            language=get_language(),
+            zone=timezone.get_current_timezone_name(),
+        )
+        link = query.link(tables=None if tables else 1)
+        return {"parts": self.live_parts.get(wheel, overview, view), "tables": tables, "tables_link": link}

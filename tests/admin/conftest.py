@@ -81,6 +81,11 @@ def viewer(client_of: MakeClient) -> Client:
     return client_of("viewer")
 
 
+@pytest.fixture
+def operator(client_of: MakeClient) -> Client:
+    return client_of("operator")
+
+
 def text_of(response: Any) -> str:
     found: str = response.content.decode()
     return found

@@ -19,7 +19,7 @@ from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import task_requests
+from django_wheel.views import requests
 from tests.admin.conftest import MakeClient, text_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
@@ -30,11 +30,6 @@ LATER = NOW + 10 * 366 * 86_400_000
 
 Said = list[tuple[str, str]]
 BeginAnswering = Callable[[dict[str, str]], list[dict[str, Any]]]
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
@@ -227,8 +222,8 @@ def test_a_request_without_an_answer_is_reported(
     operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = holder.accept(LATER)[0].id
-    assert task_requests.TIMEOUT_S <= 5
-    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
+    assert requests.TIMEOUT_S <= 5
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-01T00:00"}), ("requeue", {})):
         ((level, text),) = post(operator, verb, row, **more)
         assert level == "error"
@@ -242,7 +237,7 @@ def test_the_tasks_of_a_silent_shard_are_reported(
     operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
-    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
     done, failed = post(operator, "cancel", rows)
     assert done == ("success", "1 task is cancelled.")

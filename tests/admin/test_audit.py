@@ -13,7 +13,7 @@ from django.test import Client
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import audit, task_requests
+from django_wheel.views import audit, requests
 from tests.admin.conftest import MakeClient, shown, text_of
 from tests.admin.test_acting import post, rows_of, send
 from tests.admin.test_schedules import SCHEDULE, rows
@@ -21,11 +21,6 @@ from tests.kit.site import celery_app
 
 LOG = "/admin/django_wheel/audit/"
 GATE = "/admin/django_wheel/wheel/gate/"
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 def log(**criteria: Any) -> list[AuditedRequest]:
@@ -99,7 +94,7 @@ def test_a_request_of_all_shards_is_one_line_with_the_best_result(wheel: Virtual
 
 @pytest.mark.usefixtures("store")
 def test_a_withdrawn_request_is_not_in_the_log(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.0)
     operator.post(GATE, {"verb": "pause", "scope": "all"})
     assert log() == []
 

@@ -16,8 +16,7 @@ from django.test import Client
 from celery_wheel.errors import WheelUnavailable
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import bulk, bulk_action
-from django_wheel.views.actions import ACTIONS
+from django_wheel.views import bulk
 from tests.admin.conftest import MakeClient, shown, text_of
 from tests.admin.test_acting import ACT, ADMIN, Said, post, rows_of, send
 from tests.kit.holder import NOW, Holder
@@ -27,16 +26,11 @@ BULK = f"{ADMIN}/pending/bulk/"
 JSON = {"Accept": "application/json"}
 
 
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
-
-
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request of a browser carry out one chunk of ten tasks."""
     monkeypatch.setattr(bulk, "STEP_S", 0.0)
-    monkeypatch.setattr(bulk_action, "MAX_TASKS", 10)
+    monkeypatch.setattr(bulk, "MAX_TASKS", 10)
 
 
 def ask(client: Client, verb: str, filter_: str = "", **more: Any) -> Any:
@@ -358,7 +352,3 @@ def test_selected_rows_do_not_matter_where_all_are_meant(operator: Client, wheel
     response = ask(operator, "cancel", row=rows_of(ids[:1]))
     assert "Cancel all 3 tasks?" in text_of(response)
     assert post(operator, "cancel", rows_of(ids[:1])) == [("success", "1 task is cancelled.")]
-
-
-def test_each_action_has_a_question_for_all() -> None:
-    assert set(bulk._QUESTIONS) == set(ACTIONS)

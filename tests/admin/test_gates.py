@@ -13,18 +13,13 @@ from django.test import Client
 from celery_wheel.store.model import Gate
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import task_requests
-from tests.admin.conftest import MakeClient, text_of
+from django_wheel.views import requests
+from tests.admin.conftest import text_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
 WHEEL = "/admin/django_wheel/wheel/"
 GATE = f"{WHEEL}gate/"
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 def post(client: Client, verb: str, scope: str, name: str = "", **more: Any) -> list[tuple[str, str]]:
@@ -103,7 +98,7 @@ def test_invalid_input_is_requested_again(operator: Client, holder: Holder, give
 def test_a_request_without_an_answer_is_reported(
     operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     for verb in ("pause", "resume"):
         ((level, text),) = post(operator, verb, "all")
         assert level == "error"

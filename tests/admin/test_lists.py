@@ -14,7 +14,7 @@ from celery_wheel.overview import cache
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN
 from celery_wheel.store.sql.store import SqlStore
-from django_wheel.drawing.linear_axis import TimeAxis, count_axis, duration_axis
+from django_wheel.drawing.charts import TimeAxis, count_axis, duration_axis
 from django_wheel.project import project_wheel
 from tests.admin.conftest import shown
 from tests.admin.test_pages import tallied

@@ -19,11 +19,12 @@ from celery_wheel.overview import reading as due_load
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.overview import OverviewRows
 from celery_wheel.timing import TimingWheel
+from celery_wheel.values import format as values
 from django_wheel import formats
-from django_wheel.drawing import due_load as charts
-from django_wheel.drawing import rings, sparkline
-from django_wheel.drawing.bars import round_top
-from django_wheel.drawing.times import Moments
+from django_wheel.drawing import charts, rings
+from django_wheel.drawing import due_load as drawing
+from django_wheel.drawing.due_load import round_top
+from django_wheel.formats import Moments
 from tests.kit.holder import NOW
 
 
@@ -44,7 +45,7 @@ from tests.kit.holder import NOW
     ],
 )
 def test_durations_have_at_most_two_units(ms: int | None, shown: str) -> None:
-    assert formats.format_duration(ms) == shown
+    assert values.format_duration(ms) == shown
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_every_instant_can_be_shown(at_ms: int) -> None:
 
 @given(st.text())
 def test_every_character_of_a_shown_text_is_printable(text: str) -> None:
-    shown = formats.printable(text, 50)
+    shown = values.printable(text, 50)
     assert shown.isprintable()
     if text.isprintable() and len(text) <= 50:
         assert shown == text
@@ -96,17 +97,17 @@ def test_every_character_of_a_shown_text_is_printable(text: str) -> None:
 
 @given(st.binary(max_size=5_000))
 def test_every_part_can_be_shown(raw: bytes) -> None:
-    shown = formats.format_part(raw)
+    shown = values.format_part(raw)
     assert all(line.isprintable() for line in shown.splitlines())
 
 
 def test_parts_of_messages_are_laid_out_where_json_permits() -> None:
-    assert formats.format_part(b'{"a": [1]}') == json.dumps({"a": [1]}, indent=2)
-    assert formats.format_part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
-    assert formats.format_part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
-    assert formats.format_part(b"[" * 100_000).endswith("more characters")
-    assert formats.format_part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of the two would be missing
-    assert formats.format_part(b"\xff" * 5_000).endswith("3,976 more bytes")
+    assert values.format_part(b'{"a": [1]}') == json.dumps({"a": [1]}, indent=2)
+    assert values.format_part(b"plain\ntext\x1b[31m") == "plain\ntext\\x1b[31m"
+    assert values.format_part(b"\xff\x00ab").split() == ["00000000", "ff", "00", "61", "62", "..ab"]
+    assert values.format_part(b"[" * 100_000).endswith("more characters")
+    assert values.format_part(b'{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'  # laid out, one of the two would be missing
+    assert values.format_part(b"\xff" * 5_000).endswith("3,976 more bytes")
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,9 @@ def test_parts_of_messages_are_laid_out_where_json_permits() -> None:
 def test_a_large_part_costs_little(raw: bytes) -> None:
     """The time-out is the test: laid out as a whole, the first two parts took seconds and up to a gigabyte."""
     began = time.process_time()
-    shown = formats.format_part(raw)
+    shown = values.format_part(raw)
     assert time.process_time() - began < 0.5
-    assert len(shown) < formats.PART_CUT + 100
+    assert len(shown) < values.PART_CUT + 100
 
 
 def test_the_last_hours_of_the_calendar_can_be_shown() -> None:
@@ -184,9 +185,9 @@ def load_of(due: list[tuple[int, int]], now: int) -> DueLoad:
 def test_the_charts_count_every_due_task_once(due: list[tuple[int, int]], into_ms: int) -> None:
     now = NOW + into_ms
     load = load_of(due, now)
-    _minute, _hour, day, year = charts.due_charts(load, now)
+    _minute, _hour, day, year = drawing.due_charts(load, now)
     overdue = sum(count for hour, count in due if hour < 0)
-    assert year.pending + charts.later_than_charts(load, now) + overdue == sum(count for _, count in due)
+    assert year.pending + drawing.later_than_charts(load, now) + overdue == sum(count for _, count in due)
     for span in [*day.spans, *year.spans]:
         inside = [count for hour, count in due if hour >= 0 and span.from_ms <= NOW + hour * HOUR_MS < span.to_ms]
         assert span.pending == sum(inside)
@@ -195,7 +196,7 @@ def test_the_charts_count_every_due_task_once(due: list[tuple[int, int]], into_m
 def test_a_herd_is_named_once_by_its_finest_span() -> None:
     herd_ms = NOW + 1_800_000
     load = DueLoad({herd_ms: 900, NOW + 5_000: 3}, NOW, {NOW: 905, NOW + HOUR_MS: 20}, {NOW + 3 * DAY_MS: 5_000}, NOW)
-    assert [(one.from_ms, one.pending) for one in charts.herds(charts.due_charts(load, NOW))] == [
+    assert [(one.from_ms, one.pending) for one in drawing.herds(drawing.due_charts(load, NOW))] == [
         (herd_ms, 900),
         (NOW - NOW % DAY_MS + 3 * DAY_MS, 5_000),
     ]
@@ -203,7 +204,7 @@ def test_a_herd_is_named_once_by_its_finest_span() -> None:
 
 def test_an_even_load_has_no_herd() -> None:
     load = DueLoad({}, 0, {NOW + hour * HOUR_MS: 4_000 + hour for hour in range(48)}, {}, NOW)
-    assert charts.herds(charts.due_charts(load, NOW)[:3]) == []
+    assert drawing.herds(drawing.due_charts(load, NOW)[:3]) == []
 
 
 @pytest.mark.parametrize(
@@ -231,10 +232,10 @@ def test_an_instant_of_another_day_has_its_day(after_ms: int, moment: str, dista
 
 
 def test_lines_break_off_where_values_are_missing() -> None:
-    drawn = sparkline.draw_lines(10, {"p50": [None, 5, 10, None, 0]}, limit=5)
+    drawn = charts.draw_lines(10, {"p50": [None, 5, 10, None, 0]}, limit=5)
     assert 'class="wheel-line-p50" d="M1 20.0h.01L2 0.0M4 40.0h.01"' in drawn
     assert 'class="wheel-limit" d="M0 20.0' in drawn
-    assert "wheel-limit" not in sparkline.draw_lines(10, {"p50": [1]}, limit=11)
+    assert "wheel-limit" not in charts.draw_lines(10, {"p50": [1]}, limit=11)
 
 
 def test_spans_of_several_holders_are_added_and_the_worst_lateness_is_shown() -> None:
@@ -243,7 +244,7 @@ def test_spans_of_several_holders_are_added_and_the_worst_lateness_is_shown() ->
     first.add(NOW - SPAN_MS, 50, 30, {"p50_ms": 2, "p99_ms": 7})
     second.add(NOW - SPAN_MS, 20, 0, None)
     one = first.add(NOW, 99, 99, {"p50_ms": 3, "p99_ms": 99})
-    found = sparkline.minutes_of([{"recent": one}, {"recent": second.add(NOW, 20, 0, None)}, None], NOW)
+    found = charts.minutes_of([{"recent": one}, {"recent": second.add(NOW, 20, 0, None)}, None], NOW)
     assert (found.accepted[-2:], found.dispatched[-2:]) == ([0.5, 3.0], [0.5, 1.0])
     assert (found.p50_ms[-2:], found.p99_ms[-2:]) == ([1, 2], [9, 7])
     assert found.accepted[:-2] == [None] * 28

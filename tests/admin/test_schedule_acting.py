@@ -17,8 +17,8 @@ from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.schedule_values import to_document, to_values
-from tests.admin.conftest import MakeClient, text_of
+from django_wheel.schedule_form import to_document, to_values
+from tests.admin.conftest import text_of
 from tests.admin.test_schedules import SCHEDULE, definition, one
 from tests.kit.holder import Holder
 from tests.kit.schedules import create
@@ -37,11 +37,6 @@ FORM = {
 NESTED = '{"kind": "except", "calendar": ' * 600 + '{"kind": "weekdays", "days": ["mon"]}' + "}" * 600
 
 Said = list[tuple[str, str]]
-
-
-@pytest.fixture
-def operator(client_of: MakeClient) -> Client:
-    return client_of("operator")
 
 
 def stored(name: str) -> Schedule | None:

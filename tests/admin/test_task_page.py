@@ -15,9 +15,8 @@ from freezegun import freeze_time
 
 from celery_wheel.store.model import ORIGIN, PAUSED, Gate, LaneState, Move
 from celery_wheel.store.sql.store import SqlStore
-from django_wheel.drawing.timeline import timeline
-from django_wheel.views import task_result as asking
-from django_wheel.views.task_events import events
+from django_wheel.views import task as asking
+from django_wheel.views.task import events, timeline
 from tests.admin.conftest import shown
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.site import celery_app
@@ -171,7 +170,7 @@ def test_the_bars_of_a_life_fill_it_without_a_gap(holder: Holder, store: SqlStor
     lengths = [(one.stage.key, one.length_ms) for one in drawn.bars]
     assert lengths == [("broker", 20_000), ("pending", 9_000), ("overdue", 100)]
     assert sum(one.width for one in drawn.bars) == pytest.approx(100, abs=0.05)
-    assert drawn.rows[-1].event.kind == "dispatched"
+    assert drawn.rows[-1][0].kind == "dispatched"
 
 
 def test_a_pending_task_with_a_long_life_ends_at_its_due_time_and_shows_the_present(

@@ -21,8 +21,7 @@ from freezegun import freeze_time
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
 from celery_wheel.testing import VirtualWheel
-from django_wheel.views import task_requests
-from django_wheel.views.schedules import editing
+from django_wheel.views import requests, schedule_edit
 from tests.admin.conftest import MakeClient, text_of
 from tests.admin.test_pages import MOMENT, snapshot, tallied
 from tests.admin.test_schedule_acting import FORM
@@ -82,7 +81,7 @@ class Brackets(gettext.NullTranslations):
 
 @pytest.fixture
 def brackets() -> Iterator[None]:
-    editing.import_task_modules(celery_app)  # it activates the project's language, once in a process
+    schedule_edit.import_task_modules(celery_app)  # it activates the project's language, once in a process
     before = getattr(trans_real._active, "value", None)
     trans_real._active.value = Brackets()
     yield
@@ -304,7 +303,7 @@ def test_a_pause_and_its_messages_have_no_unmarked_text(client_of: MakeClient, w
 def test_a_request_without_an_answer_has_no_unmarked_text(
     client_of: MakeClient, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_requests, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     row = holder.accept(NOW)[0].id
     values = {"verb": "cancel", "row": row, "sure": "yes"}
     messages_of(client_of("operator").post(f"{ADMIN}/pending/act/", values, follow=True))

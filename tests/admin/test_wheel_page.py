@@ -37,7 +37,7 @@ def test_totals_say_since_when_they_count(viewer: Client, holder: Holder) -> Non
     create(holder, "report", definition="{", broken=True, note="x", next_ms=None)
     said = card(viewer, "Problems")
     assert said.startswith("Problems 9 Rejected 2 Expired 0 Errors of the store 5")
-    assert "Broken schedules, now 1 since this holder began, 06:00" in said
+    assert "Broken schedules, now 1 Failing schedules, now 0 since this holder began, 06:00" in said
     assert "1,234 dispatched since this holder began, 06:00" in card(viewer, "Throughput")
 
 

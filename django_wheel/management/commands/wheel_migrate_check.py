@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from celery_wheel.errors import StoreUnused, WheelError
 from celery_wheel.store.model import SCHEMA_VERSION
+from django_wheel.database import NotMigrated, open_store
 from django_wheel.project import project_wheel
-from django_wheel.store import NotMigrated, open_store
 
 
 class Command(BaseCommand):

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.errors import WheelError
+from celery_wheel.values.format import printable
 from django_wheel.formats import counted
 from django_wheel.forms import PauseForm, ResumeForm
 from django_wheel.project import project_wheel
-from django_wheel.views import admin_log
 from django_wheel.views.lists import filter_names
+from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
-from django_wheel.views.task_requests import failure, request_options
+from django_wheel.views.requests import address, attempt, log, request_options
 
 _RESUMED_OVER = ngettext_lazy(
     "Resumed: %(name)s. The backlog is dispatched evenly over %(number)s minute.",
@@ -87,28 +86,25 @@ RESUME = GateAction(
 GATE_ACTIONS = {action.verb: action for action in (PAUSE, RESUME)}
 
 
-def gate_action(request: HttpRequest) -> GateAction:
-    values = request.POST if request.method == "POST" else request.GET
-    return GATE_ACTIONS.get(values.get("verb", ""), PAUSE)
+def gate_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
+    """Show the form, with the values of a link; or, when the user has sent it, pause or resume."""
+    is_sent = request.method == "POST"
+    action = GATE_ACTIONS.get((request.POST if is_sent else request.GET).get("verb", ""), PAUSE)
+    form = action.form(request.POST) if is_sent else action.form(initial=request.GET.dict())
+    if not (is_sent and form.is_valid()):
+        more = {"title": action.label, "action": action, "form": form}
+        return page.answer(request, "django_wheel/gate.html", gate_values, **more)
 
-
-def gate_form(request: HttpRequest, action: GateAction) -> PauseForm:
-    """Return the form with the values that were sent, or before that with those of a link."""
-    return action.form(request.POST) if request.method == "POST" else action.form(initial=request.GET.dict())
-
-
-def carry_out(request: HttpRequest, action: GateAction, form: PauseForm) -> None:
-    """Pause or resume, and add a message about the result."""
-    reason = form.cleaned_data["reason"]
-    try:
+    def act() -> None:
+        reason = form.cleaned_data["reason"]
         if action.run(request, project_wheel(), form, request_options(request, reason)):
-            admin_log.record_gate(request, action.label, form.label, reason)
-    except (WheelError, ImproperlyConfigured) as error:
-        messages.error(request, failure(error))
+            title = f"{action.label}: {printable(form.label)}"
+            log(request, "wheel", title, title, reason)
+
+    return attempt(request, address(request, "wheel_changelist"), act)
 
 
 def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    """Return the values of the page's template."""
     names = filter_names(wheel)
     distinct = dict.fromkeys(name for name, _count in (*names.queues, *names.tasks))
     return {"gates": wheel.gates(), "names": list(distinct), "actions": GATE_ACTIONS, "now_ms": now_ms()}

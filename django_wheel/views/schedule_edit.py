@@ -14,11 +14,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
-from django.core.exceptions import ImproperlyConfigured
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
-from django.urls import reverse
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import get_language, gettext, ngettext_lazy, override
 from django.utils.translation import gettext_lazy as _
@@ -28,14 +25,12 @@ from celery_wheel.errors import WheelError
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values import json_object
-from django_wheel.formats import printable
+from celery_wheel.values.format import printable
 from django_wheel.project import project_wheel, wheel_app
-from django_wheel.schedule_form import KINDS, ScheduleForm, new_values
-from django_wheel.schedule_values import SPECS, Document, to_values
-from django_wheel.views import admin_log
-from django_wheel.views.schedules.acts import report
-from django_wheel.views.schedules.upcoming import upcoming_values
-from django_wheel.views.task_requests import Render, failure, request_options, site_of
+from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
+from django_wheel.views.requests import Render, address, attempt, request_options
+from django_wheel.views.schedule import upcoming_values
+from django_wheel.views.schedule_actions import log_answers, report
 
 _CREATED = ngettext_lazy(
     "%(number)s schedule is created: %(names)s.", "%(number)s schedules are created: %(names)s.", "count"
@@ -54,25 +49,25 @@ _LATER = ("name", "task", "reason")
 
 def handle(request: HttpRequest, render: Render) -> HttpResponse:
     """Show the form; or, when the user has sent it, show its preview or save it."""
-    try:
+
+    def act() -> HttpResponse:
         schedule = _schedule(request.GET.get("name"))
         form = _form(request, schedule)
         if request.method == "POST" and "preview" not in request.POST and form.is_valid():
             name = form.cleaned_data["name"] if schedule is None else schedule.name
             if _is_current(form, schedule) and _save(request, form, name, schedule is None):
-                return HttpResponseRedirect(_address(request, name))
-    except (WheelError, ImproperlyConfigured) as error:
-        messages.error(request, failure(error))
-        return HttpResponseRedirect(reverse("admin:django_wheel_schedule_changelist", current_app=site_of(request)))
-    if schedule is None:
-        title = gettext("New schedule")
-    else:
-        title = gettext("Change %(name)s") % {"name": printable(schedule.name)}
-    return render(title, _values(form, schedule))
+                here = address(request, "schedule_one")
+                return HttpResponseRedirect(f"{here}?{urlencode({'name': name})}")
+        if schedule is None:
+            title = gettext("New schedule")
+        else:
+            title = gettext("Change %(name)s") % {"name": printable(schedule.name)}
+        return render(title, _values(form, schedule))
+
+    return attempt(request, address(request, "schedule_changelist"), act)
 
 
 def preview(request: HttpRequest) -> HttpResponse:
-    """Return the preview of the form and the errors of its fields, for the page's script."""
     form = ScheduleForm(request.POST, mask=project_wheel().mask)
     form.is_valid()
     html = render_to_string("django_wheel/schedule_upcoming.html", _preview_values(form), request)
@@ -187,10 +182,5 @@ def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> 
         form.add_error(None, form.mask.text(answer.reason))
         return False
     report(request, answers, _CREATED if is_new else _UPDATED, _SAME)
-    admin_log.record_schedules(request, _("Create") if is_new else _("Change"), answers, reason)
+    log_answers(request, _("Create") if is_new else _("Change"), answers, reason)
     return answer.result != "unknown"
-
-
-def _address(request: HttpRequest, name: str) -> str:
-    here = reverse("admin:django_wheel_schedule_one", current_app=site_of(request))
-    return f"{here}?{urlencode({'name': name})}"

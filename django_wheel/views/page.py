@@ -2,9 +2,12 @@
 
 ::
 
-    guarded          by default any permission, and to read only
-    for_operators    ``may_act``; outside of the transactions of ATOMIC_REQUESTS
-    answer           the template with the values of a function; 503 where the store cannot be read
+    view_wheel          lists, counts and charts; a task without its arguments, headers and body
+    view_payload        also arguments, headers and bodies: without it they are not read from the store
+    operate_wheel       also cancel, run now, reschedule, requeue, pause and resume
+    manage_schedules    also create, change, pause, run, backfill and delete recurring schedules
+
+Each of the other permissions includes the first.
 """
 
 from __future__ import annotations
@@ -24,9 +27,25 @@ from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
-from django_wheel.permissions import may_operate, may_view, may_view_payload
 from django_wheel.project import masked_text, project_wheel
-from django_wheel.views.query import PageQuery, page_query
+from django_wheel.views.query import PageQuery
+
+VIEW, VIEW_PAYLOAD = "django_wheel.view_wheel", "django_wheel.view_payload"
+OPERATE, MANAGE_SCHEDULES = "django_wheel.operate_wheel", "django_wheel.manage_schedules"
+
+
+def _holds(*permissions: str) -> Callable[[HttpRequest], bool]:
+    def may(request: HttpRequest) -> bool:
+        user: Any = request.user
+        return any(user.has_perm(one) for one in permissions)
+
+    return may
+
+
+may_view = _holds(VIEW, OPERATE, MANAGE_SCHEDULES, VIEW_PAYLOAD)
+may_view_payload = _holds(VIEW_PAYLOAD)
+may_operate = _holds(OPERATE)
+may_manage_schedules = _holds(MANAGE_SCHEDULES)
 
 #: Returns the values of a template.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
@@ -43,8 +62,6 @@ else:
 
 
 class PageAdmin(ModelAdmin):
-    """A page of the wheel in the place of a model's list."""
-
     template: ClassVar[str]
     values: Values
     #: Whether a user may use the actions of the page.
@@ -62,11 +79,7 @@ class PageAdmin(ModelAdmin):
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
     # -- addresses ---------------------------------------------------------------------------------------
 
@@ -112,13 +125,15 @@ class PageAdmin(ModelAdmin):
         return self.answer(request, self.template, self.values)
 
     def context(self, request: HttpRequest, **more: Any) -> dict[str, Any]:
-        """Return the values that each page has."""
-        query = page_query(request)
+        query = PageQuery(request.GET)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
         context |= {"may_operate": self.may_act(request), "may_view_payload": may_view_payload(request)}
         context["here"] = request.path + query.here
         context.setdefault("title", capfirst(self.opts.verbose_name_plural))
         return context
+
+    def show(self, request: HttpRequest, template: str, title: str, values: dict[str, Any]) -> TemplateResponse:
+        return self.answer(request, template, lambda wheel, query: values, title=title)
 
     def answer(self, request: HttpRequest, template: str, values: Values, **more: Any) -> TemplateResponse:
         """Return the page; if the store cannot be read, a page with the error and status 503."""
