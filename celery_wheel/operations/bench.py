@@ -37,7 +37,7 @@ from kombu.entity import Queue
 from sqlalchemy import URL, create_engine, text
 
 from celery_wheel import Celery
-from celery_wheel.broker import broker_for
+from celery_wheel.broker import broker_for, wheel_queue_name
 from celery_wheel.broker.errors import broker_errors
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE
 from celery_wheel.conf import Conf, settings

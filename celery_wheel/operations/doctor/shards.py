@@ -15,6 +15,7 @@ from celery_wheel.errors import BrokerError
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
 from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import PAUSED, Message, Unreadable
+from celery_wheel.values import __version__
 from celery_wheel.values.format import format_duration, format_utc, printable
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.

@@ -19,7 +19,17 @@ from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import StoreError
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, WHOLE, PackTemplate, pack
-from celery_wheel.store.model import COMMITTED, DONE, MESSAGES, STOPPED, UNANNOUNCED, Message, Unreadable, Watch
+from celery_wheel.store.model import (
+    COMMITTED,
+    DONE,
+    MESSAGES,
+    STOPPED,
+    UNANNOUNCED,
+    Message,
+    MessageBlock,
+    Unreadable,
+    Watch,
+)
 from celery_wheel.values.ids import id_beside
 from tests.unit.engine.conftest import START_MS, Rig
 
