@@ -16,7 +16,7 @@ from celery_wheel.engine.histogram import Histogram
 from celery_wheel.errors import PackageMissing
 from celery_wheel.metrics.definitions import METRICS, Kind, Metric, Sample
 from celery_wheel.metrics.metrics import Collect
-from celery_wheel.overview.cache import Shared
+from celery_wheel.overview import Shared
 from celery_wheel.values.version import __version__
 
 UNITS = {"seconds": "s", "bytes": "By"}

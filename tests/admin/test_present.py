@@ -13,11 +13,11 @@ from freezegun import freeze_time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_wheel import overview as due_load
 from celery_wheel.engine.recent import SPAN_MS, Recent
 from celery_wheel.overview import HOURS, DueLoad
-from celery_wheel.overview import reading as due_load
 from celery_wheel.store.model import DAY_MS, HOUR_MS
-from celery_wheel.store.ports.overview import OverviewRows
+from celery_wheel.store.ports.pages import OverviewRows
 from celery_wheel.timing import TimingWheel
 from django_wheel import formats
 from django_wheel.drawing import due_load as charts

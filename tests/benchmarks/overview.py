@@ -25,10 +25,11 @@ from unittest import mock
 
 import psutil
 
+from celery_wheel import overview
 from celery_wheel.console.output import progress
 from celery_wheel.engine.recent import SPAN_MS, SPANS, Recent, RecentSpan
 from celery_wheel.operations.bench.figure import Figure
-from celery_wheel.overview import cache, read_overview
+from celery_wheel.overview import read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, Position
 from celery_wheel.store.sql.statement import Prepared
@@ -170,9 +171,9 @@ def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], fl
     for buckets, what in ((FEW, ""), (MANY, f", {2 * MANY:,} buckets")):
         _renew(holders, buckets)
         WheelAdmin.live_parts = wheel.LiveParts()  # a year's chart may be kept for a while
-        with mock.patch.object(cache, "FRESH_S", 0):
+        with mock.patch.object(overview, "FRESH_S", 0):
             yield _figure(f"a live poll, the first of a second{what}", poll, cpu_s, 10)
-        with mock.patch.object(cache, "FRESH_S", 3_600):
+        with mock.patch.object(overview, "FRESH_S", 3_600):
             yield _figure(f"a live poll, each other{what}", poll, cpu_s)
         yield _tabs(f"{TABS} open tabs{what}", poll, cpu_s)
 

@@ -3,22 +3,20 @@
 ::
 
     store         Store        for the engine            FullStore   all ports: ``open_store`` returns one
-    browse        Browse       for people                pages, schedules   the values that it returns
+    pages, schedules           the values for people, which ``store.sql.browse`` returns
     bulk_loads    BulkLoads    for bulk loads
     handover      Handover     for a drain
     maintenance   Maintenance  another number of shards, and the archive's marks
 """
 
-from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
-from celery_wheel.store.ports.overview import Disk, StoreSize
+from celery_wheel.store.ports.pages import Disk, StoreSize
 from celery_wheel.store.ports.store import Bell, FullStore, Renewal, Retention, SilentBell, Store, StoreIdentity
 
 __all__ = [
     "Bell",
-    "Browse",
     "BulkLoads",
     "Disk",
     "FullStore",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from celery_wheel.store.model import (
     BulkLoadChunk,
@@ -38,11 +38,13 @@ from celery_wheel.store.model import (
     TaskRow,
     Tombstone,
 )
-from celery_wheel.store.ports.browse import Browse
 from celery_wheel.store.ports.bulk_loads import BulkLoads
 from celery_wheel.store.ports.handover import Handover
 from celery_wheel.store.ports.maintenance import Maintenance
 from celery_wheel.store.schedule_model import Run, Schedule
+
+if TYPE_CHECKING:
+    from celery_wheel.store.sql.browse import Browse
 
 
 class Retention(NamedTuple):

@@ -41,7 +41,7 @@ from celery_wheel.store.ports import Bell, Renewal, Retention, StoreIdentity
 from celery_wheel.store.sql import changes, timers
 from celery_wheel.store.sql import forget as history
 from celery_wheel.store.sql.archive_floor import ArchiveFloors
-from celery_wheel.store.sql.browse import SqlBrowse
+from celery_wheel.store.sql.browse import Browse
 from celery_wheel.store.sql.bulk_loads import SqlLoads
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
@@ -81,7 +81,7 @@ class SqlStore(SqlControl, SqlSchedules):
         self._floors = ArchiveFloors()
         self._catalogue = Catalogue(database)
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it
-        self.browse = SqlBrowse(database, self._catalogue, shards)
+        self.browse = Browse(database, self._catalogue, shards)
         self.loads = SqlLoads(database)
         self.handover = SqlHandover(database, self._catalogue)
         self.maintenance = SqlMaintenance(database)

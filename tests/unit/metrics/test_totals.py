@@ -11,8 +11,7 @@ from celery_wheel.engine.histogram import OTHER
 from celery_wheel.metrics.definitions import MAX_QUEUES
 from celery_wheel.metrics.metrics import store_metrics
 from celery_wheel.metrics.totals import Totals
-from celery_wheel.overview import PacedCounts, read_overview
-from celery_wheel.overview.cache import COUNTING_SHARE
+from celery_wheel.overview import COUNTING_SHARE, PacedCounts, read_overview
 from celery_wheel.store.model import HOUR_MS, Gate
 from celery_wheel.store.ports import StoreSize
 from celery_wheel.store.ports.schedules import ScheduleCounts

@@ -10,8 +10,8 @@ from celery_wheel.store.model import STOPPED
 from celery_wheel.store.ports.handover import MOVED
 from celery_wheel.store.route import Route
 from celery_wheel.store.schedule_model import Revision
+from celery_wheel.store.sql.browse.messages import TASKS
 from celery_wheel.store.sql.fields import columns_of
-from celery_wheel.store.sql.queries.browse import TASKS
 from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, revision, route, schedule, timer, watch
 from celery_wheel.store.sql.statements.schedules import SCHEDULE
 

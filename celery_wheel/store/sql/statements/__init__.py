@@ -10,7 +10,6 @@
     bulk_load    bulk loads
     schedules    recurring schedules, their runs and skips
     archive      what may be forgotten once it is archived
-    overview     the state of the whole store
     clauses      the parts that several of these share
 
 A dialect's own statements are in its room: ``sqlite.database``, ``postgresql.statements``. Queries that run rarely are
@@ -31,7 +30,6 @@ from celery_wheel.store.sql.statements.control import ControlStatements
 from celery_wheel.store.sql.statements.forget import ForgetStatements
 from celery_wheel.store.sql.statements.lease import LeaseStatements
 from celery_wheel.store.sql.statements.lookups import LookupStatements
-from celery_wheel.store.sql.statements.overview import OverviewStatements
 from celery_wheel.store.sql.statements.schedules import ScheduleStatements
 from celery_wheel.store.sql.statements.write import WriteStatements
 
@@ -64,7 +62,7 @@ class Statements(LeaseStatements, WriteStatements, ForgetStatements, LookupState
         self.control = ControlStatements(self._prepare, insert_or, self._claims_on)
         self.bulk_load = BulkLoadStatements(self._prepare, self._bulk, insert_or)
         self.schedules = ScheduleStatements(self._prepare, self._bulk, insert_or)
-        self.overview = OverviewStatements(self._prepare)
+        self.prepare = self._prepare
         self._prepare_forget()
         self._prepare_ranges()
         self._prepare_lookups()
