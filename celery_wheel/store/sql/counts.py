@@ -2,7 +2,7 @@
 
 ::
 
-    {(hour, queue, task): n}  ──►  wheel_tally    shard, hour, route                    for filters, forecasts
+    {(hour, queue, task): n}  ──►  wheel_tally    shard, route, hour                    for filters, forecasts
                               ──►  wheel_total    shard, "hour", hour │ "day", day │ "name", route     for ``overview``
 
 A count names its queue and task by a route that has nothing else (``Route.named``): a row of integers costs SQLite

@@ -15,6 +15,7 @@ then the earliest batch counts. Where the batch is forgotten, the time is unknow
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,8 +45,8 @@ from celery_wheel.store.sql.lanes import lane_state
 from celery_wheel.store.sql.schema import batch, lane, outcome, route, timer
 from celery_wheel.store.sql.statement import Prepared
 
-#: Ids in one query, and values of one statement: SQLite before 3.32 allows no more than 999.
-IDS, VALUES = 500, 999
+#: Ids in one query; parts of a statement, of which SQLite allows 500; and its values: SQLite before 3.32 allows 999.
+IDS, PARTS, VALUES = 500, 400, 4_000 if sqlite3.sqlite_version_info >= (3, 32) else 999
 
 #: Most rows of one task id that are returned: a retried task has a row for each try.
 MAX_DETAILS = 100
@@ -228,12 +229,12 @@ def rows_of(
 def of_each(
     connection: Connection, query: Prepared, parts: Sequence[Mapping[str, Any]], order: str = ""
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query for each of the parts, which are its values: about a hundred in one statement.
+    """Return the rows of a query for each of the parts, which are its values: ``PARTS`` of them in one statement.
 
     The planner of each dialect sees each part by itself, with its own LIMIT: a range of the index. For ``shard IN``
     with one LIMIT for all it would read all rows of the shards, and sort them.
     """
-    found, at_once = list[tuple[Any, ...]](), VALUES // len(query.names)
+    found, at_once = list[tuple[Any, ...]](), min(PARTS, VALUES // len(query.names))
     for start in range(0, len(parts), at_once):
         some = parts[start : start + at_once]
         union = " UNION ALL ".join([f"SELECT * FROM ({query.sql}) AS part"] * len(some))  # noqa: S608 - no value is in it

@@ -8,7 +8,7 @@
 
     lanes     their offsets                       1 statement, of all shards
     stops     where a filter ends its search      1, where it might read more than SCAN rows
-    places    (key, id) of the page's lines       1 for about a hundred ranges; each reads its index and LIMIT rows
+    places    (key, id) of the page's lines       1 for 400 ranges; each reads its index and LIMIT rows
     lines     by their ids                        1, and 1 for the times of dispatches
 
     a filter   only hours in which the tally has pending tasks of these names are read: at most 2 statements say which
