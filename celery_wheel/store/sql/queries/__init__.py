@@ -2,12 +2,10 @@
 
 ::
 
-    browse        pages, tasks and counts for people
     bulk_loads    loads, parts and chunks
     handover      whole messages for a drain; the correction of settlements
     maintenance   marks and figures of an archive
     reshard       another number of shards
-    schedules     schedules for people
     setup         the store's own row, and a new shard
 
 The statements that a holder runs in its rounds are prepared: see ``celery_wheel.store.sql.statements``.
