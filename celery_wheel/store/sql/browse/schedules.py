@@ -81,6 +81,8 @@ class ScheduleViews(Messages):
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         """Return the number of pending runs among the latest twenty of each schedule; without 0."""
+        if not schedule_ids:
+            return {}
         own = select(schedule_run.c.timer_id).where(schedule_run.c.schedule == schedule.c.id).order_by(*_LATEST_FIRST)
         run = own.limit(PENDING_RUNS).correlate(schedule).subquery("run")
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
