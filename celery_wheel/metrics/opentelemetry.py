@@ -15,7 +15,7 @@ from typing import Any
 from celery_wheel.engine.stats import Histogram
 from celery_wheel.errors import PackageMissing
 from celery_wheel.metrics.samples import METRICS, Collect, Kind, Metric, Sample
-from celery_wheel.overview.cache import Shared
+from celery_wheel.overview import Shared
 from celery_wheel.values import __version__
 
 UNITS = {"seconds": "s", "bytes": "By"}

@@ -20,7 +20,7 @@ from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
-from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
 

@@ -8,26 +8,379 @@
                 │                   4 statements on one snapshot, for 1 shard and for 64
                 ▼
     read_overview ──► Overview ──► shards      ShardStatus: holder, lease, pending, overdue, lanes, gates, inbox
-         ▲                     ├─► due         DueLoad: by the second, the hour and the day
-         │                     └─► queues, tasks, gates, schedulers
-    OverviewCache.get()        one reading a second in each process, whoever asks
+                               ├─► due         DueLoad: by the second, the hour and the day
+                               └─► queues, tasks, gates, schedulers
+
+    OverviewCache.get ── fresh ────────────────────────────────────────────────► the last reading
+      └─── older than FRESH_S ─┬─ no other thread reads: read ─────────────────► the new reading
+                               └─ another reads ─┬─ last is older than STALE_S, or there is none: wait for it
+                                                 └─ otherwise ─────────────────► the last reading, at once
 
 The cost of a reading depends on shards, names, lanes and days, and hardly on the pending tasks. Two figures are counted
 from rows, and bounded: the overdue rows of a lane up to a thousand (above, whole hours of the tally count), and the
-seconds of the next hour, of which ``OverviewCache`` reads some 20,000 rows a second at most, on average.
+seconds of the next hour, of which ``OverviewCache`` reads some 20,000 rows a second at most, on average. Names have a
+sum in each shard: ``OverviewCache`` reads 5,000 of them a second, so 2,000 names of 16 shards every six seconds.
 
-Promises: all figures of an Overview are of one moment, ``read_ms``. Only the seconds have a time of their own, and the
-snapshots of the holders are half a second old. A figure of the cache is at most a second old, or the time
-that a reading takes.
+Promises: all figures of an Overview are of one moment, ``read_ms``. Only the seconds and the names have times of their
+own; levels and horizon are those of the holder's last snapshot, half a second old. A figure of the cache is at most a
+second old, or the time that a reading takes. An error is a reading, too: a store that does not answer is asked once a
+second.
 Non-promises: ``pending`` counts a message until its settlement is stored, up to a twentieth of a second after its
 dispatch.
-
-    reading      typed values from the store's rows             shards       the state of each shard
-    cache        the last reading of a process; the counts of schedules, which are rarer
 """
 
-from celery_wheel.overview.cache import OverviewCache, PacedCounts
-from celery_wheel.overview.reading import HOURS, DueLoad, Overview, read_overview
-from celery_wheel.overview.shards import SILENT_MS, ShardStatus
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from celery_wheel.errors import StoreError
+from celery_wheel.store.model import DAY_MS, HOUR_MS, Gate, LaneState
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.pages import LaneHead, OverviewRows, ShardHead
+from celery_wheel.store.schedule_model import ScheduleCounts
+from celery_wheel.values.format import format_duration
+
+#: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
+SILENT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """``behind_ms``: the time by which the first due task that no gate holds back is overdue; 0 when none is."""
+
+    shard: int
+    holder: str | None
+    epoch: int
+    lease_until_ms: int | None
+    live: bool
+    snapshot_age_ms: int | None
+    pending: int
+    next_due_ms: int | None
+    behind_ms: int
+    overdue: int  #: due tasks that no gate holds back; at most a thousand of a lane are counted
+    held: int  #: due tasks that a gate holds back, counted in the same way
+    inbox: int  #: messages and requests in the first thousand items of its inbox
+    lanes: list[dict[str, Any]]
+    gates: list[Gate]  #: those in force
+    snapshot: dict[str, Any] | None
+
+    @property
+    def clock_dispute(self) -> str:
+        """The holder's dispute of its wall clock, with the remedy; empty where due time follows that clock."""
+        snapshot = self.snapshot or {}
+        disputed_ms = snapshot.get("clock_disputed_ms")
+        if not disputed_ms or not self.live:
+            return ""
+        where = f"{format_duration(abs(disputed_ms))} {'ahead of' if disputed_ms > 0 else 'behind'} due time"
+        if snapshot.get("clock_skew_ms") is None:
+            return (
+                f"the wall clock of its host is {where}, and neither broker nor store has a clock that could decide; "
+                "tasks are dispatched at due time; if the wall clock is right: celery -A proj wheel clock accept"
+            )
+        return (
+            f"the wall clock of its host is {where}, and the clock of the broker or the store does not agree with it; "
+            "tasks are dispatched at due time; check the time service of that host"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def status_of(rows: OverviewRows, now_ms: int) -> list[ShardStatus]:
+    """Return the status of all shards of a store, in order."""
+    lanes, gates = defaultdict[int, list[LaneHead]](list), defaultdict[int, list[Gate]](list)
+    for one in rows.lanes:
+        lanes[one.shard].append(one)
+    for shard, gate in rows.gates:
+        if gate.in_force(now_ms):
+            gates[shard].append(gate)
+    return [
+        _status(head, rows.pending.get(number, 0), lanes[number], gates[number], now_ms)
+        for head in rows.shards
+        for number in (head.record.shard,)
+    ]
+
+
+def _status(head: ShardHead, pending: int, lanes: list[LaneHead], gates: list[Gate], now_ms: int) -> ShardStatus:
+    record = head.record
+    age_ms = None if record.snapshot_at_ms is None else max(0, now_ms - record.snapshot_at_ms)
+    # A task behind a gate is to wait, so the shard is not behind with it.
+    stopped = any(gate.for_all for gate in gates)
+    free = [one for one in lanes if one.state.scope is None and not stopped]
+    overdue, due = sum(one.overdue for one in lanes), sum(one.overdue for one in free)
+    return ShardStatus(
+        shard=record.shard,
+        holder=record.holder,
+        epoch=record.epoch,
+        lease_until_ms=record.lease_until_ms,
+        live=record.holder is not None and age_ms is not None and age_ms < SILENT_MS,
+        snapshot_age_ms=age_ms,
+        pending=pending,
+        next_due_ms=min(_dues(lanes), default=None),
+        behind_ms=max(0, now_ms - min(_dues(free), default=now_ms)),
+        overdue=due,
+        held=overdue - due,
+        inbox=head.inbox,
+        lanes=[_lane(one.state) for one in lanes],
+        gates=gates,
+        snapshot=record.snapshot,
+    )
+
+
+def _dues(lanes: Iterable[LaneHead]) -> Iterator[int]:
+    return (one.next_due_ms for one in lanes if one.next_due_ms is not None)
+
+
+def _lane(one: LaneState) -> dict[str, Any]:
+    return {
+        "lane": one.lane,
+        "offset": list(one.offset),
+        "watermark": list(one.watermark),
+        "target": one.target,
+        "scope": one.scope,
+    }
+
+
+#: Hours that are counted one by one, from the present hour; later ones are counted by the day.
+HOURS = 48
+
+
+@dataclass(frozen=True)
+class DueLoad:
+    """Pending tasks by the begin of the second, hour or day in which they are due; spans without any are left out."""
+
+    seconds: dict[int, int]  #: of the hour from ``seconds_ms`` on
+    seconds_ms: int  #: when the seconds were counted; 0: they were not
+    hours: dict[int, int]  #: all that are due before ``days_from_ms``, also in hours that are over
+    days: dict[int, int]  #: from ``days_from_ms`` on; the first is the rest of a day of UTC
+    days_from_ms: int
+
+    @cached_property
+    def minutes(self) -> dict[int, int]:
+        found = Counter[int]()
+        for begin_ms, pending in self.seconds.items():
+            found[begin_ms - begin_ms % 60_000] += pending
+        return found
+
+
+@dataclass(frozen=True)
+class Overview:
+    read_ms: int
+    shards: list[ShardStatus]
+    gates: list[Gate]  #: those in force, each once: what is paused, or resumed over a time, and since when
+    due: DueLoad
+    names: dict[tuple[str, str], int]  #: pending tasks by queue and task
+    names_ms: int  #: when the names were counted
+    schedulers: dict[str, int]  #: of the last day, each with the instant of its last sign of life
+
+    @cached_property
+    def queues(self) -> dict[str, int]:
+        """Pending tasks, the queue with the most first."""
+        return self._by(0)
+
+    @cached_property
+    def tasks(self) -> dict[str, int]:
+        """Pending tasks by their names, the name with the most first."""
+        return self._by(1)
+
+    def _by(self, part: int) -> dict[str, int]:
+        found = Counter[str]()
+        for name, pending in self.names.items():
+            found[name[part]] += pending
+        return dict(found.most_common())
+
+    @property
+    def pending(self) -> int:
+        return sum(one.pending for one in self.shards)
+
+    @property
+    def overdue(self) -> int:
+        return sum(one.overdue for one in self.shards)
+
+    @property
+    def behind_ms(self) -> int:
+        """The time by which the first due task that no gate holds back is overdue."""
+        return max((one.behind_ms for one in self.shards), default=0)
+
+    @property
+    def standby(self) -> list[str]:
+        """The schedulers that run and hold no shard."""
+        holders = {one.holder for one in self.shards}
+        seen = self.schedulers.items()
+        return [name for name, seen_ms in seen if self.read_ms - seen_ms < SILENT_MS and name not in holders]
+
+
+def read_overview(
+    store: FullStore,
+    now_ms: int,
+    *,
+    with_levels: bool = False,
+    with_seconds: bool = False,
+    with_names: bool = True,
+    last: Overview | None = None,
+) -> Overview:
+    """Read the store.
+
+    Args:
+        with_levels: include the levels of each holder's wheel in its snapshot.
+        with_seconds: count the seconds of the next hour; else they are those of ``last``, if any.
+        with_names: count by queue and task; else the counts are those of ``last``, if any.
+    """
+    options = {"with_seconds": with_seconds, "with_levels": with_levels, "with_names": with_names}
+    rows = store.browse.overview(now_ms, _days_from(now_ms), **options)
+    if rows.names is not None:
+        names, names_ms = rows.names, now_ms
+    else:
+        names, names_ms = ({}, 0) if last is None else (last.names, last.names_ms)
+    gates = {(gate.scope, gate.name): gate for _, gate in rows.gates if gate.in_force(now_ms)}
+    return Overview(
+        read_ms=now_ms,
+        shards=status_of(rows, now_ms),
+        gates=list(gates.values()),
+        due=due_load(rows, now_ms, last),
+        names=names,
+        names_ms=names_ms,
+        schedulers=rows.schedulers,
+    )
+
+
+def _days_from(now_ms: int) -> int:
+    return now_ms - now_ms % HOUR_MS + HOURS * HOUR_MS
+
+
+def due_load(rows: OverviewRows, now_ms: int, last: Overview | None) -> DueLoad:
+    days_from_ms = _days_from(now_ms)
+    hours = {hour * HOUR_MS: pending for hour, pending in rows.hours.items()}
+    days = Counter({day * DAY_MS: pending for day, pending in rows.days.items()})
+    for begin_ms, pending in hours.items():
+        days[begin_ms - begin_ms % DAY_MS] -= pending
+    if rows.seconds is not None:
+        seconds, seconds_ms = {second * 1_000: pending for second, pending in rows.seconds.items()}, now_ms
+    else:
+        seconds, seconds_ms = ({}, 0) if last is None else (last.due.seconds, last.due.seconds_ms)
+    return DueLoad(
+        seconds=seconds,
+        seconds_ms=seconds_ms,
+        hours=hours,
+        days={max(day_ms, days_from_ms): pending for day_ms, pending in sorted(days.items()) if pending},
+        days_from_ms=days_from_ms,
+    )
+
+
+FRESH_S = 1.0
+
+#: A reading of this age is not shown while a newer one is made, but waited for.
+STALE_S = 5.0
+
+#: Rows a second that are read for the seconds of the next hour, and sums for the names, on average.
+SECONDS_ROWS, NAMES_ROWS = 20_000, 5_000
+
+#: The counts of schedules take at most this part of the time: 0.4 s for a million schedules, every 40 seconds.
+COUNTING_SHARE = 0.01
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedValue(Generic[T]):
+    at_s: float
+    value: T | None
+    error: StoreError | None = None
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        assert self.value is not None  # noqa: S101 - for the type checker
+        return self.value
+
+
+class Shared(Generic[T]):
+    """A value that one thread reads at a time, and all threads use; ``read`` gets the value before."""
+
+    def __init__(self, read: Callable[[T | None], T], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: SharedValue[T] | None = None
+
+    def get(self) -> T:
+        last = self._last
+        if last is not None and self._age_s(last) < FRESH_S:
+            return last.result()
+        if not self._lock.acquire(blocking=last is None or self._age_s(last) >= STALE_S):
+            assert last is not None  # noqa: S101 - for the type checker
+            return last.result()
+        try:
+            last = self._last
+            if last is None or self._age_s(last) >= FRESH_S:  # no other thread has read it meanwhile
+                self._last = last = self._new(last)
+        finally:
+            self._lock.release()
+        return last.result()
+
+    def expire(self) -> None:
+        """Forget the last reading: what this process has changed is shown at once."""
+        self._last = None
+
+    def _new(self, last: SharedValue[T] | None) -> SharedValue[T]:
+        try:
+            value = self._read(None if last is None else last.value)
+        except StoreError as error:
+            return SharedValue(self._clock(), None, error)
+        return SharedValue(self._clock(), value)
+
+    def _age_s(self, reading: SharedValue[T]) -> float:
+        return self._clock() - reading.at_s
+
+
+class OverviewCache(Shared[Overview]):
+    """The overview of one open store, in one process."""
+
+    def __init__(self, store: FullStore, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic):
+        super().__init__(self._overview, clock)
+        self._store = store
+        self._now_ms = now_ms
+
+    def _overview(self, last: Overview | None) -> Overview:
+        now_ms = self._now_ms()
+        with_seconds = last is not None and _are_to_count(last.due, now_ms)
+        with_names = last is None or _is_over(now_ms - last.names_ms, len(last.names) * len(last.shards), NAMES_ROWS)
+        return read_overview(self._store, now_ms, with_seconds=with_seconds, with_names=with_names, last=last)
+
+
+class PacedCounts(Shared[ScheduleCounts]):
+    """The counts of schedules: all rows are counted, so the longer that takes, the more rarely it is done."""
+
+    def __init__(self, count: Callable[[], ScheduleCounts], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(lambda _: count(), clock)
+        self._took_s = 0.0
+
+    def _new(self, last: SharedValue[ScheduleCounts] | None) -> SharedValue[ScheduleCounts]:
+        began_s = self._clock()
+        found = super()._new(last)
+        self._took_s = self._clock() - began_s
+        return found
+
+    def _age_s(self, reading: SharedValue[ScheduleCounts]) -> float:
+        return super()._age_s(reading) / max(1.0, self._took_s / COUNTING_SHARE)
+
+
+def _are_to_count(last: DueLoad, now_ms: int) -> bool:
+    """Whether to count the seconds of the next hour anew: the more rows the hour has, the more rarely."""
+    hour_ms = now_ms - now_ms % HOUR_MS
+    rows = sum(last.hours.get(begin_ms, 0) for begin_ms in (hour_ms, hour_ms + HOUR_MS))
+    return _is_over(now_ms - last.seconds_ms, rows, SECONDS_ROWS)
+
+
+def _is_over(age_ms: int, rows: int, a_second: int) -> bool:
+    """Whether so many rows may be read anew after that time; also where the clock went back."""
+    return not 0 <= age_ms < rows * 1_000 // a_second
+
 
 __all__ = ["HOURS", "SILENT_MS", "DueLoad", "Overview", "OverviewCache", "PacedCounts", "ShardStatus", "read_overview"]

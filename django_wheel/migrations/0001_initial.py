@@ -729,7 +729,7 @@ class Migration(migrations.Migration):
             options={
                 "db_table": "wheel_tally",
                 "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "hour", "route"), name="wheel_tally_place")],
+                "constraints": [models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
             },
         ),
         migrations.CreateModel(

@@ -15,7 +15,7 @@ if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.kit.site.settings":
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from celery_wheel.overview import cache
+from celery_wheel import overview
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.views import wheel
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 @pytest.fixture(autouse=True)
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each page show what the test has just written."""
-    monkeypatch.setattr(cache, "FRESH_S", 0)
+    monkeypatch.setattr(overview, "FRESH_S", 0)
     monkeypatch.setattr(wheel, "YEAR_MS", 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel.overview import cache
+from celery_wheel import overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN
 from celery_wheel.store.sql.store import SqlStore
@@ -120,7 +120,7 @@ def test_a_pending_page_takes_few_statements_whatever_the_names(
     with reads_of(opened) as statements:
         shown(viewer, f"{ADMIN}/pending/")
     assert len(statements) <= 10
-    monkeypatch.setattr(cache, "FRESH_S", 3_600)
+    monkeypatch.setattr(overview, "FRESH_S", 3_600)
     with reads_of(opened) as again:
         shown(viewer, f"{ADMIN}/pending/")
         shown(viewer, f"{ADMIN}/history/")

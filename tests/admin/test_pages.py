@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
+from celery_wheel import overview
 from celery_wheel.broker import shard_of
-from celery_wheel.overview import cache
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
 from celery_wheel.store.sql.store import SqlStore
@@ -124,7 +124,7 @@ def test_a_poll_takes_eight_statements_at_most_and_the_next_of_a_second_none(
         first = viewer.get(f"{ADMIN}/wheel/live/")
     assert first.status_code == 200
     assert 0 < len(statements) <= 8
-    monkeypatch.setattr(cache, "FRESH_S", 3_600)
+    monkeypatch.setattr(overview, "FRESH_S", 3_600)
     with reads_of(opened) as statements:
         others = [viewer.get(f"{ADMIN}/wheel/live/") for _ in range(3)]
     assert [one.content for one in others] == [others[0].content] * 3

@@ -272,12 +272,12 @@ def test_an_error_on_a_page_quotes_no_masked_value(
     client_of: MakeClient, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from celery_wheel.errors import StoreError
-    from celery_wheel.store.sql.browse import SqlBrowse
+    from celery_wheel.store.sql.browse import Browse
 
     def fail(*_: object, **__: object) -> None:
         raise StoreError(f"kwargs.password must be a number, got '{SECRET}'")
 
-    monkeypatch.setattr(SqlBrowse, "pending", fail)
+    monkeypatch.setattr(Browse, "pending", fail)
     client: Client = client_of("superuser")
     text = shown(client, f"{ADMIN}pending/", 503)
     assert SECRET not in text

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.overview import HOURS, DueLoad
-from celery_wheel.overview import reading as due_load
 from celery_wheel.store.model import DAY_MS, HOUR_MS
-from celery_wheel.store.ports.overview import OverviewRows
+from celery_wheel.store.ports.pages import OverviewRows
 from celery_wheel.timing import TimingWheel
 from celery_wheel.values import format as values
 from django_wheel import formats

@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
+from celery_wheel import overview
 from celery_wheel.engine.stats import SPAN_MS, Recent
-from celery_wheel.overview import cache
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import HOUR_MS, Gate, LaneState, Position, TallyKey
 from django_wheel.views import wheel as screen
@@ -132,5 +132,5 @@ def test_a_first_reading_has_no_seconds_and_says_so(
     second = text_of(viewer.get(f"{WHEEL}live/?tables=1")).split('id="wheel-minute"')[1].split("</section>")[0]
     assert "1 pending, at most 1 in one" in second
     assert f'?from={NOW + 30_000}&amp;to={NOW + 31_000}">1</a>' in second
-    monkeypatch.setattr(cache, "FRESH_S", 3_600)
+    monkeypatch.setattr(overview, "FRESH_S", 3_600)
     assert f'?from={NOW + 30_000}&amp;to={NOW + 31_000}">1</a>' not in text_of(viewer.get(f"{WHEEL}live/"))

@@ -9,6 +9,7 @@
     poll     the live part of the wheel page, through Django's test client
              the first poll of a second reads and renders; 49 others find what it has made
     tabs     50 of them poll once a second
+    lists    the pages with rows, with each filter, over a fresh overview: CPU, and statements of the store
 
 CPU is that of this process and of the database server. The time of a poll is that of the request alone: no web server.
 """
@@ -25,10 +26,11 @@ from unittest import mock
 
 import psutil
 
+from celery_wheel import overview
 from celery_wheel.console.output import progress
 from celery_wheel.engine.stats import SPAN_MS, SPANS, Recent, RecentSpan
 from celery_wheel.operations.figure import Figure
-from celery_wheel.overview import cache, read_overview
+from celery_wheel.overview import read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, Position
 from celery_wheel.store.sql.changes import ChangeStatements
@@ -37,6 +39,7 @@ from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.databases import Database, database
 from tests.benchmarks.filler import LEASE_MS, Filler
 from tests.benchmarks.reading import admin_client
+from tests.kit.counts import reads_of
 
 SHARDS = int(os.environ.get("BENCH_SHARDS", "16"))
 YEAR_MS, TEN_MINUTES_MS = 365 * DAY_MS, 600_000
@@ -161,6 +164,7 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
 
 def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
     client = admin_client(url, folder)
+    yield from _lists(client, cpu_s)
     from django_wheel.admin import WheelAdmin  # once Django is set up
     from django_wheel.views import wheel
 
@@ -171,11 +175,34 @@ def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], fl
     for buckets, what in ((FEW, ""), (MANY, f", {2 * MANY:,} buckets")):
         _renew(holders, buckets)
         WheelAdmin.live_parts = wheel.LiveParts()  # a year's chart may be kept for a while
-        with mock.patch.object(cache, "FRESH_S", 0):
+        with mock.patch.object(overview, "FRESH_S", 0):
             yield _figure(f"a live poll, the first of a second{what}", poll, cpu_s, 10)
-        with mock.patch.object(cache, "FRESH_S", 3_600):
+        with mock.patch.object(overview, "FRESH_S", 3_600):
             yield _figure(f"a live poll, each other{what}", poll, cpu_s)
         yield _tabs(f"{TABS} open tabs{what}", poll, cpu_s)
+
+
+def _lists(client: Any, cpu_s: Callable[[], float]) -> Iterator[Figure]:
+    from django_wheel.project import project_wheel  # once Django is set up
+
+    opened = project_wheel().store
+    assert isinstance(opened, SqlStore)
+    task, queue = "task=bench.tasks.task_5", "queue=queue_5"
+    filters = ("", task, queue, f"{task}&{queue}", "task=nobody")
+    addresses = [f"{page}/?{one}" for page in ("pending", "history", "rejected") for one in filters]
+    for address in [*addresses, "batch/", "shard/"]:
+
+        def turn(address: str = address) -> None:
+            answer = client.get(f"/admin/django_wheel/{address}")
+            assert answer.status_code == 200, answer.content
+
+        with mock.patch.object(overview, "FRESH_S", 3_600):
+            yield _figure(address, turn, cpu_s, 60)
+        with mock.patch.object(overview, "FRESH_S", 0), reads_of(opened) as statements:
+            turn()
+        yield Figure(
+            "overview", f"{address} after a second", len(statements), "statements", target=12, less_is_better=True
+        )
 
 
 def _tabs(name: str, poll: Callable[[], None], cpu_s: Callable[[], float]) -> Figure:

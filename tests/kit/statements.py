@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_wheel.store.sql.browse.overview import OverviewStatements
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.dispatch import DispatchStatements
@@ -13,7 +14,6 @@ from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import LoadStatements
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.statement import ObjectInsert, Prepared
-from celery_wheel.store.sql.statements.overview import OverviewStatements
 from celery_wheel.store.sql.store import SqlStore
 
 FEATURES: dict[str, Any] = {

@@ -43,7 +43,7 @@ from celery_wheel.store.store_model import SilentBell as SilentBell
 from celery_wheel.store.store_model import StoreIdentity as StoreIdentity
 
 if TYPE_CHECKING:
-    from celery_wheel.store.ports.browse import Browse
+    from celery_wheel.store.sql.browse import Browse
     from celery_wheel.store.sql.handover import SqlHandover
     from celery_wheel.store.sql.loads import SqlLoads
     from celery_wheel.store.sql.maintenance import SqlMaintenance

@@ -49,7 +49,7 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.bell import CHANNEL
-from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.server import STATEMENTS, read_server

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.ports.overview import StoreSize
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.sql.statement import Prepared, Statements
 from celery_wheel.store.store_model import Bell, ServerState
 

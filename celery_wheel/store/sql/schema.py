@@ -323,7 +323,7 @@ tally = Table(
     required("hour", Integer, "due_ms // 3,600,000; hours since 1970"),
     required("route", BigInteger, "id of the route that has the queue and the task, and nothing else"),
     required("pending", BigInteger, "pending messages"),
-    UniqueConstraint("shard", "hour", "route", name="wheel_tally_place"),
+    UniqueConstraint("shard", "route", "hour", name="wheel_tally_place"),
 )
 
 total = Table(

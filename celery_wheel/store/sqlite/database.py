@@ -42,7 +42,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from celery_wheel.errors import SettingError, StoreError, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.bell import FileBell, ring
 from celery_wheel.store.place import StorePlace
-from celery_wheel.store.ports.overview import Disk, StoreSize
+from celery_wheel.store.ports.pages import Disk, StoreSize
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared, Statements
 from celery_wheel.store.sqlite.errors import describe, may_pass

@@ -16,8 +16,7 @@ from celery_wheel.engine.stats import OTHER
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.metrics import samples
 from celery_wheel.metrics.samples import MAX_QUEUES, NotAnswered, PatientCall, ProcessMetrics, Totals, store_metrics
-from celery_wheel.overview import PacedCounts, read_overview
-from celery_wheel.overview.cache import COUNTING_SHARE
+from celery_wheel.overview import COUNTING_SHARE, PacedCounts, read_overview
 from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
 from celery_wheel.store.ports import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_wheel import overview as module
 from celery_wheel.errors import StoreError
-from celery_wheel.overview import cache as module
-from celery_wheel.overview.cache import FRESH_S, STALE_S, OverviewCache, Shared
-from celery_wheel.store.model import HOUR_MS
-from celery_wheel.store.ports.overview import OverviewRows
+from celery_wheel.overview import FRESH_S, STALE_S, OverviewCache, Shared
+from celery_wheel.store.model import HOUR_MS, ShardRecord
+from celery_wheel.store.ports.pages import OverviewRows, ShardHead
 from tests.kit.patience import patience, wait_until
 
 NOW = 1_800_000_000_000
@@ -100,18 +100,22 @@ def test_a_change_of_the_process_is_shown_at_once() -> None:
 
 
 class Browse:
-    """Answers with an empty store that has ``due`` tasks in the next hour."""
+    """Answers with an empty store that has ``due`` tasks in the next hour, each with a name of its own."""
 
-    def __init__(self, due: int) -> None:
+    def __init__(self, due: int, shards: int = 0) -> None:
+        self.shards = [ShardHead(ShardRecord(n, 1, None, None, 0, None, None), 0) for n in range(shards)]
         self.browse, self.due = self, due
         self.counted: list[int] = []
 
-    def overview(self, now_ms: int, _before_ms: int, *, with_seconds: bool, with_levels: bool) -> OverviewRows:
+    def overview(
+        self, now_ms: int, _before_ms: int, *, with_seconds: bool, with_levels: bool, with_names: bool
+    ) -> OverviewRows:
         assert not with_levels
         if with_seconds:
             self.counted.append(now_ms - NOW)
         seconds = {now_ms // 1_000: self.due} if with_seconds else None
-        return OverviewRows([], [], [], {}, {}, {now_ms // HOUR_MS: self.due}, {}, seconds, {})
+        names = dict.fromkeys([("queue", f"task {n}") for n in range(self.due)], now_ms - NOW) if with_names else None
+        return OverviewRows(self.shards, [], [], {}, names, {now_ms // HOUR_MS: self.due}, {}, seconds, {})
 
 
 @pytest.mark.parametrize(("due", "counted"), [(0, [1, 2, 3, 4]), (20_000, [1, 2, 3, 4]), (50_000, [1, 4])])
@@ -126,3 +130,20 @@ def test_seconds_are_counted_the_more_rarely_the_more_they_are(
         assert sum(shared.get().due.seconds.values()) == (due if now[0] > NOW else 0)
         now[0] += 1_000
     assert [ms // 1_000 for ms in store.counted] == counted
+
+
+@pytest.mark.parametrize(("names", "shards", "read_at_s"), [(100, 1, [0, 1, 2, 3, 4]), (2_000, 5, [0, 0, 2, 2, 4])])
+def test_names_are_counted_the_more_rarely_the_more_sums_they_have(
+    names: int, shards: int, read_at_s: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0)
+    store: Any = Browse(names, shards)
+    now = [NOW]
+    shared, found = OverviewCache(store, lambda: now[0]), []
+    for _ in range(5):
+        assert len(shared.get().tasks) == names
+        found.append(shared.get().names["queue", "task 0"] // 1_000)
+        now[0] += 1_000
+    assert found == read_at_s
+    shared.expire()
+    assert shared.get().names["queue", "task 0"] == now[0] - NOW

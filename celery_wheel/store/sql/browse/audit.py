@@ -33,7 +33,7 @@ _RANK = ("unknown", "too_late", "already", "done")
 
 
 class AuditLog:
-    """A part of ``SqlBrowse``."""
+    """A part of ``Browse``."""
 
     _database: Database
 

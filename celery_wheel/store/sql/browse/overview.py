@@ -1,107 +1,243 @@
-"""Counts and times of a whole store. Every commit keeps the tally, so no pending row is counted."""
+"""Counts and times of a whole store. Every commit keeps the tally and its sums, so no pending row is counted.
+
+``overview`` takes four statements, however many shards and lanes the store has::
+
+    shards      wheel_shard, and what waits in each inbox           levels are read where they are asked for
+    lanes       open lanes, each with its first pending row, and the number of its overdue rows
+    gates       wheel_gate
+    counts      one list of (kind, number, queue, task, value)
+        pending    shard → pending          name      queue, task → pending
+        hour       hour → pending           day       day → pending           both of all shards
+        second     second → pending         of the next hour, from the rows: only where it is asked for
+        seen       scheduler → its last sign of life
+
+No statement reads more than a bounded number of rows of a shard: ``COUNTED`` overdue rows of a lane and as many items
+of its inbox, one row of each lane, and the sums of the tally. ``name`` has a row for each name
+of a shard, and ``second`` depends on what is due; ``Overview`` asks for both the more rarely, the more they are.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    tuple_,
+)
 
-from celery_wheel.store.model import HOUR_MS, Gate, LaneState
-from celery_wheel.store.ports.overview import LaneHead, OverviewRows, ShardHead, StoreSize
-from celery_wheel.store.ports.pages import Criteria, NamedHourCount, Names, ShardLanes
-from celery_wheel.store.sql.browse.pages import shards_of
+from celery_wheel.store.model import HOUR_MS, Gate
+from celery_wheel.store.ports.pages import (
+    Criteria,
+    LaneHead,
+    NamedHourCount,
+    Names,
+    OverviewRows,
+    ShardHead,
+    ShardLanes,
+    StoreSize,
+)
+from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.holding import lane_state, read_lanes, shard_record
-from celery_wheel.store.sql.queries import browse as queries
-from celery_wheel.store.sql.statements.overview import OverviewStatements
+from celery_wheel.store.sql.holding import lane_state, shard_record
+from celery_wheel.store.sql.schema import (
+    batch,
+    gate,
+    inbox,
+    lane,
+    route,
+    scheduler,
+    shard,
+    snapshot,
+    tally,
+    timer,
+    total,
+)
+from celery_wheel.store.sql.statement import SHOWN, columns_of
 from celery_wheel.store.store_model import ServerState
 
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
 
+#: Overdue rows of a lane, and items of an inbox, that are counted.
+COUNTED = 1_000
+
+_NOTHING: ColumnElement[str] = literal_column("''")
+
+
+def _shards(levels: ColumnElement[Any]) -> Select[Any]:
+    items = select(inbox.c.rows).where(inbox.c.shard == shard.c.shard).limit(COUNTED).correlate(shard).subquery()
+    depth = select(func.coalesce(func.sum(func.coalesce(items.c.rows, 1)), 0)).scalar_subquery().label("inbox")
+    found = select(shard, *SHOWN, levels.label("levels"), depth)
+    return found.outerjoin(snapshot, snapshot.c.shard == shard.c.shard).order_by(shard.c.shard)
+
+
+def _after_offset() -> ColumnElement[bool]:
+    """Match pending rows. SQLite compares a pair with columns of another table by its first half alone: it would read
+    every dispatched row of a herd whose tasks have one due time."""
+    offset = [column + literal_column("0") for column in (lane.c.offset_due_ms, lane.c.offset_seq)]
+    return tuple_(timer.c.due_ms, timer.c.seq) > tuple_(*offset)
+
+
+def _lanes() -> Select[Any]:
+    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset())
+    first = select(timer.c.due_ms).where(pending).order_by(timer.c.due_ms, timer.c.seq).limit(1)
+    due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(COUNTED)
+    overdue = select(func.count()).select_from(due.correlate(lane).subquery()).scalar_subquery().label("overdue")
+    next_due = first.correlate(lane).scalar_subquery().label("next_due_ms")
+    return select(lane, next_due, overdue).where(~lane.c.closed).order_by(lane.c.shard, lane.c.lane)
+
+
+def _line(kind: str, number: Any, value: Any, queue: Any = _NOTHING, task: Any = _NOTHING) -> Select[Any]:
+    of_kind: ColumnElement[str] = literal_column(f"'{kind}'")
+    columns = {"kind": of_kind, "number": number, "queue": queue, "task": task, "value": value}
+    return select(*[column.label(name) for name, column in columns.items()])
+
+
+def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool], of: str | None = None) -> Select[Any]:
+    """Select the sums of the tally ``of`` a kind by a number."""
+    sums = _line(kind, number, func.sum(total.c.pending))
+    return sums.where(total.c.kind == (of or kind), total.c.pending > 0, *more).group_by(number)
+
+
+def _names() -> Select[Any]:
+    sums = _sums("name", total.c.number).subquery("sums")
+    named = _line("name", literal_column("0"), sums.c.value, route.c.target, route.c.task)
+    return named.select_from(sums.join(route, route.c.id == sums.c.number))
+
+
+def _seconds() -> Select[Any]:
+    within = and_(timer.c.due_ms >= bindparam("now_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
+    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset()))
+    second = timer.c.due_ms.op("/")(literal_column("1000"))
+    return _line("second", second, func.count()).select_from(rows).where(within).group_by(second)
+
+
+@cache
+def counts(*, with_seconds: bool, with_names: bool) -> CompoundSelect[Any]:
+    return _sums("pending", total.c.shard, of="day").union_all(  # by name it has a row for each of its names
+        _sums("hour", total.c.number, total.c.number < bindparam("before_hour")),
+        _sums("day", total.c.number),
+        _line("seen", literal_column("0"), scheduler.c.seen_ms, scheduler.c.name),
+        *([_names()] if with_names else []),
+        *([_seconds()] if with_seconds else []),
+    )
+
+
+SHARDS, SHARDS_WITH_LEVELS = (_shards(levels) for levels in (null(), snapshot.c.levels))
+LANES = _lanes()
+GATES = select(gate.c.shard, *columns_of(Gate, gate)).order_by(gate.c.id)
+
 
 class StoreCounts:
-    """A part of ``SqlBrowse``."""
+    """A part of ``Browse``."""
 
     _database: Database
     _shards: int
 
     def overview(
-        self, now_ms: int, before_ms: int, *, with_seconds: bool = False, with_levels: bool = False
+        self,
+        now_ms: int,
+        before_ms: int,
+        *,
+        with_seconds: bool = False,
+        with_levels: bool = False,
+        with_names: bool = True,
     ) -> OverviewRows:
-        statements, before_hour = self._database.statements.of(OverviewStatements), before_ms // HOUR_MS
-        shards = statements.shards_with_levels if with_levels else statements.shards
+        """Return the state of all shards at one moment.
+
+        Args:
+            now_ms: rows that are due then are overdue.
+            before_ms: the end of the hours that are counted one by one.
+            with_seconds: count the rows of the next hour by the second.
+            with_levels: include the levels of each holder in its snapshot.
+            with_names: count by queue and task.
+        """
+        times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}
+        found = defaultdict[str, dict[Any, int]](dict)
         with self._database.snapshot() as connection:
-            heads = [ShardHead(shard_record(row), int(row.inbox)) for row in shards(connection)]
-            lanes = [
-                LaneHead(row.shard, lane_state(row), row.next_due_ms, row.overdue)
-                for row in statements.lanes(connection, now_ms=now_ms)
-            ]
-            gates = [(shard, Gate(*gate)) for shard, *gate in statements.gates(connection)]
-            if with_seconds:
-                near = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS}
-                found = statements.counts_with_seconds(connection, before_hour=before_hour, **near)
-            else:
-                found = statements.counts(connection, before_hour=before_hour)
-            counts = defaultdict[str, dict[Any, int]](dict)
-            for kind, number, queue, task, value in found:
-                name = {"name": (queue, task), "seen": queue}.get(kind, number)
-                counts[kind][name] = int(value)
+            shards = connection.execute(SHARDS_WITH_LEVELS if with_levels else SHARDS).all()
+            lanes = connection.execute(LANES, times).all()
+            gates = connection.execute(GATES).all()
+            query = counts(with_seconds=with_seconds, with_names=with_names)
+            for kind, number, queue, task, value in connection.execute(query, times):
+                found[kind][{"name": (queue, task), "seen": queue}.get(kind, number)] = int(value)
         return OverviewRows(
-            shards=heads,
-            lanes=lanes,
-            gates=gates,
-            pending=counts["pending"],
-            names=counts["name"],
-            hours=counts["hour"],
-            days=counts["day"],
-            seconds=counts["second"] if with_seconds else None,
-            schedulers=counts["seen"],
+            shards=[ShardHead(shard_record(row), int(row.inbox)) for row in shards],
+            lanes=[LaneHead(row.shard, lane_state(row), row.next_due_ms, row.overdue) for row in lanes],
+            gates=[(number, Gate(*one)) for number, *one in gates],
+            pending=found["pending"],
+            names=found["name"] if with_names else None,
+            hours=found["hour"],
+            days=found["day"],
+            seconds=found["second"] if with_seconds else None,
+            schedulers=found["seen"],
         )
 
     def size(self) -> StoreSize:
         return self._database.size()
 
     def server(self) -> ServerState | None:
+        """Return what the store's server promises, and what costs it; None where the store is a file."""
         return self._database.server()
 
-    def levels(self, shard: int) -> list[dict[str, Any]]:
+    def levels(self, number: int) -> list[dict[str, Any]]:
+        """Return the levels of the last snapshot of a shard's holder; empty where there is none."""
         with self._database.reading() as connection:
-            found = self._database.statements.of(OverviewStatements).levels(connection, shard=shard).scalar()
+            found = connection.scalar(select(snapshot.c.levels).where(snapshot.c.shard == number))
         return [] if found is None else list(json.loads(found))
 
-    def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:
-        query = queries.due_by_name(criteria, shards_of(self._shards, criteria), by)
+    def lanes(self, number: int) -> ShardLanes:
+        """Return a shard's open lanes and their next due times."""
         with self._database.reading() as connection:
-            found = connection.execute(query).all()
+            rows = connection.execute(LANES.where(lane.c.shard == number), {"now_ms": 0}).all()
+        next_due_ms = {row.lane: row.next_due_ms for row in rows if row.next_due_ms is not None}
+        return ShardLanes([lane_state(row) for row in rows], next_due_ms)
+
+    def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:
+        """Return pending tasks by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
+
+        An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
+        """
+        name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
+        wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self._shards, criteria)), *routes_of(criteria)]
+        wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
+        wanted += [] if criteria.to_ms is None else [tally.c.hour * HOUR_MS < criteria.to_ms]
+        groups = (tally.c.hour,) if by is None else (tally.c.hour, name)
+        rows = tally if by is None else tally.join(route, route.c.id == tally.c.route)
+        query = select(tally.c.hour, name, func.sum(tally.c.pending)).select_from(rows).where(*wanted)
+        with self._database.reading() as connection:
+            found = connection.execute(query.group_by(*groups).order_by(*groups)).all()
         return [NamedHourCount(hour * HOUR_MS, str(one), int(pending)) for hour, one, pending in found]
 
-    def count_pending(self, shard: int) -> int:
+    def count_pending(self, number: int) -> int:
+        """Return how many tasks of a shard are pending."""
+        pending = select(func.sum(total.c.pending)).where(total.c.shard == number, total.c.kind == "day")
         with self._database.reading() as connection:
-            return int(connection.scalar(queries.pending_count(shard)) or 0)
+            return int(connection.scalar(pending) or 0)
 
     def names(self) -> Names:
+        """Return the queues and the tasks with the most pending tasks, at most a thousand of each."""
         queues, tasks = Counter[str](), Counter[str]()
         with self._database.reading() as connection:
-            for queue, task, count in connection.execute(queries.pending_by_name()):
+            for _, _, queue, task, count in connection.execute(_names()):
                 queues[queue] += int(count)
                 tasks[task] += int(count)
         return Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))
 
     def dispatched_since(self, since_ms: int) -> int:
+        """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
+        found = select(func.sum(batch.c.count)).where(batch.c.dispatched_ms >= since_ms)
         with self._database.reading() as connection:
-            return int(connection.scalar(queries.dispatched_since(since_ms)) or 0)
-
-    def lanes(self, shard: int) -> ShardLanes:
-        with self._database.snapshot() as connection:
-            lanes = read_lanes(connection, self._database.statements, shard)
-            return ShardLanes(lanes, next_due(connection, shard, lanes))
-
-
-def next_due(connection: Connection, shard: int, lanes: Iterable[LaneState]) -> dict[int, int]:
-    """Return the due time of the first row after each lane's offset; lanes without one are left out."""
-    firsts = {lane.lane: connection.scalar(queries.first_due(shard, lane.lane, lane.offset)) for lane in lanes}
-    return {lane: due_ms for lane, due_ms in firsts.items() if due_ms is not None}
+            return int(connection.scalar(found) or 0)

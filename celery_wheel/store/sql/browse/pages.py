@@ -6,7 +6,12 @@
     shard 0, lane 1  ──┼─► merged in order of position ─► page ─► next: the last line's position
     shard 1, lane 0  ──┘                                               None: no row comes after it
 
-    a filter   only hours in which the tally has pending tasks of these names are read
+    lanes     their offsets                       1 statement, of all shards
+    stops     where a filter ends its search      1, where it might read more than SCAN rows
+    places    (key, id) of the page's lines       1 for 400 ranges; each reads its index and LIMIT rows
+    lines     by their ids                        1, and 1 for the times of dispatches
+
+    a filter   only hours in which the tally has pending tasks of these names are read: at most 2 statements say which
     SCAN       rows that a filter may skip before the page ends short; ``next`` says where to continue
 
 A position is unique in the whole store, so one order holds for all shards.
@@ -17,95 +22,174 @@ Non-promises: a task that is moved between two pages comes at its new position: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
 
-from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page, Settlement, StoppedTask, Task
-from celery_wheel.store.sql.browse.dispatch_times import with_times
-from celery_wheel.store.sql.browse.sources import Backward, Forward, Outcomes, Settlements, Source, merged
-from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.holding import read_lanes
-from celery_wheel.store.sql.queries import browse as queries
+from celery_wheel.store.sql.browse.messages import OUTCOME, OUTCOMES, TASK, TASKS, Messages, lanes_of, of_each, rows_of
+from celery_wheel.store.sql.schema import batch, outcome, route, tally, timer, total
+from celery_wheel.store.sql.statement import columns_of
 
-#: Most rows read for one page, shared by its sources: each row costs a visit to the table's tree.
-SCAN = 20_000
+#: Most rows read for one page, shared by its ranges: each row costs a visit to the table's tree, 2 µs.
+SCAN = 10_000
 
-#: Rows that each source may read at least, so that the next page begins further on.
+#: Rows that each range may read at least, so that the next page begins further on.
 SCAN_LEAST = 100
 
-#: Most hours of the tally read for one page of a shard.
-HOURS = 1_000
+#: Hours of the tally, from the first with pending tasks, in which a page is looked for at first, and then; at last in
+#: all of them.
+HOURS = (24, 16 * 24)
 
-#: Most ranges of hours read for one page, shared by its lanes: each range takes two statements.
-SPANS = 48
+#: Most ranges of hours read for one page, unless its first hour needs more.
+SPANS = 200
+
+#: The column of hours has no later one.
+LAST_HOUR = 2**31 - 1
+
+Range = tuple[int, Any, Position, Position]  #: of a shard, and of a lane or a kind of outcome: (after, upto]
 
 
-class Pages:
-    """A part of ``SqlBrowse``."""
+class Lines(NamedTuple):
+    """The lines of a kind of page: an index has their place, then their key."""
 
-    _database: Database
-    _shards: int
+    kind: type[Any]
+    place: tuple[ColumnElement[Any], ...]
+    key: tuple[ColumnElement[Any], ...]
+    columns: tuple[ColumnElement[Any], ...]
+    rows: FromClause
+    newest_first: bool = True
+
+
+_DISPATCHED = Lines(Task, (timer.c.shard, timer.c.lane), (timer.c.due_ms, timer.c.seq), TASK, TASKS)
+_PENDING = _DISPATCHED._replace(newest_first=False)
+_OUTCOMES = Lines(StoppedTask, (outcome.c.shard, outcome.c.kind), (outcome.c.at_ms, outcome.c.id), OUTCOME, OUTCOMES)
+_SETTLEMENTS = Lines(
+    Settlement,
+    (batch.c.shard, batch.c.lane),
+    (batch.c.dispatched_ms, batch.c.id),
+    columns_of(Settlement, batch),
+    batch,
+)
+
+
+class Pages(Messages):
+    """A part of ``Browse``."""
 
     def pending(self, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
-        sources: list[Source] = []
+        """Return pending tasks, the next due first."""
+        begin, shards = max(after, criteria.first), shards_of(self._shards, criteria)
+        spans: dict[int, list[tuple[Position, Position]]] = {shard: [(ORIGIN, END)] for shard in shards}
+        end, bounded = None, criteria.key is not None
         with self._database.snapshot() as connection:
-            lanes = self._lanes(connection, criteria)
-            begin = max(after, criteria.first)
-            most = max(4, SPANS // max(1, len(lanes)))
-            spans = {
-                shard: _hours(connection, shard, criteria, begin, limit, most)
-                for shard in {shard for shard, _ in lanes}
-            }
-            for shard, lane in lanes:
-                hours, end = spans[shard]
-                low, high = max(lane.offset, begin), criteria.last
-                ranges = [(max(low, one), min(high, other)) for one, other in hours]
-                ranges = [(one, other) for one, other in ranges if one < other]
-                end = end if end is not None and end < high else None
-                where = queries.in_lane(shard, lane.lane)
-                sources.append(Forward(connection, where, ranges, queries.named(criteria), _share(len(lanes)), end))
-            return merged(sources, limit)
+            lanes = lanes_of(connection, shards, closed=False)
+            if criteria.task is not None or criteria.queue is not None:
+                of_shard = Counter(shard for shard, _ in lanes)
+                spans, end, bounded = _spans(connection, criteria, of_shard, begin, limit)
+            ranges = [
+                (shard, number, max(low, begin, one.offset), min(high, criteria.last))
+                for (shard, number), one in lanes.items()
+                for low, high in spans.get(shard, ())
+            ]
+            return self._page(connection, _PENDING, ranges, criteria, limit, bounded=bounded, end=end)
 
     def dispatched(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Task]:
-        sources: list[Source] = []
+        """Return dispatched tasks, the last due first, each with the time of its dispatch while that is known."""
+        low, high = _between(criteria, before)
         with self._database.snapshot() as connection:
-            lanes = [one for one in self._lanes(connection, criteria, closed=True) if one[1].offset > criteria.first]
-            last = min(criteria.last, before.previous())
-            for shard, lane in lanes:
-                range_ = queries.within(criteria.first, min(last, lane.offset))
-                where = and_(queries.in_lane(shard, lane.lane), range_)
-                sources.append(Backward(connection, where, queries.named(criteria), _share(len(lanes))))
-            page: Page[Task] = merged(sources, limit, newest_first=True)
-            return replace(page, items=with_times(connection, page.items))
+            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            ranges = [(shard, number, low, min(high, one.offset)) for (shard, number), one in lanes.items()]
+            page: Page[Task] = self._page(connection, _DISPATCHED, ranges, criteria, limit)
+            times = self.dispatches(connection, page.items)
+        items = [replace(one, dispatched_ms=next(iter(times.get(one.id, ())), None)) for one in page.items]
+        return replace(page, items=items)
 
     def outcomes(
         self, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
     ) -> Page[StoppedTask]:
-        sources: list[Source] = []
+        """Return outcomes of these kinds, the latest first. ``before`` is (at_ms, id)."""
+        bounds, shards = _between(criteria, before), shards_of(self._shards, criteria)
+        ranges = [(shard, kind, *bounds) for shard in shards for kind in dict.fromkeys(kinds)]
         with self._database.snapshot() as connection:
-            places = [(shard, kind) for shard in shards_of(self._shards, criteria) for kind in dict.fromkeys(kinds)]
-            for shard, kind in places:
-                where = queries.of_kind(shard, kind, criteria, before)
-                sources.append(Outcomes(connection, where, queries.named(criteria), _share(len(places))))
-            return merged(sources, limit, newest_first=True)
+            return self._page(connection, _OUTCOMES, ranges, criteria, limit)
 
     def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settlement]:
+        """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
+        bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None)
         with self._database.snapshot() as connection:
-            lanes = self._lanes(connection, criteria, closed=True)
-            sources = [Settlements(connection, shard, lane.lane, criteria, before) for shard, lane in lanes]
-            return merged(sources, limit, newest_first=True)
+            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            return self._page(connection, _SETTLEMENTS, [(*place, *bounds) for place in lanes], of_all, limit)
 
-    def _lanes(
-        self, connection: Connection, criteria: Criteria, *, closed: bool = False
-    ) -> list[tuple[int, LaneState]]:
-        return [
-            (shard, lane)
-            for shard in shards_of(self._shards, criteria)
-            for lane in read_lanes(connection, self._database.statements, shard, closed=closed)
+    def _page(
+        self,
+        connection: Connection,
+        lines: Lines,
+        ranges: Sequence[Range],
+        criteria: Criteria,
+        limit: int,
+        *,
+        bounded: bool = True,
+        end: Position | None = None,
+    ) -> Page[Any]:
+        """Merge the ranges into one page.
+
+        Args:
+            bounded: a filter reads at most SCAN rows.
+            end: the lines after it are not in the ranges; None where there are none.
+        """
+        names = {"task": criteria.task, "queue": criteria.queue, "key": criteria.key}
+        names = {name: value for name, value in names.items() if value is not None}
+        parts = [
+            {
+                "shard": shard,
+                "place": place,
+                "low_ms": low[0],
+                "low_seq": low[1],
+                "high_ms": high[0],
+                "high_seq": high[1],
+            }
+            for shard, place, low, high in ranges
+            if low < high
         ]
+        if names and bounded and (stop := self._stop(connection, lines, parts)) is not None:
+            end = stop
+            side, nearest = ("low", stop.previous()) if lines.newest_first else ("high", stop)
+            parts = [_nearer(part, side, nearest) for part in parts]
+        query = self.prepared((lines, *names), lambda: _places(lines, names))
+        order = " ORDER BY 1 DESC, 2 DESC" if lines.newest_first else " ORDER BY 1, 2"
+        wanted = [{**part, **names, "limit": limit + 1} for part in parts]
+        found = of_each(connection, query, wanted, f"{order} LIMIT {limit + 1:d}")
+        found = sorted(found, reverse=lines.newest_first)
+        by_id = select(*lines.columns).select_from(lines.rows)
+        ids = [number for *_, number in found[:limit]]
+        rows = {one.id: one for one in (lines.kind(*row) for row in rows_of(connection, by_id, ids, _id_of(lines)))}
+        items = [rows[number] for number in ids]
+        return Page(items, items[-1].position if len(found) > limit else end)
+
+    def _stop(self, connection: Connection, lines: Lines, parts: Sequence[dict[str, Any]]) -> Position | None:
+        """Return the key at which the search of a filter ends; None where all ranges are short enough."""
+        skip = max(SCAN_LEAST, SCAN // max(1, len(parts))) - 1
+        query = self.prepared((lines, "stop"), lambda: _places(lines, (), stop=True))
+        found = of_each(connection, query, [{**part, "limit": 1, "skip": skip} for part in parts])
+        stops = [Position(*key) for *key, _ in found]
+        return (max if lines.newest_first else min)(stops, default=None)
 
 
 def shards_of(count: int, criteria: Criteria) -> Sequence[int]:
@@ -115,30 +199,88 @@ def shards_of(count: int, criteria: Criteria) -> Sequence[int]:
     return [criteria.shard] if 0 <= criteria.shard < count else []
 
 
-def _share(sources: int) -> int:
-    return max(SCAN_LEAST, SCAN // max(1, sources))
+def routes_of(criteria: Criteria) -> list[ColumnElement[bool]]:
+    """Match the counts of the criteria's task and queue."""
+    names = [(route.c.task, criteria.task), (route.c.target, criteria.queue)]
+    wanted = [column == name for column, name in names if name is not None]
+    return [tally.c.route.in_(select(route.c.id).where(*wanted))] if wanted else []
 
 
-def _hours(
-    connection: Connection, shard: int, criteria: Criteria, begin: Position, limit: int, most: int
-) -> tuple[list[tuple[Position, Position]], Position | None]:
-    """Return ranges of the hours from ``begin`` on in which the tally has these names, and where the ranges stop.
+def _between(criteria: Criteria, before: Position) -> tuple[Position, Position]:
+    """Return the range of the keys below ``before`` and within the criteria's times."""
+    return criteria.first, min(criteria.last, before.previous())
 
-    The first hour may be partly over. Enough hours follow for ``limit`` tasks after it, in at most ``most`` ranges of
-    neighbouring hours. The second value is None where no later hour has these names.
+
+def _nearer(part: dict[str, Any], side: str, to: Position) -> dict[str, Any]:
+    here = Position(part[f"{side}_ms"], part[f"{side}_seq"])
+    nearer = max(here, to) if side == "low" else min(here, to)
+    return {**part, f"{side}_ms": nearer.due_ms, f"{side}_seq": nearer.seq}
+
+
+def _id_of(lines: Lines) -> ColumnElement[Any]:
+    table: Any = lines.key[0].table
+    return table.c.id  # type: ignore[no-any-return]
+
+
+def _places(lines: Lines, names: Collection[str], *, stop: bool = False) -> Select[Any]:
+    """Select (key, id) of a range in order: those of the first lines; or with ``stop`` that of one line after some."""
+    key = tuple_(*lines.key)
+    columns = {"task": route.c.task, "queue": route.c.target, "key": timer.c.key}
+    low, high = (tuple_(bindparam(f"{one}_ms"), bindparam(f"{one}_seq")) for one in ("low", "high"))
+    wanted = [column == bindparam(name) for column, name in zip(lines.place, ("shard", "place"), strict=True)]
+    wanted += [key > low, key <= high, *[columns[name] == bindparam(name) for name in names]]
+    id_ = _id_of(lines)
+    found = select(*[column.label(f"key_{n}") for n, column in enumerate(lines.key)], id_.label("number"))
+    found = found.select_from(lines.rows if names else id_.table).where(*wanted)
+    found = found.order_by(*[column.desc() if lines.newest_first else column for column in lines.key])
+    return found.limit(bindparam("limit")).offset(bindparam("skip") if stop else literal_column("0"))
+
+
+def _spans(
+    connection: Connection, criteria: Criteria, lanes: Counter[int], begin: Position, limit: int
+) -> tuple[dict[int, list[tuple[Position, Position]]], Position | None, bool]:
+    """Return shard → ranges of hours from ``begin`` on in which the tally has the criteria's names.
+
+    The first hour may be partly over. Enough hours follow for ``limit`` tasks after it, in ranges of neighbouring hours
+    that have about SCAN rows. The second value is where the ranges stop; None where no later hour has these names. The
+    third says whether they may have more than SCAN rows.
+
+    Args:
+        lanes: shard → number of its lanes: each reads the ranges.
     """
-    if not queries.named(criteria):
-        return [(ORIGIN, END)], None
-    first = max(0, begin.due_ms // HOUR_MS)
-    spans: list[tuple[Position, Position]] = []
-    found, rows = 0, connection.execute(queries.pending_hours(shard, criteria, first, HOURS)).all()
-    for hour, count in rows:
+    first = min(max(0, begin.due_ms // HOUR_MS), LAST_HOUR)
+    for hours in (*HOURS, None):
+        found = connection.execute(_hours(criteria, lanes, first, hours)).all()
+        if sum(row.pending for row in found if row.hour > first) > limit:
+            break
+    spans: dict[int, list[tuple[Position, Position]]] = defaultdict(list)
+    high, pending, rows, ranges = ORIGIN, 0, 0, 0
+    for hour, of_hour in groupby(found, itemgetter(0)):
+        shards = list(of_hour)
+        more, before_it = sum(row.rows for row in shards), high
         low, high = Position(hour * HOUR_MS, 0).previous(), Position((hour + 1) * HOUR_MS, 0).previous()
-        joined = bool(spans) and spans[-1][1] == low
-        if len(spans) == most and not joined:
-            return spans, spans[-1][1]
-        spans[-1:] = [(spans[-1][0], high)] if joined else [*spans[-1:], (low, high)]
-        found += 0 if hour == first else int(count)
-        if found > limit:
-            return spans, high
-    return spans, spans[-1][1] if len(rows) == HOURS else None
+        new = [row.shard for row in shards if not spans[row.shard] or spans[row.shard][-1][1] != low]
+        more_ranges = sum(lanes[shard] for shard in new)
+        if ranges and (pending > limit or rows + more > SCAN or ranges + more_ranges > SPANS):
+            return spans, before_it, rows > SCAN
+        for row in shards:
+            begins = low if row.shard in new else spans[row.shard].pop()[0]
+            spans[row.shard].append((begins, high))
+        rows, ranges = rows + more, ranges + more_ranges
+        pending += 0 if hour == first else sum(int(row.pending) for row in shards)
+    return spans, None if hours is None else high, rows > SCAN
+
+
+def _hours(criteria: Criteria, shards: Collection[int], first: int, hours: int | None) -> Select[Any]:
+    """Select (hour, shard, pending of the names, pending of all names), in order of the hours."""
+    any_name = select(total.c.number).where(total.c.kind == "hour", total.c.number >= first, total.c.pending > 0)
+    start = any_name.order_by(total.c.number).limit(1).scalar_subquery()
+    within = [tally.c.shard.in_(list(shards)), tally.c.hour >= start]
+    within += [] if hours is None else [tally.c.hour < start + hours]
+    within += [] if criteria.to_ms is None else [tally.c.hour <= min(criteria.last.due_ms // HOUR_MS, LAST_HOUR)]
+    sums = select(tally.c.hour, tally.c.shard, func.sum(tally.c.pending).label("pending"))
+    own = sums.where(*within, tally.c.pending > 0, *routes_of(criteria)).group_by(tally.c.hour, tally.c.shard)
+    some = own.subquery("own")
+    of_all = and_(total.c.kind == "hour", total.c.number == some.c.hour, total.c.shard == some.c.shard)
+    found = select(some.c.hour, some.c.shard, some.c.pending, total.c.pending.label("rows"))
+    return found.select_from(some.join(total, of_all)).order_by(some.c.hour)

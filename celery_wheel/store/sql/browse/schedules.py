@@ -3,20 +3,22 @@
 ::
 
     page      (after, upto] of the unique index of names   ``upto``: SCAN rows further, whatever the filter skips
-    detail    a dozen statements of one moment; at most RUNS runs, skips and changes
+    detail    eight statements of one moment; at most RUNS runs, skips and changes
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, and_, case, func, select, tuple_
 
-from celery_wheel.store.model import STOPPED, LaneState
+from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.schedule_model import (
     AHEAD_MS,
+    Revision,
     RunOfSource,
     Schedule,
     ScheduleCounts,
@@ -27,13 +29,10 @@ from celery_wheel.store.schedule_model import (
     SilentSchedules,
     Skip,
 )
-from celery_wheel.store.sql.browse.dispatch_times import with_times
-from celery_wheel.store.sql.browse.states import state_of
-from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.holding import read_lanes
-from celery_wheel.store.sql.queries import schedules as queries
-from celery_wheel.store.sql.queries.browse import TASK
-from celery_wheel.store.sql.schedules import revision_of, schedule_of
+from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
+from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
+from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.statement import columns_of
 from celery_wheel.values import json_object
 
 #: Rows that the filter of one page may skip.
@@ -45,85 +44,100 @@ PENDING_RUNS = 20
 #: Most runs, skips and changes of a schedule that are returned.
 RUNS = 60
 
-
-def _is_meant(schedule: Schedule, criteria: ScheduleCriteria) -> bool:
-    """Whether a schedule that the query has found has the prefix, the task and the queue of a filter."""
-    if not schedule.name.startswith(criteria.prefix or ""):
-        return False
-    if criteria.task is None and criteria.queue is None:
-        return True
-    definition = json_object(schedule.definition)
-    options = definition.get("options")
-    queue = options.get("queue") if isinstance(options, dict) else None
-    return criteria.task in (None, definition.get("task")) and criteria.queue in (None, queue)
+_LATEST_FIRST = (schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc())
 
 
-class ScheduleViews:
-    """A part of ``SqlBrowse``."""
-
-    _database: Database
+class ScheduleViews(Messages):
+    """A part of ``Browse``."""
 
     def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
+        """Return schedules in the order of their names, after the name ``after``."""
+        later = select(schedule.c.name).where(schedule.c.name > after).order_by(schedule.c.name)
+        wanted = select(*SCHEDULE).where(schedule.c.name > after, *_named(criteria))
         with self._database.snapshot() as connection:
-            upto: str | None = connection.scalar(queries.nth_name(after, SCAN + limit))
-            rows = connection.execute(queries.page(criteria, after, upto, limit + 1)).all()
+            upto: str | None = connection.scalar(later.offset(SCAN + limit - 1).limit(1))
+            if upto is not None:
+                wanted = wanted.where(schedule.c.name <= upto)
+            rows = connection.execute(wanted.order_by(schedule.c.name).limit(limit + 1)).all()
         items = [schedule_of(row) for row in rows[:limit]]
         following = items[-1].name if len(rows) > limit else upto
         return SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
     def schedule_counts(self) -> ScheduleCounts:
+        noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
+        with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))
+        flags = (schedule.c.paused, schedule.c.broken, with_base, failing)
+        sums: list[Any] = [func.coalesce(func.sum(case((flag, 1), else_=0)), 0) for flag in flags]
         with self._database.reading() as connection:
-            total, *states, next_ms = connection.execute(queries.counts()).one()
-        paused, broken, with_base, failing = (int(count or 0) for count in states)
-        return ScheduleCounts(total, paused, broken, with_base, failing, next_ms)
+            query = select(func.count(), *sums, func.min(schedule.c.next_ms)).select_from(schedule)
+            total, *states, next_ms = connection.execute(query).one()
+        return ScheduleCounts(total, *[int(count) for count in states], next_ms)  # type: ignore[call-arg]
 
     def silent_schedules(self, now_ms: int) -> SilentSchedules:
+        """Count the schedules that have made their instants up to a later one than the look-ahead explains."""
+        runs = and_(schedule.c.next_ms.is_not(None), schedule.c.last_ms > now_ms + AHEAD_MS)
+        columns: list[Any] = [func.count(), func.max(schedule.c.last_ms)]
         with self._database.reading() as connection:
-            return SilentSchedules(*connection.execute(queries.made_after(now_ms + AHEAD_MS)).one())
+            return SilentSchedules(*connection.execute(select(*columns).select_from(schedule).where(runs)).one())
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
+        """Return the number of pending runs among the latest twenty of each schedule; without 0."""
         if not schedule_ids:
             return {}
-        with self._database.snapshot() as connection:
-            rows = connection.execute(queries.pending_runs(schedule_ids, PENDING_RUNS))
-            return {schedule: count for schedule, count in rows if count}
+        own = select(schedule_run.c.timer_id).where(schedule_run.c.schedule == schedule.c.id).order_by(*_LATEST_FIRST)
+        run = own.limit(PENDING_RUNS).correlate(schedule).subquery("run")
+        place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
+        after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
+        rows = run.join(timer, timer.c.id == run.c.timer_id).join(lane, place)
+        count = select(func.count()).select_from(rows).where(after_offset).scalar_subquery()
+        with self._database.reading() as connection:
+            found = connection.execute(select(schedule.c.id, count).where(schedule.c.id.in_(schedule_ids)))
+            return {number: count for number, count in found if count}
 
     def schedule(self, name: str) -> ScheduleDetail | None:
+        """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
+        store has no schedule of that name and no change of one."""
+        changes = select(*columns_of(Revision, revision)).where(revision.c.name == name)
+        skips = select(*columns_of(Skip, schedule_skip)).order_by(schedule_skip.c.from_ms.desc()).limit(RUNS)
         with self._database.snapshot() as connection:
-            row = connection.execute(queries.named(name)).one_or_none()
+            row = connection.execute(select(*SCHEDULE).where(schedule.c.name == name)).one_or_none()
             found = None if row is None else schedule_of(row)
-            revisions = [revision_of(row) for row in connection.execute(queries.revisions(name, RUNS))]
+            rows = connection.execute(changes.order_by(revision.c.id.desc()).limit(RUNS))
+            revisions = [revision_of(row) for row in rows]
             if found is None and not revisions:
                 return None
             number = revisions[0].schedule if found is None else found.id
-            skips = [Skip(*row) for row in connection.execute(queries.skips(number, RUNS))]
-            return ScheduleDetail(found, revisions, self._runs(connection, number), skips)
+            rows = connection.execute(skips.where(schedule_skip.c.schedule == number))
+            return ScheduleDetail(found, revisions, self._runs(connection, number), [Skip(*row) for row in rows])
 
     def runs_after(self, shard: int, timer_id: int, limit: int) -> list[RunOfSource]:
-        with self._database.snapshot() as connection:
-            rows = connection.execute(queries.runs_after(shard, timer_id, limit)).all()
-        return [RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in rows]
+        """Return a shard's runs of rows after a row, in the order in which they were made."""
+        columns = (schedule_run.c.timer_id, schedule_run.c.instant_ms, schedule_run.c.requested)
+        rows = schedule_run.outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
+        query = select(*columns, schedule.c.name, schedule.c.source).select_from(rows)
+        later = query.where(schedule_run.c.timer_id > timer_id, _is_of_shard(shard)).order_by(schedule_run.c.timer_id)
+        with self._database.reading() as connection:
+            found = connection.execute(later.limit(limit)).all()
+        return [RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in found]
 
     def last_run(self, shard: int) -> int:
-        with self._database.snapshot() as connection:
-            return connection.scalar(queries.last_run(shard)) or 0
+        """Return the row of a shard's last run; 0 where it has none."""
+        last = schedule_run.c.timer_id
+        with self._database.reading() as connection:
+            return connection.scalar(select(last).where(_is_of_shard(shard)).order_by(last.desc()).limit(1)) or 0
 
     def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
-        rows = connection.execute(queries.runs(number, RUNS)).all()
-        tasks = {task.id: task for task in (Task(*row[-len(TASK) :]) for row in rows)}
-        shards = {task.shard for task in tasks.values()}
-        lanes: dict[tuple[int, int], LaneState] = {
-            (shard, one.lane): one
-            for shard in shards
-            for one in read_lanes(connection, self._database.statements, shard, closed=True)
-        }
-        last: dict[int, Any] = {row.timer_id: row for row in connection.execute(queries.last_outcomes([*tasks]))}
-        states = {
-            id_: state_of(task, lanes.get((task.shard, task.lane)), last[id_].kind if id_ in last else None)
-            for id_, task in tasks.items()
-        }
-        gone = [task for task in tasks.values() if states[task.id] == "dispatched"]
-        times = {task.id: task.dispatched_ms for task in with_times(connection, gone)}
+        own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
+        runs = select(*own, *TASK).select_from(schedule_run.join(TASKS, timer.c.id == schedule_run.c.timer_id))
+        runs = runs.where(schedule_run.c.schedule == number).order_by(*_LATEST_FIRST).limit(RUNS)
+        rows = connection.execute(runs).all()
+        tasks = {task.id: task for task in (Task(*row[len(own) :]) for row in rows)}
+        lanes = lanes_of(connection, {task.shard for task in tasks.values()})
+        ends = select(outcome.c.timer_id, outcome.c.kind, outcome.c.reason).where(outcome.c.timer_id.in_([*tasks]))
+        in_order = ends.order_by(outcome.c.at_ms, outcome.c.id)
+        last: dict[int, Any] = {row.timer_id: row for row in connection.execute(in_order)}
+        states = {id_: state_of(task, lanes, last[id_].kind if id_ in last else None) for id_, task in tasks.items()}
+        times = self.dispatches(connection, [one for one in tasks.values() if states[one.id] == "dispatched"])
         return [
             ScheduleRun(
                 instant_ms=row.instant_ms,
@@ -131,10 +145,41 @@ class ScheduleViews:
                 task_id=task.task_id,
                 due_ms=task.eta_ms,  # a position may be later: a task that is accepted late follows those before it
                 state=states[id_],
-                dispatched_ms=times.get(id_),
+                dispatched_ms=next(iter(times.get(id_, ())), None),
                 ended_ms=row.ended_ms,
                 requested=bool(row.requested),
                 reason=last[id_].reason if id_ in last and task.lane == STOPPED else "",
             )
             for row, (id_, task) in zip(rows, tasks.items(), strict=True)
         ]
+
+
+def _is_of_shard(shard: int) -> ColumnElement[bool]:
+    """Match the runs of a shard: the low bits of a row's number are those of its shard."""
+    return schedule_run.c.timer_id.bitwise_and((1 << SHARD_BITS) - 1) == shard
+
+
+def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
+    equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
+    found = [column == value for column, value in equal if value is not None]
+    if criteria.task is not None:  # as ``to_text`` writes it; arguments may have the same text: see ``_is_meant``
+        found.append(schedule.c.definition.contains(f'"task":{json.dumps(criteria.task)}', autoescape=True))
+    if criteria.queue is not None:
+        found.append(schedule.c.definition.contains(f'"queue":{json.dumps(criteria.queue)}', autoescape=True))
+    if criteria.prefix is not None:  # SQLite ignores case
+        found.append(schedule.c.name.startswith(criteria.prefix, autoescape=True))
+    flags = [(schedule.c.paused, criteria.paused), (schedule.c.broken, criteria.broken)]
+    found += [column if value else ~column for column, value in flags if value is not None]
+    return found if criteria.part is None else [*found, schedule.c.name.icontains(criteria.part, autoescape=True)]
+
+
+def _is_meant(one: Schedule, criteria: ScheduleCriteria) -> bool:
+    """Whether a schedule that the query has found has the prefix, the task and the queue of a filter."""
+    if not one.name.startswith(criteria.prefix or ""):
+        return False
+    if criteria.task is None and criteria.queue is None:
+        return True
+    definition = json_object(one.definition)
+    options = definition.get("options")
+    queue = options.get("queue") if isinstance(options, dict) else None
+    return criteria.task in (None, definition.get("task")) and criteria.queue in (None, queue)

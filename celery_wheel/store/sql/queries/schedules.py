@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, select, tuple_
 
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.schedule_model import Revision, ScheduleCriteria, Skip
-from celery_wheel.store.sql.queries.browse import TASK, TASKS
+from celery_wheel.store.sql.browse.messages import TASK, TASKS
 from celery_wheel.store.sql.schedules import SCHEDULE
 from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of

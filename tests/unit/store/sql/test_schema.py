@@ -122,22 +122,22 @@ PLANS = {
         "(shard=? AND lane=? AND (due_ms,seq)>(?,?) AND due_ms<?)",
         "SCAN anon_1",
     ],
-    "overview.counts_with_seconds": [
+    "overview.counts": [
         "COMPOUND QUERY",
         "LEFT-MOST SUBQUERY",
         "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
         "USE TEMP B-TREE FOR GROUP BY",
-        "UNION ALL",
-        "MATERIALIZE sums",
-        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
-        "SCAN sums",
-        "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
         "UNION ALL",
         "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=? AND number<?)",
         "UNION ALL",
         "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
         "UNION ALL",
         "SCAN wheel_scheduler",
+        "UNION ALL",
+        "MATERIALIZE sums",
+        "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
+        "SCAN sums",
+        "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
         "UNION ALL",
         "SCAN wheel_lane",
         "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND due_ms>? AND due_ms<?)",
@@ -202,6 +202,14 @@ PLANS = {
         "USE TEMP B-TREE FOR ORDER BY",
     ],
 }
+
+
+def statement_of(store: SqlStore, name: str) -> Prepared:
+    """Return a statement by its name; those of the overview stand beside the method that runs them."""
+    statements = store.database.statements
+    counts = overview.counts(with_seconds=True, with_names=True)
+    queries = {"overview.shards": overview.SHARDS, "overview.lanes": overview.LANES, "overview.counts": counts}
+    return statements.prepare(queries[name]) if name in queries else attrgetter(name)(statements)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", PLANS)
