@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.commands import cancel_or_move, pause_or_resume, requeue_or_replay
+from celery_wheel.engine.commands import accept_clock, cancel_or_move, complete, pause_or_resume, requeue_or_replay
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,

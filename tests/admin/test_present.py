@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheel.engine.stats import SPAN_MS, Recent
-from celery_wheel.overview import HOURS, DueLoad
+from celery_wheel.overview import HOURS, DueLoad, due_load
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.pages import OverviewRows
 from celery_wheel.timing import TimingWheel
@@ -177,7 +177,7 @@ def load_of(due: list[tuple[int, int]], now: int) -> DueLoad:
         hours[NOW // HOUR_MS + hour] += count
         days[(NOW + hour * HOUR_MS) // DAY_MS] += count
     near = {hour: count for hour, count in hours.items() if hour < now // HOUR_MS + HOURS}
-    return due_load.due_load(OverviewRows([], [], [], {}, {}, near, days, None, {}), now, None)
+    return due_load(OverviewRows([], [], [], {}, {}, near, days, None, {}), now, None)
 
 
 @given(st.lists(st.tuples(st.integers(-100, 24 * 400), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))

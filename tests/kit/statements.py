@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_wheel.store.sql.browse.overview import OverviewStatements
+from celery_wheel.store.sql.browse import overview
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.dispatch import DispatchStatements
@@ -24,13 +24,20 @@ FEATURES: dict[str, Any] = {
     "holding": LeaseStatements,
     "intake": IntakeStatements,
     "loads": LoadStatements,
-    "overview": OverviewStatements,
     "schedules": ScheduleStatements,
+}
+
+OVERVIEW: dict[str, Any] = {
+    "overview.shards": overview.SHARDS,
+    "overview.lanes": overview.LANES,
+    "overview.counts": overview.counts(with_seconds=True, with_names=True),
 }
 
 
 def prepared(store: SqlStore, name: str) -> Prepared:
-    """Return a statement by its name, like ``"dispatch.count"``."""
+    """Return a statement by its name, like ``"dispatch.count"``; those of the overview are made where they run."""
+    if name in OVERVIEW:
+        return store.database.statements(OVERVIEW[name])
     feature, _, statement = name.partition(".")
     found = getattr(store.database.statements.of(FEATURES[feature]), statement)
     return found.statement if isinstance(found, ObjectInsert) else found  # type: ignore[no-any-return]

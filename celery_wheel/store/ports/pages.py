@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Gate, LaneState, Position, ShardRecord
+from celery_wheel.values import ItemPage
 from celery_wheel.values.format import format_utc
 
 #: A position after every row: a page in descending order begins here.

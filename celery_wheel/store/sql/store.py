@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.store.model import SCHEMA_VERSION, Change
 from celery_wheel.store.sql import changes, history
-from celery_wheel.store.sql.browse import SqlBrowse
+from celery_wheel.store.sql.browse import Browse
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
@@ -43,7 +43,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlControl, SqlSchedules):
         self._uuid = uuid
         self._secret = secret
         self._floors = ArchiveFloors()
-        self.browse = SqlBrowse(database, self._catalogue, shards)
+        self.browse = Browse(database, self._catalogue, shards)
         self.loads = SqlLoads(database)
         self.handover = SqlHandover(database, self._catalogue)
         self.maintenance = SqlMaintenance(database)

@@ -18,7 +18,7 @@ from celery_wheel.metrics import samples
 from celery_wheel.metrics.samples import MAX_QUEUES, NotAnswered, PatientCall, ProcessMetrics, Totals, store_metrics
 from celery_wheel.overview import COUNTING_SHARE, PacedCounts, read_overview
 from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
-from celery_wheel.store.ports import StoreSize
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import LEASE, NOW, Holder, hour_of

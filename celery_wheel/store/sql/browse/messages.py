@@ -141,7 +141,7 @@ class Messages:
 
     def prepared(self, name: Any, make: Any) -> Prepared:
         if name not in self._prepared:
-            self._prepared[name] = self._database.statements.prepare(make())
+            self._prepared[name] = self._database.statements(make())
         return self._prepared[name]
 
     def _details(self, where: ColumnElement[bool], most_bytes: int) -> list[Detail]:

@@ -204,14 +204,6 @@ PLANS = {
 }
 
 
-def statement_of(store: SqlStore, name: str) -> Prepared:
-    """Return a statement by its name; those of the overview stand beside the method that runs them."""
-    statements = store.database.statements
-    counts = overview.counts(with_seconds=True, with_names=True)
-    queries = {"overview.shards": overview.SHARDS, "overview.lanes": overview.LANES, "overview.counts": counts}
-    return statements.prepare(queries[name]) if name in queries else attrgetter(name)(statements)  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_a_statement_goes_by_its_index(store: SqlStore, name: str) -> None:
     """A range that scans the table passes every other test and is a thousand times too slow."""

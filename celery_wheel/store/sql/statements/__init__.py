@@ -1,1 +1,0 @@
-"""The prepared statements of the overview; see ``store.sql.statement``."""
