@@ -22,6 +22,8 @@
 The template of a page is ``templates/django_wheel/<page>.html``. There are no other addresses. Django's own forms to
 add, change and delete are not reachable: a task whose row is changed by any process but the holder may be lost or run
 twice. So an action is a request to the holder.
+
+A file of its own: Django finds the admin by its name.
 """
 
 from __future__ import annotations

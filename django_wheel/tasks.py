@@ -1,4 +1,7 @@
-"""``WheelBackend``, where Django has tasks of its own (Django 6). Celery imports this module with any Django."""
+"""``WheelBackend``, where Django has tasks of its own (Django 6). Celery imports this module with any Django.
+
+A file of its own: Celery finds the tasks of an app by its name.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from celery_wheel.broker import check_transport
+from celery_wheel.broker.transport import check_transport
 from celery_wheel.bulk_load.renderer import RenderedMessage, Renderer
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.conf import Conf

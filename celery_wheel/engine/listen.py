@@ -10,6 +10,8 @@
 Ingest leaves a peek out only while that call is open and has found nothing, and no command waits in the inbox: a
 command's answer needs a peek after the command. A broker that does not answer is peeked every ``poll_ms``. So is a
 broker that cannot wait, and there listen has no round.
+
+A file of its own, as each activity of the engine has one.
 """
 
 from __future__ import annotations

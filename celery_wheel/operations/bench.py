@@ -37,9 +37,10 @@ from kombu.entity import Queue
 from sqlalchemy import URL, create_engine, text
 
 from celery_wheel import Celery
-from celery_wheel.broker import broker_for, wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.errors import broker_errors
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE
+from celery_wheel.broker.transport import broker_for
 from celery_wheel.conf import Conf, settings
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import RoundSteps, run_round

@@ -18,8 +18,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_wheel.broker import broker_for, shard_of
-from celery_wheel.broker.owner import Owner, broker_places, is_brokers_store, meet_broker, other_copy, owner_of, shown
+from celery_wheel.broker import shard_of
+from celery_wheel.broker.owner import Owner, other_copy, owner_of
+from celery_wheel.broker.transport import broker_for, broker_places, is_brokers_store, meet_broker, shown
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError, StoreUnusable

@@ -29,7 +29,7 @@ import kombu
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
-from celery_wheel.broker import missing_client, unsupported_reason
+from celery_wheel.broker.transport import missing_client, unsupported_reason
 
 logger = logging.getLogger(__name__)
 

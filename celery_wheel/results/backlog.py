@@ -4,6 +4,8 @@
 
     pending  ▂ ▅ █ ▂ ▁        the tasks of an hour count as due at its beginning: the worst case of the counts
     backlog    ▁ ▆ ▃          grows by the due tasks, shrinks by the rate; drained when it is 0 after the last hour
+
+A file of its own: the other results need pyarrow.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from celery_wheel.broker import broker_for
-from celery_wheel.broker.owner import meet_broker
+from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.conf.store import make_state_folder
 from celery_wheel.engine.due_clock import ClockReadings

@@ -8,6 +8,8 @@
 The wheel's arithmetic would accept a float and then be wrong: ``1700000000000.3`` is rounded up to a tick that no other
 timer has, and above 2**53 a float cannot represent each millisecond. A value with ``__index__`` (bool, IntEnum, NumPy's
 integers) is accepted and converted to a plain ``int``.
+
+A file of its own: the wheel and the clocks both need it.
 """
 
 from __future__ import annotations

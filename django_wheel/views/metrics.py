@@ -2,6 +2,8 @@
 
 The project adds the view to its own URLs, and decides who may see it. Histograms and the wheel queues are on the
 scheduler's own page (``wheel_metrics``) alone: only the process that publishes knows them.
+
+A file of its own, as each page has one.
 """
 
 from __future__ import annotations

@@ -165,8 +165,7 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
 def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
     client = admin_client(url, folder)
     yield from _lists(client, cpu_s)
-    from django_wheel.admin import WheelAdmin  # once Django is set up
-    from django_wheel.views import wheel
+    from django_wheel.views import wheel  # once Django is set up
 
     def poll() -> None:
         answer = client.get("/admin/django_wheel/wheel/live/")
@@ -174,7 +173,7 @@ def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], fl
 
     for buckets, what in ((FEW, ""), (MANY, f", {2 * MANY:,} buckets")):
         _renew(holders, buckets)
-        WheelAdmin.live_parts = wheel.LiveParts()  # a year's chart may be kept for a while
+        wheel.WheelAdmin.live_parts = wheel.LiveParts()  # a year's chart may be kept for a while
         with mock.patch.object(overview, "FRESH_S", 0):
             yield _figure(f"a live poll, the first of a second{what}", poll, cpu_s, 10)
         with mock.patch.object(overview, "FRESH_S", 3_600):

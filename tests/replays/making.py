@@ -16,7 +16,8 @@ from typing import Any
 from celery.schedules import crontab
 from sqlalchemy import update
 
-from celery_wheel.broker import broker_for, shard_of, wheel_queue_name
+from celery_wheel.broker import shard_of, wheel_queue_name
+from celery_wheel.broker.transport import broker_for
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.conf import Conf

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_wheel.broker import unsupported_reason
-from celery_wheel.broker.owner import is_brokers_store, owner_of, shown
+from celery_wheel.broker.owner import owner_of
+from celery_wheel.broker.transport import is_brokers_store, shown, unsupported_reason
 from celery_wheel.engine.port import Broker
 from celery_wheel.operations.doctor.installation import (
     Finding,

@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_wheel.broker import broker_for, transport_of, unsupported_reason
+from celery_wheel.broker.transport import broker_for, transport_of, unsupported_reason
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError, WheelError

@@ -17,8 +17,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
-from celery_wheel.broker import broker_for, wheel_queue_name
+from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.errors import broker_errors
+from celery_wheel.broker.transport import broker_for
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError

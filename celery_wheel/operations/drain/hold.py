@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.broker import broker_for
-from celery_wheel.broker.owner import meet_broker
+from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.port import Broker

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
-from celery_wheel.broker import check_transport, shard_of
+from celery_wheel.broker import shard_of
+from celery_wheel.broker.transport import check_transport
 from celery_wheel.conf import Conf
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain.file import (

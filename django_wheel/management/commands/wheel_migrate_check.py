@@ -1,4 +1,7 @@
-"""``manage.py wheel_migrate_check``: check before a deployment that the store has the tables of this version."""
+"""``manage.py wheel_migrate_check``: check before a deployment that the store has the tables of this version.
+
+A file of its own: Django finds a command by its name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``manage.py wheel_status``: the same as ``celery wheel status``."""
+"""``manage.py wheel_status``: the same as ``celery wheel status``.
+
+A file of its own: Django finds a command by its name.
+"""
 
 from __future__ import annotations
 

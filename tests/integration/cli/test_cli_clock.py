@@ -11,7 +11,7 @@ from click.testing import Result
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
-from celery_wheel.broker import broker_for
+from celery_wheel.broker.transport import broker_for
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.runner import Runner

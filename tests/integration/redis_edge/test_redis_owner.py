@@ -12,9 +12,9 @@ import redis
 from click.testing import CliRunner
 
 from celery_wheel import Celery
-from celery_wheel.broker import broker_for
 from celery_wheel.broker.owner import OCCUPIED_MS
 from celery_wheel.broker.redis import RedisBroker, edge
+from celery_wheel.broker.transport import broker_for
 from celery_wheel.cli import wheel
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import BrokerOffset, PublishResult

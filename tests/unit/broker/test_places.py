@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_wheel.broker.owner import broker_places
+from celery_wheel.broker.transport import broker_places
 from celery_wheel.store.place import shown_place
 
 
