@@ -14,7 +14,7 @@ import pytest
 
 from celery_wheel.timing import TimingWheel
 
-#: Of a wheel that starts at 0: size, due at → level, bucket index, expiration; all instants in ticks.
+#: A wheel that starts at 0: size, due at → level, bucket index, expiration; all instants in ticks.
 AT_0 = [
     (2, 1, 0, 1, 1),
     (2, 2, 1, 1, 2),
