@@ -133,13 +133,11 @@ class Backfills:
             return  # its row is forgotten, so nothing tells
         rows = [data.rows[one.timer_id].row for one in data.runs.values() if _is_queued(data, one, schedule)]
         after = [row for row in rows if read_header(row)["queued"]["after"] == instant_ms]
-        waiting = [
-            row  # and no later run has replaced it
-            for row in rows
-            if row.due_ms > now_ms + NEARLY_DUE_MS and row.lane != STOPPED and data.runs[row.id].ended_ms is None
-        ]
+        waiting = [row for row in rows if row.due_ms > now_ms + NEARLY_DUE_MS and row.lane != STOPPED]
         if len(after) != 1 or after[0] not in waiting or after[0].id in moved_by_users(data):
             return
+        if data.runs[after[0].id].ended_ms is not None:
+            return  # a later run has replaced it: it is about to be cancelled
         if after[0] is min(waiting, key=lambda row: row.position):
             raise self._violation(f"queued row {after[0].id} still waits for {instant_ms}, whose run has ended")
 

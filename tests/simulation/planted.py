@@ -31,6 +31,8 @@ from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
 from tests.simulation.world import World
 
+RETENTION_MS = 200
+
 Plant = Callable[[], AbstractContextManager[type[World]]]
 
 #: The bugs of this module and of ``planted_rabbit`` and ``planted_recurring``, each with the first seed that shows it.
@@ -417,8 +419,17 @@ def wall_clock_followed_without_asking() -> Iterator[type[World]]:
         yield World
 
 
+class ForgettingWorld(World):
+    """The history is forgotten while a chunk is still the broker's last one."""
+
+    def make_server(self) -> None:
+        super().make_server()
+        if not self.loses and not self.clock_steps:
+            self.limits = replace(self.limits, retention_ms=RETENTION_MS)
+
+
 @planted(seed=1373)
 def forgotten_rows_that_an_adoption_compares() -> Iterator[type[World]]:
     """Settled rows are forgotten while the checksum that the broker keeps covers them."""
     with mock.patch.object(Lane, "replayable", property(lambda lane: lane.offset)):
-        yield World
+        yield ForgettingWorld

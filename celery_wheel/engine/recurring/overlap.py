@@ -129,14 +129,13 @@ def released(
     """Return the queued row of a schedule that the ends of some of its runs make due.
 
     The first row of a backfill waits for the runs of the schedule itself, whose number is not limited: it is made due
-    when none of the latest of them goes on. A row whose own run was replaced is about to be cancelled, and a row that
-    is due stays as it is.
+    when none of the latest of them goes on. A row that is due stays as it is.
 
     Args:
         queued: pending rows of backfills, with their runs, in the order in which they run.
         over: the runs that end now.
     """
-    row = next((row for run, row in queued if row.due_ms > now_ms and run.ended_ms is None), None)
+    row = next((row for _, row in queued if row.due_ms > now_ms), None)
     if row is None:
         return None
     header, ended = read_header(row), {run.timer_id for run in over}

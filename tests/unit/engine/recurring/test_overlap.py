@@ -193,20 +193,6 @@ def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> Non
     assert len(rig.ran()) == 3
 
 
-def test_a_queued_instant_that_was_replaced_holds_up_no_later_one(rig: ScheduleRig) -> None:
-    schedule = rig.create(every_ms=HOUR_MS, overlap="skip", max_runtime_ms=RUNTIME_MS)
-    backfill(rig, overlap="queue_all")
-    rig.run()
-    replaced = backfill(rig, overlap="cancel_running")
-    rig.run()
-    assert len(rig.cancelled) == 4, "their cancels have not arrived"
-    rig.pass_time(1_000)
-    queued = backfill(rig, overlap="queue_one")
-    rig.end(schedule, int(replaced["task_ids"][0].split()[1]))
-    rig.run()
-    assert rig.pushed[-1] == queued["task_ids"][0]
-
-
 def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleRig) -> None:
     rig.create(every_ms=RUNTIME_MS, overlap="skip", max_runtime_ms=HOUR_MS)
     rig.ask("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")
