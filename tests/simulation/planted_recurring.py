@@ -27,6 +27,7 @@ from tests.simulation import model_schedules
 from tests.simulation.model_history import ShardData
 from tests.simulation.planted import planted
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
+from tests.simulation.world import World
 
 
 @planted(seed=11)
@@ -367,7 +368,15 @@ def _restored(changed: Callable[[Schedule, int], Schedule]) -> Iterator[None]:
         yield
 
 
-@planted(seed=140)
+class BreakingWorld(RecurringWorld):
+    """A schedule whose message cannot be made is broken at its first failure."""
+
+    def run(self) -> World:
+        with mock.patch.object(materialise, "BROKEN_AFTER_MS", 0):
+            return super().run()
+
+
+@planted(seed=3)
 def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
     """A schedule that stops at an error forgets that its next instants are rows."""
 
@@ -377,7 +386,7 @@ def rows_again_after_an_error() -> Iterator[type[RecurringWorld]]:
 
     stop = Occurrences._break
     with mock.patch.object(Occurrences, "_break", careless):
-        yield RecurringWorld
+        yield BreakingWorld
 
 
 @planted(seed=36)

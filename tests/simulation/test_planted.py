@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.simulation import planted_rabbit, planted_recurring  # noqa: F401 - the second adds its bugs to PLANTED
+from tests.simulation import planted_rabbit, planted_recurring
 from tests.simulation.happenings import Violation
 from tests.simulation.planted import PLANTED, ForgettingWorld, Plant
 from tests.simulation.rabbit_world import RabbitWorld
@@ -29,7 +29,15 @@ def test_a_planted_bug_is_found(plant: Plant, known: int) -> None:
         # Pytest's explanation of an assert has addresses of objects.
         assert ADDRESS.sub("", str(repeated[1])) == ADDRESS.sub("", str(violation))
     biased = planted_rabbit.GivingWorld, planted_rabbit.SuspendedWorld, planted_rabbit.RefusingWorld
-    sounds = (*biased, ForgettingWorld, RecurringRabbitWorld, RecurringWorld, RabbitWorld, World)
+    sounds = (
+        *biased,
+        ForgettingWorld,
+        planted_recurring.BreakingWorld,
+        RecurringRabbitWorld,
+        RecurringWorld,
+        RabbitWorld,
+        World,
+    )
     sound = next(one for one in sounds if issubclass(broken, one))
     assert violation_of(sound, seed) is None, "the seed fails without the bug as well"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,6 +189,6 @@ def test_a_store_file_on_another_machine_is_an_error(make_url: MakeUrl, tmp_path
     with site(make_url()) as one:
         fill(one)
         [part, *_] = pending(one).partitions()
-        part.url = f"sqlite:///{tmp_path}/elsewhere.sqlite3"
+        part = replace(part, url=f"sqlite:///{tmp_path}/elsewhere.sqlite3")
         with pytest.raises(StoreUnusable, match="only on the machine that has the file"):
             list(pending(one).read(part))
