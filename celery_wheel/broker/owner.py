@@ -15,11 +15,13 @@ passed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheel.engine.port import Broker
 from celery_wheel.errors import StoreConflict
-from celery_wheel.store.ports import StoreIdentity
+
+if TYPE_CHECKING:
+    from celery_wheel.engine.port import Broker
+    from celery_wheel.store.ports import StoreIdentity
 
 #: A holder gives a sign of life twice a second. It has ended where it has not done so for this long.
 OCCUPIED_MS = 5_000

@@ -223,7 +223,7 @@ def test_an_error_of_the_store_is_reported_for_the_load(site: Site, monkeypatch:
 
     rows = pa.RecordBatch.from_pylist([{"task": "app.remind", "eta_ms": START_MS, "queue": "mail"}])
     schema = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
-    writer = make_writer({"url": site.url, "batch": "monday"}, schema)
+    writer = make_writer({"url": site.url, "batch": "monday"}, schema, overwrite=False)
     monkeypatch.setattr(SqlLoads, "put", ended)
     with pytest.raises(StoreError, match="the batch 'monday' was interrupted, and none of it is scheduled; load it"):
         writer.write(iter([rows]))
