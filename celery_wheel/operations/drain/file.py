@@ -346,9 +346,8 @@ def _retire(
         )
     for one in held:
         for lane, offset in store.handover.offsets_to_correct(one.shard, one.now_ms).items():
-            state = next(state for state in store.lanes(one.shard) if state.lane == lane)
             if not store.handover.count_pending(one.shard):
-                store.apply(one.shard, one.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
+                hold.set_back(one, lane, offset)
 
 
 def _remove_schedules(hold: ShardHold, held: list[ShardEpoch], file: Path, header: DrainHeader) -> None:

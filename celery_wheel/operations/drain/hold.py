@@ -29,6 +29,7 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import BrokerError, StoreUnusable, WheelError
 from celery_wheel.scheduler.service import limits_of
+from celery_wheel.store.model import Change, Position
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
@@ -167,6 +168,11 @@ class ShardHold:
         return ShardEpoch(shard, epoch, self.clock.now_ms())
 
     # -- the wheel queue and the inbox ---------------------------------------------------------------
+
+    def set_back(self, held: ShardEpoch, lane: int, offset: Position) -> None:
+        """Set the store's offset of a lane, which is ahead of now, back."""
+        state = next(one for one in self.store.lanes(held.shard) if one.lane == lane)
+        self.store.apply(held.shard, held.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
 
     def ingest(self, shard: int) -> int:
         """Accept messages until the wheel queue and the inbox are empty; return the number of new messages."""

@@ -29,7 +29,7 @@ from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import OffsetLost
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold
-from celery_wheel.store.model import PLAIN, Change, Row, join
+from celery_wheel.store.model import PLAIN, Row, join
 from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -125,6 +125,5 @@ def _retire(hold: ShardHold, held: ShardEpoch) -> int:
         # store's would settle rows that were not dispatched.
         if broker.fences:
             broker.set_offset(shard, held.epoch, lane, offset)
-        state = next(one for one in store.lanes(shard) if one.lane == lane)
-        store.apply(shard, held.epoch, Change(lanes=[replace(state, offset=offset, watermark=offset)]))
+        hold.set_back(held, lane, offset)
     return retired

@@ -295,13 +295,28 @@ def _answers(store: SqlStore) -> bool:
         return False
 
 
-def test_the_limit_of_a_role_is_named(server: PostgresServer, url: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "back", "state", "remedy"),
+    [
+        (
+            "CONNECTION LIMIT 0",
+            "CONNECTION LIMIT -1",
+            "has as many connections as its role or its database may have",
+            "raise the limit: ALTER ROLE … CONNECTION LIMIT",
+        ),
+        ("NOLOGIN", "LOGIN", "does not let this user in", "check user and password"),
+    ],
+    ids=["limit", "login"],
+)
+def test_a_role_that_may_not_connect_is_named(
+    server: PostgresServer, url: str, change: str, back: str, state: str, remedy: str
+) -> None:
     with disconnected(server, url) as said:
-        server.sql("ALTER ROLE few CONNECTION LIMIT 0")
+        server.sql(f"ALTER ROLE few {change}")
         words = said()
-        assert "has as many connections as its role or its database may have" in words
-        assert "; nothing was sent to it; raise the limit: ALTER ROLE … CONNECTION LIMIT" in words
-        server.sql("ALTER ROLE few CONNECTION LIMIT -1")
+        assert state in words
+        assert f"; nothing was sent to it; {remedy}" in words
+        server.sql(f"ALTER ROLE few {back}")
 
 
 def test_the_limit_of_a_database_is_named(server: PostgresServer, url: str) -> None:
@@ -324,15 +339,6 @@ def test_the_limit_of_the_server_is_named(server: PostgresServer, url: str) -> N
         assert "; nothing was sent to it; raise max_connections" in words
         for other in others:
             other.close()
-
-
-def test_a_login_that_is_refused_is_named(server: PostgresServer, url: str) -> None:
-    with disconnected(server, url) as said:
-        server.sql("ALTER ROLE few NOLOGIN")
-        words = said()
-        assert "does not let this user in" in words
-        assert "; nothing was sent to it; check user and password" in words
-        server.sql("ALTER ROLE few LOGIN")
 
 
 def test_a_database_that_is_away_is_named(server: PostgresServer, url: str) -> None:
