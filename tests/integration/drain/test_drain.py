@@ -15,7 +15,8 @@ from celery_wheel import broker
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
-from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, to_broker, would_drain
+from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, would_drain
+from celery_wheel.operations.drain.hold import ShardHold
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.schema import bytes_to_task_id
@@ -138,11 +139,11 @@ def test_after_a_drain_the_same_store_can_be_used_again(stack: LeavingStack) -> 
     assert "lost writes" not in stack["beat"].said()
 
 
-@pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (to_broker, "Change")])
+@pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (ShardHold, "set_back")])
 def test_a_drain_that_ends_while_it_puts_the_offset_back_dispatches_nothing_twice(
     stack: LeavingStack, monkeypatch: pytest.MonkeyPatch, place: Any, point: str
 ) -> None:
-    """The rows are retired by then; with ``Change`` the broker's offset is back and the store's is not."""
+    """The rows are retired by then; with ``set_back`` the broker's offset is back and the store's is not."""
     ids = filled(stack, 5, in_s=100_000)
     ids.append(send(stack, "overdue", 0.01))
 
