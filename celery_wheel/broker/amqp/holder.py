@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds; a server under an alarm accepts no note, and the shard's lease goes on.
 PATIENCE_S = 1.0
+PAUSE_S = 0.02  #: between two tries to lock the note
 
 _CLASSIC = {"x-queue-type": "classic"}
 
@@ -98,19 +100,29 @@ class HolderNote:
     def _reading(self) -> Iterator[tuple[Any, list[Any]]]:
         """Lock the note; yields a channel and the notes, of which the last counts."""
         with self._link.using(f"reading the holder of shard {self._shard}"):
-            channel = self._link.connection.channel()
             try:
-                channel.queue_declare(f"{self._name}.lock", exclusive=True, auto_delete=False, arguments=_CLASSIC)
-                yield channel, self._notes()
-            except amqp.exceptions.ResourceLocked as error:
-                raise BrokerError(
-                    f"another scheduler looks who holds shard {self._shard} in {self._link.describe()}; nothing was "
-                    "changed; the call is tried again"
-                ) from error
+                yield self._locked(), self._notes()
             finally:
                 with suppress(*CONNECTION_ERRORS):
                     self._link.connection.close()  # unlocks, and returns the notes
                 self._link.drop()
+
+    def _locked(self) -> Any:
+        """Return a channel of the connection that has the lock now: another process has it for some milliseconds."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            channel = self._link.connection.channel()  # the server closes that of a refused declaration
+            try:
+                channel.queue_declare(f"{self._name}.lock", exclusive=True, auto_delete=False, arguments=_CLASSIC)
+            except amqp.exceptions.ResourceLocked as error:
+                if time.monotonic() >= until_s:
+                    raise BrokerError(
+                        f"another process looks who holds shard {self._shard} in {self._link.describe()}; nothing was "
+                        "changed; try again"
+                    ) from error
+                time.sleep(PAUSE_S)
+            else:
+                return channel
 
     def _notes(self) -> list[Any]:
         channel, notes = self._link.connection.channel(), list[Any]()

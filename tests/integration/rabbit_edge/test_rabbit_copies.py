@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from celery_wheel.broker.amqp.edge import AmqpBroker
@@ -88,3 +90,19 @@ def test_a_holder_whose_connection_was_cut_finds_the_copy_that_came_meanwhile(ya
         first.peek(0, 1, 1)
     with pytest.raises(StoreConflict):
         first.peek(0, 1, 1)
+
+
+def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
+    """A copy that is refused looks twice a second; a command that looks as well has its answer, and no error."""
+    edge = yard.edge()
+    edge.adopt(0, 1)
+    lock = yard.app.connection_for_write()
+    lock.default_channel.queue_declare("wheel.0.holder.lock", exclusive=True, auto_delete=False)
+    with pytest.raises(BrokerError, match=r"another process looks who holds shard 0 .*; try again"):
+        edge.owner(0)
+    freed = threading.Timer(0.2, lock.close)
+    freed.start()
+    owner = edge.owner(0)
+    freed.join()
+    assert owner is not None
+    assert owner.lives
