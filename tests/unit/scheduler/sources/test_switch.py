@@ -10,6 +10,7 @@ from shelve import Shelf
 from typing import Any
 
 import pytest
+from celery import _state
 from celery.schedules import crontab
 
 from celery_wheel import Celery, beat
@@ -52,6 +53,8 @@ class Switched:
             beat_schedule_filename=str(folder / "schedule"),
             result_expires=None,
         )
+        # An entry that is read from Beat's file asks the process's current app for the time.
+        monkeypatch.setattr(_state._tls, "current_app", self.app)
 
         def note(task: Any) -> None:
             by_wheel = getattr(task.request, "wheel_occurrence", None)
