@@ -198,9 +198,9 @@ class Wheel(Queries):
     @overload
     def requeue(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def requeue(self, tasks: Tasks, **how: Any) -> Any:
-        """Dispatch a rejected, expired or parked task now, or several; arguments as for ``cancel``.
+        """Dispatch a rejected or expired task now, or several; arguments as for ``cancel``.
 
-        The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected, expired or parked, or not
+        The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected or expired, or not
         any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
         return self.ask(self.request(REQUEUE, *tasks_of(tasks), how))
@@ -209,7 +209,7 @@ class Wheel(Queries):
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
 
         Tasks that the broker has not lost run twice. The result is ``done`` (the task is dispatched again),
-        ``too_late`` (the row is pending, rejected, expired or parked, or was dispatched just now) or ``unknown``
+        ``too_late`` (the row is pending, rejected or expired, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
         results = self.ask(self.request(REPLAY, rows_of(rows), None, how))

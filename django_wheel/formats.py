@@ -31,7 +31,6 @@ STATES = {
     "rejected": gettext_lazy("rejected"),
     "cancelled": gettext_lazy("cancelled"),
     "expired": gettext_lazy("expired"),
-    "parked": gettext_lazy("parked"),
     "moved": gettext_lazy("moved"),
 }
 #: States of a schedule.

@@ -116,7 +116,7 @@ REPLAYED = {
 }
 
 
-@wheel.command(short_help="Dispatch rejected, expired or parked tasks now.")
+@wheel.command(short_help="Dispatch rejected or expired tasks now.")
 @ids
 @options.names
 @options.shard
@@ -132,7 +132,7 @@ REPLAYED = {
 @request
 @click.pass_context
 def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **params: Any) -> None:
-    """Dispatch rejected, expired or parked tasks now: by id, by ids on stdin (-), or all that match a filter.
+    """Dispatch rejected or expired tasks now: by id, by ids on stdin (-), or all that match a filter.
 
     Fix the cause first; `celery wheel rejected` shows it. Bytes that could not be read have no task id and no
     destination, and stay. --from and --to are of the time of the outcome.

@@ -248,7 +248,7 @@ SHOWN = 20
 
 _include = click.option(
     "--include",
-    type=click.Choice(["rejected", "parked"]),
+    type=click.Choice(["rejected"]),
     multiple=True,
     help="With a file: tasks of this outcome as well; may be given several times.",
 )
@@ -369,7 +369,7 @@ def _show_imported(found: ImportResult) -> None:
             "are here otherwise than in the file, as the lines below say, and stay so",
         ),
         (found.left, "came by an import and left this store since: import the file of the drain that took them away"),
-        (found.skipped, "are rejected or parked, and were skipped: --include schedules them"),
+        (found.skipped, "are rejected, and were skipped: --include schedules them"),
         (found.bad_count, "are lines that cannot be read"),
         (found.missing, "are missing in the file, which was shortened: find the whole file and import it"),
     ):

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import Lap, ShardState
-from celery_wheel.store.model import Change, TaskRow
+from celery_wheel.store.model import Change, Row
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +48,13 @@ def announce(ctx: Context, state: ShardState) -> RoundSteps:
     if rows:
         superseded = _superseded(ctx, rows)
         yield "compared"
-        left = [one for one in rows if one.row.id not in superseded]
+        left = [one for one in rows if one.id not in superseded]
         announced = _announced(ctx, left, logging.DEBUG if lap.has_failed else logging.ERROR)
         yield "announced"
         if done := superseded | announced:
             ctx.store.apply(ctx.shard, state.epoch, Change(unwatched=sorted(done)))
             yield "recorded"
-        lap.after = rows[-1].row.id
+        lap.after = rows[-1].id
         lap.is_incomplete |= len(done) < len(rows)
         lap.has_failed = bool(left) and not announced
     if len(rows) < limit:
@@ -64,7 +64,7 @@ def announce(ctx: Context, state: ShardState) -> RoundSteps:
         yield Round.FAILED if lap.has_failed else Round.BUSY
 
 
-def _announced(ctx: Context, rows: Sequence[TaskRow], level: int) -> set[int]:
+def _announced(ctx: Context, rows: Sequence[Row], level: int) -> set[int]:
     """Announce rows; returns the ids of those that are announced. An error is logged at ``level``."""
     if ctx.on_cancelled is None or not rows:
         return set()
@@ -81,9 +81,9 @@ def _announced(ctx: Context, rows: Sequence[TaskRow], level: int) -> set[int]:
         return set()
 
 
-def _superseded(ctx: Context, rows: Sequence[TaskRow]) -> set[int]:
+def _superseded(ctx: Context, rows: Sequence[Row]) -> set[int]:
     """Return the rows whose task id has a later row: pending, published, or among the rows to announce."""
-    latest = {one.task_id: one.row.id for one in rows}  # rows come in the order of their ids
-    for task_id, row in ctx.store.find(ctx.shard, list({one.task_id for one in rows})):
-        latest[task_id] = max(row.id, latest.get(task_id, -1))
-    return {one.row.id for one in rows if latest.get(one.task_id, -1) > one.row.id}
+    latest = {one.task_id: one.id for one in rows}  # rows come in the order of their ids
+    for row in ctx.store.find(ctx.shard, list({one.task_id for one in rows})):
+        latest[row.task_id] = max(row.id, latest.get(row.task_id, -1))
+    return {one.id for one in rows if latest.get(one.task_id, -1) > one.id}

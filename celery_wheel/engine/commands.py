@@ -50,7 +50,6 @@ from celery_wheel.store.model import (
     Gate,
     Position,
     Row,
-    TaskRow,
     Tombstone,
 )
 
@@ -73,16 +72,16 @@ def cancel_or_move(
     with state.active():
         diversions = state.diversions
     found = ctx.store.find(ctx.shard, command.task_ids)
-    known = {task_id for task_id, _ in found}
+    known = {row.task_id for row in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]
     outcomes = ctx.store.last_outcomes(ctx.shard, command.task_ids)
     yield "found"
     queue_is_empty = earlier_are_accepted(ctx, state, command.item_id, empty_at_ms)
     with state.active():
-        pending = {task_id for task_id, row in found if not state.may_be_published(row.lane, row.position)}
+        pending = {row.task_id for row in found if not state.may_be_published(row.lane, row.position)}
         if not queue_is_empty and not pending.issuperset(command.task_ids):
             return False
-        if state.may_be_diverted((row for _, row in found), diversions):
+        if state.may_be_diverted(found, diversions):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         done = _revise(work, command, found)
@@ -119,13 +118,13 @@ def commit_command(ctx: Context, work: UnitOfWork, item_id: int) -> Generator[st
     return committed
 
 
-def _revise(work: UnitOfWork, command: Command, found: Iterable[TaskRow]) -> set[str]:
+def _revise(work: UnitOfWork, command: Command, found: Iterable[Row]) -> set[str]:
     """Cancel or move the pending rows; returns their task ids."""
     done: set[str] = set()
-    for task_id, row in found:
+    for row in found:
         if not work.take_out(row):
             continue
-        done.add(task_id)
+        done.add(row.task_id)
         if command.kind == CANCEL:
             work.cancel(row, Retirement("cancelled", command.reason, command.actor))
         else:
@@ -181,7 +180,7 @@ def complete(
 
 def _complete_rows(work: UnitOfWork, command: Completion, watching: Claimants) -> None:
     rows: dict[int, tuple[str, Row]] = {}
-    for key, _, row in watching.found:
+    for key, row in watching.found:
         rows.setdefault(row.id, (key, row))  # the first of several keys completes a task
     for key, row in rows.values():
         if not work.take_out(row):
@@ -198,7 +197,7 @@ def _counts(command: Completion, watching: Claimants, work: UnitOfWork) -> dict[
     """Return key → result → number of tasks."""
     done = {row.id for row in work.rows}
     counts = {key: {DONE: 0, TOO_LATE: 0} for key in command.keys}
-    for key, _, row in watching.found:
+    for key, row in watching.found:
         counts[key][DONE if row.id in done else TOO_LATE] += 1
     return counts
 
@@ -229,17 +228,15 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
 
 def _requeueable(ctx: Context, command: Command) -> tuple[list[Row], set[int], dict[str, str]]:
     found = ctx.store.stopped_rows(ctx.shard, command.task_ids)
-    stored = {task_id for task_id, _ in ctx.store.find(ctx.shard, command.task_ids)} | {one[0] for one in found}
+    stored = {row.task_id for row in (*ctx.store.find(ctx.shard, command.task_ids), *(row for _, row in found))}
     wanted = [
-        (id_, kind, row)
-        for id_, kind, row in found
-        if kind in REQUEUABLE and (row.route.exchange or row.route.routing_key)
+        (kind, row) for kind, row in found if kind in REQUEUABLE and (row.route.exchange or row.route.routing_key)
     ]
     results = {id_: "too_late" if id_ in stored else "unknown" for id_ in command.task_ids}
-    results |= {id_: "done" for id_, _, _ in wanted}
+    results |= {row.task_id: "done" for _, row in wanted}
     in_doubt = ctx.delivery.prepares
-    redelivered = {row.id for _, kind, row in wanted if in_doubt and kind == "rejected"}
-    return [row for _, _, row in wanted], redelivered, results
+    redelivered = {row.id for kind, row in wanted if in_doubt and kind == "rejected"}
+    return [row for _, row in wanted], redelivered, results
 
 
 def _replayable(ctx: Context, command: Command) -> tuple[list[Row], dict[str, str]]:

@@ -20,7 +20,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError, Fenced, StoreError
-from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.model import Row
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import RetryLog
 
@@ -61,7 +61,7 @@ def run_round(steps: RoundSteps, on_step: Callable[[], None] = lambda: None) -> 
 
 
 #: Announces cancelled rows; returns the ids of the rows that it has announced. A call may take long.
-OnCancelled = Callable[[Sequence[TaskRow]], set[int]]
+OnCancelled = Callable[[Sequence[Row]], set[int]]
 
 
 #: Called after each publish with its rows, and with the due times at which it began and ended. A call is short.

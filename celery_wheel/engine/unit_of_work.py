@@ -50,11 +50,11 @@ from celery_wheel.store.model import (
     Move,
     NewBlock,
     NewReject,
-    NewRow,
     Outcome,
     Position,
     Route,
     Row,
+    StoredMessage,
     TallyKey,
     Unreadable,
     Watch,
@@ -92,12 +92,12 @@ class UnitOfWork:
 
     # -- build: under the lock ---------------------------------------------------------------------
 
-    def accept(self, message: Message) -> NewRow:
+    def accept(self, message: Message) -> StoredMessage:
         """Accept a message: it becomes a row with a position."""
         state, seq = self.state, self.state.next_seq()
         lane = state.lanes.for_eta(message.eta_ms, self.now_ms, apart=message.envelope_id in self.apart)
         due_ms = lane.late_due_ms(message.eta_ms)
-        new = NewRow(seq, lane.number, due_ms, seq, self.now_ms, message)
+        new = StoredMessage(seq, lane.number, due_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         # Plain tuples in the loops and named tuples at the end: making a named tuple costs three times as much.
         self._count(due_ms, Route.of(message), 1)
@@ -119,10 +119,10 @@ class UnitOfWork:
             self._count(hour * HOUR_MS, block.route, n)
         self._touch(lane, min(due_ms), first)
 
-    def accept_retired(self, message: Message, why: Retirement) -> NewRow:
+    def accept_retired(self, message: Message, why: Retirement) -> StoredMessage:
         """Accept a message that will not be published: its row is retired at once."""
         seq = self.state.next_seq()
-        new = NewRow(seq, STOPPED, self.now_ms, seq, self.now_ms, message)
+        new = StoredMessage(seq, STOPPED, self.now_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         self._outcome(seq, why.kind, why.reason, why.actor, self.now_ms)
         if why.kind == "cancelled":

@@ -57,7 +57,7 @@ class Queries(ABC):
     def outcomes(self, /, *kinds: str, before: Position = END, limit: int = 100, **criteria: Any) -> Page[StoppedTask]:
         """Return a page of tasks with an outcome of these kinds, the latest outcome first.
 
-        Kinds: rejected (the default), cancelled, expired, parked, moved. Here from_ms and to_ms are of the outcome.
+        Kinds: rejected (the default), cancelled, expired, moved. Here from_ms and to_ms are of the outcome.
         """
         for kind in set(kinds) - set(OUTCOMES):
             raise ArgumentError(f"kind must be one of {', '.join(OUTCOMES)}, got {kind!r:.60}")

@@ -151,7 +151,7 @@ OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 #: States of a gate.
 PAUSED, SLOW = "paused", "slow"
 #: Outcomes, and those after which a row can be requeued.
-OUTCOMES, REQUEUABLE = ("rejected", "cancelled", "expired", "parked", "moved"), ("rejected", "expired", "parked")
+OUTCOMES, REQUEUABLE = ("rejected", "cancelled", "expired", "moved"), ("rejected", "expired")
 #: A message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
 KEEP, REPLACE, REJECT = "keep", "replace", "reject"
 
@@ -241,6 +241,7 @@ class Row:
     size: int  #: bytes of its headers, properties and body
     packed: bytes
     packing: Packing
+    task_id: str = ""  #: of a row that was found by it, by a key or as a run; the window has very many rows
 
     @classmethod
     def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:
@@ -268,8 +269,8 @@ class TallyKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class NewRow:
-    """A message accepted at a position. ``id`` is the first seq of the row."""
+class StoredMessage:
+    """A whole message at its place, as it is accepted, and as a drain reads it. ``id`` is the first seq of the row."""
 
     id: int
     lane: int
@@ -277,6 +278,9 @@ class NewRow:
     seq: int
     accepted_ms: int
     message: Message
+    redelivered: bool = False  #: it may be in its queue already
+    outcome: str | None = None  #: why a stopped message stopped
+    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -305,7 +309,7 @@ class Outcome:
 
     id: int  #: a seq of its own; the stored id is later where another change committed first
     timer_id: int
-    kind: str  #: cancelled | moved | expired | rejected | parked
+    kind: str  #: cancelled | moved | expired | rejected
     reason: str
     actor: str
     at_ms: int
@@ -341,29 +345,6 @@ class Watch:
     kind: str
     key: str
     timer_id: int
-
-
-class TaskRow(NamedTuple):
-    """A row with the id of its task."""
-
-    task_id: str
-    row: Row
-
-
-class StoppedRow(NamedTuple):
-    """A row of lane STOPPED, with the id of its task and the kind of its last outcome."""
-
-    task_id: str
-    outcome: str
-    row: Row
-
-
-class KeyedRow(NamedTuple):
-    """A row with a watch on ``key``, and the id of its task."""
-
-    key: str
-    task_id: str
-    row: Row
 
 
 @dataclass(slots=True)
@@ -431,7 +412,7 @@ class Change(ScheduleChange):
     """
 
     seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq
-    rows: list[NewRow] = field(default_factory=list)
+    rows: list[StoredMessage] = field(default_factory=list)
     blocks: list[NewBlock] = field(default_factory=list)
     rejects: list[NewReject] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -575,9 +556,11 @@ class NewBlock:
     def ids(self) -> range:
         return range(self.first, self.first + (len(self.block) << SHARD_BITS), 1 << SHARD_BITS)
 
-    def rows(self) -> list[NewRow]:
+    def rows(self) -> list[StoredMessage]:
         columns = zip(self.ids, self.due_ms, self.block.messages(), strict=True)
-        return [NewRow(id_, self.lane, due_ms, id_, self.accepted_ms, message) for id_, due_ms, message in columns]
+        return [
+            StoredMessage(id_, self.lane, due_ms, id_, self.accepted_ms, message) for id_, due_ms, message in columns
+        ]
 
 
 def each(arrivals: Iterable[Arrival]) -> list[Message | Unreadable]:

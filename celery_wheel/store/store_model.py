@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from celery_wheel.store.model import COMMITTED, DONE, Message, Position
+from celery_wheel.store.model import COMMITTED, DONE, Position
 from celery_wheel.store.schedule_model import Revision, Schedule
 
 
@@ -179,20 +179,6 @@ class BulkLoadSummary(NamedTuple):
 
 #: The outcome of a message that a drain took away.
 MOVED = "moved"
-
-
-@dataclass(slots=True, eq=False)
-class HandoverMessage:
-    """A stored message. ``redelivered``: it may be in its queue already. ``outcome``: why a stopped message stopped."""
-
-    id: int
-    shard: int
-    due_ms: int
-    message: Message
-    redelivered: bool = False
-    outcome: str | None = None
-    reason: str | None = None
-    accepted_ms: int = 0  #: of ``find`` alone
 
 
 @dataclass(slots=True, eq=False)

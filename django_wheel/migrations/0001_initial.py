@@ -480,7 +480,7 @@ class Migration(migrations.Migration):
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
-                ("kind", models.TextField(db_comment="cancelled, moved, expired, rejected or parked")),
+                ("kind", models.TextField(db_comment="cancelled, moved, expired or rejected")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),

@@ -42,7 +42,7 @@ class FilterNames:
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
 
-KINDS = ("rejected", "cancelled", "expired", "parked", "moved")
+KINDS = ("rejected", "cancelled", "expired", "moved")
 
 #: Fields that have a column where a row of the page has a value.
 OPTIONAL = ("task", "task_id", "target", "priority", "key", "size", "reason", "actor", "late_ms", "dispatched_ms")

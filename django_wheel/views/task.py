@@ -3,7 +3,7 @@
 ::
 
     sent ─► accepted ─► moved* ─► due ─► held ─► dispatched ─► redelivered* ─► executed
-                                         └────► cancelled, rejected, expired, parked
+                                         └────► cancelled, rejected, expired
 
     ●─────────────────────────────────▲──●
     |░░ broker ░|▒▒▒▒▒ pending ▒▒▒▒▒▒▒|█|        the last event, or the present, is the end of the axis

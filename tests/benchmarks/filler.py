@@ -20,9 +20,9 @@ from celery_wheel.store.model import (
     LaneState,
     Message,
     Move,
-    NewRow,
     Outcome,
     Position,
+    StoredMessage,
     TallyKey,
 )
 from celery_wheel.store.ports import Store
@@ -75,16 +75,16 @@ class Filler:
         assert epoch is not None, "a new store has no other holder"
         self.epoch = epoch
 
-    def row(self, due_ms: int, **parts: Any) -> NewRow:
+    def row(self, due_ms: int, **parts: Any) -> StoredMessage:
         seq = self._seq()
         name = str(uuid.UUID(int=seq << 80 | 7 << 76))
         ids = {"envelope_id": name, "task_id": f"task-{name}", "eta_ms": due_ms}
-        return NewRow(seq, 0, due_ms, seq, NOW, Message(**{**_MESSAGE, **ids, **parts}))
+        return StoredMessage(seq, 0, due_ms, seq, NOW, Message(**{**_MESSAGE, **ids, **parts}))
 
-    def accept(self, rows: Sequence[NewRow]) -> None:
+    def accept(self, rows: Sequence[StoredMessage]) -> None:
         self._apply(rows=rows, tally=_tally(rows, 1))
 
-    def retire(self, rows: Sequence[NewRow], kind: str, at_ms: int) -> None:
+    def retire(self, rows: Sequence[StoredMessage], kind: str, at_ms: int) -> None:
         """Cancel or reject accepted rows."""
         moves = [Move(row.id, STOPPED, at_ms, self._seq()) for row in rows]
         outcomes = [Outcome(self._seq(), row.id, kind, "asked for", "somebody", at_ms) for row in rows]
@@ -109,7 +109,7 @@ class Filler:
         self.store.apply(self.shard, self.epoch, Change(seq=self._last, **parts))
 
 
-def _tally(rows: Sequence[NewRow], sign: int) -> dict[TallyKey, int]:
+def _tally(rows: Sequence[StoredMessage], sign: int) -> dict[TallyKey, int]:
     found = Counter(
         TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task) for row in rows
     )

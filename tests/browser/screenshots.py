@@ -36,7 +36,7 @@ from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.recurring.definition import to_text
 from celery_wheel.store import open_store
 from celery_wheel.store.audit_model import AuditEntry
-from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, Gate, LaneState, NewRow, Outcome, Position
+from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, Gate, LaneState, Outcome, Position, StoredMessage
 from celery_wheel.store.schedule_model import Skip
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.timing import TimingWheel
@@ -107,13 +107,13 @@ class Shop:
             "schedule-page": f"{ADMIN}/schedule/one/?name={SCHEDULE}",
         }
 
-    def _row(self, due_ms: int, accepted_ms: int, **parts: Any) -> NewRow:
+    def _row(self, due_ms: int, accepted_ms: int, **parts: Any) -> StoredMessage:
         names = {"task": self._rng.choice(TASKS), "queue": self._rng.choice(QUEUES), "created_ms": accepted_ms - 120}
         body = json.dumps([[self._rng.randrange(9_999), "hello"], {"customer": 17}, {"callbacks": None}]).encode()
         row = self._holder.row(due_ms, **{**names, "body": body, **parts})
         return replace(row, accepted_ms=accepted_ms)
 
-    def _accept(self, rows: list[NewRow]) -> None:
+    def _accept(self, rows: list[StoredMessage]) -> None:
         self._holder.apply(rows=rows, tally=Counter(map(hour_of, rows)))
 
     def _schedule(self) -> Position:
@@ -160,7 +160,7 @@ class Shop:
         self._dues = dues
         self._accept([self._row(due_ms, now - HOUR_MS) for due_ms in dues])
 
-    def _moved(self) -> NewRow:
+    def _moved(self) -> StoredMessage:
         now = self._now_ms
         row = self._row(now + HOUR_MS, now - 5 * HOUR_MS, task=TASKS[0], queue="mail")
         self._accept([row])

@@ -18,10 +18,10 @@ from celery_wheel.store.model import (
     Message,
     Move,
     NewReject,
-    NewRow,
     Outcome,
     Position,
     Row,
+    StoredMessage,
     TallyKey,
     Unreadable,
 )
@@ -98,18 +98,18 @@ class Holder:
 
     # -- the parts of a change ----------------------------------------------------------------------
 
-    def row(self, due_ms: int = NOW, *, lane: int = 0, **parts: Any) -> NewRow:
+    def row(self, due_ms: int = NOW, *, lane: int = 0, **parts: Any) -> StoredMessage:
         seq = self.seq()
-        return NewRow(seq, lane, due_ms, seq, NOW, message(**{"eta_ms": due_ms, **parts}))
+        return StoredMessage(seq, lane, due_ms, seq, NOW, message(**{"eta_ms": due_ms, **parts}))
 
     def reject(self, raw: bytes = b"not json", at_ms: int = NOW) -> NewReject:
         envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, raw.hex()))
         return NewReject(self.seq(), at_ms, Unreadable(envelope_id, "no JSON", raw))
 
-    def move(self, row: NewRow | Row, due_ms: int, lane: int = 0) -> Move:
+    def move(self, row: StoredMessage | Row, due_ms: int, lane: int = 0) -> Move:
         return Move(row.id, lane, due_ms, self.seq())
 
-    def stop(self, row: NewRow | Row, at_ms: int = NOW) -> Move:
+    def stop(self, row: StoredMessage | Row, at_ms: int = NOW) -> Move:
         return self.move(row, at_ms, STOPPED)
 
     def outcome(self, timer_id: int, kind: str = "cancelled", at_ms: int = NOW) -> Outcome:
@@ -123,7 +123,7 @@ class Holder:
     def apply(self, **parts: Any) -> None:
         self.store.apply(self.shard, self.epoch, Change(seq=self.highest_seq, **parts))
 
-    def accept(self, *due_ms: int, **parts: Any) -> list[NewRow]:
+    def accept(self, *due_ms: int, **parts: Any) -> list[StoredMessage]:
         rows = [self.row(due, **parts) for due in due_ms]
         self.apply(rows=rows)
         return rows
@@ -145,13 +145,13 @@ class Holder:
         return [row.id for row in self.slice(lane=lane)]
 
 
-def place(row: NewRow | Row | Move) -> Position:
+def place(row: StoredMessage | Row | Move) -> Position:
     return Position(row.due_ms, row.seq)
 
 
-def ids(rows: list[NewRow]) -> list[int]:
+def ids(rows: list[StoredMessage]) -> list[int]:
     return [row.id for row in rows]
 
 
-def hour_of(row: NewRow) -> TallyKey:
+def hour_of(row: StoredMessage) -> TallyKey:
     return TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from celery_wheel.store.model import NewRow
+from celery_wheel.store.model import StoredMessage
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleStep
 from tests.kit.holder import NOW, Holder
 
@@ -28,7 +28,7 @@ def revision(one: Schedule, what: str = "created", **parts: Any) -> Revision:
     return Revision(one.id, one.revision, one.name, what, **values)
 
 
-def occurrence(holder: Holder, one: Schedule, instant_ms: int, **parts: Any) -> tuple[NewRow, Run]:
+def occurrence(holder: Holder, one: Schedule, instant_ms: int, **parts: Any) -> tuple[StoredMessage, Run]:
     envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{one.id} {instant_ms}"))
     row = holder.row(instant_ms, envelope_id=envelope_id, **parts)
     return row, Run(one.id, instant_ms, row.id)

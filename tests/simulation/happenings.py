@@ -19,7 +19,7 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import Message, Position, Row, TaskRow, Unreadable
+from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
@@ -179,7 +179,7 @@ class Happenings(ABC):
     # -- oracles --------------------------------------------------------------------------------
 
     @abstractmethod
-    def tell(self, rows: Sequence[TaskRow]) -> set[int]:
+    def tell(self, rows: Sequence[Row]) -> set[int]:
         """Judge the announcement of cancelled rows; return the ids that were announced."""
 
     @abstractmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celery_wheel.store.model import STOPPED, Change, Message, Row
+from celery_wheel.store.model import STOPPED, Change, Message
 from celery_wheel.store.schedule_model import Run, Schedule
-from tests.simulation.model_history import ShardData
+from tests.simulation.model_history import ShardData, StoredRow
 
 
 def apply(data: ShardData, change: Change) -> None:
@@ -37,7 +37,7 @@ def due(data: ShardData, upto_ms: int) -> list[Schedule]:
     return [replace(one) for one in sorted(found, key=lambda one: (one.next_ms, one.id))]
 
 
-def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) -> list[tuple[Run, str, Row]]:
+def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) -> list[tuple[Run, StoredRow]]:
     found = []
     for run in data.runs.values():
         stored = data.rows.get(run.timer_id)
@@ -45,5 +45,5 @@ def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) ->
             continue
         row = stored.row
         if not pending_only or (row.lane != STOPPED and row.position > data.lanes[row.lane].offset):
-            found.append((replace(run), stored.message.task_id, row))
+            found.append((replace(run), stored))
     return sorted(found, key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)

@@ -40,7 +40,6 @@ from celery_wheel.store.model import (
     Row,
     ShardRecord,
     TallyKey,
-    TaskRow,
     Tombstone,
     Unreadable,
     join,
@@ -262,30 +261,32 @@ class ModelStore:
         rows = self.slice(shard, lane, after, upto)
         return RangeSummary(len(rows), sum(row.size for row in rows), Counter(map(tally_key, rows)))
 
-    def find(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
         self.fault("read")
         with self.disk.lock:
-            return [(id_, copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane != STOPPED]
+            return [row for row in self._of(shard, task_ids) if row.lane != STOPPED]
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return {id_: kinds[row.id] for id_, row in self._of(shard, task_ids) if row.lane == STOPPED}
+            return {row.task_id: kinds[row.id] for row in self._of(shard, task_ids) if row.lane == STOPPED}
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, str, Row]]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return [(id_, kinds[row.id], copy_of(row)) for id_, row in self._of(shard, task_ids) if row.lane == STOPPED]
+            return [(kinds[row.id], row) for row in self._of(shard, task_ids) if row.lane == STOPPED]
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
         with self.disk.lock:
             stored = self.disk.shard(shard).rows
             return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
 
-    def _of(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+    def _of(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
         stored = self.disk.shard(shard).rows.values()
-        found = [(one.message.task_id, one.row) for one in stored if isinstance(one.message, Message)]
-        return sorted((one for one in found if one[0] in task_ids), key=lambda one: one[1].position)
+        found = [
+            task_row(one) for one in stored if isinstance(one.message, Message) and one.message.task_id in task_ids
+        ]
+        return sorted(found, key=lambda one: one.position)
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         batches = [
@@ -336,25 +337,21 @@ class ModelStore:
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         return iter(list(self.disk.shard(shard).tombstones))
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, str, Row]]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
         self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             watches = [one for one in data.watches if one.kind == kind and one.key in keys]
             found = [(one.key, data.rows[one.timer_id]) for one in watches]
-            rows = [
-                (key, one.message.task_id, copy_of(one.row))
-                for key, one in found
-                if isinstance(one.message, Message) and one.row.lane != STOPPED
-            ]
-        return sorted(rows, key=lambda one: one[2].position)
+            rows = [(key, task_row(one)) for key, one in found if one.row.lane != STOPPED]
+        return sorted(rows, key=lambda one: one[1].position)
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
         with self.disk.lock:
             data = self.disk.shard(shard)
             ids = sorted(one.timer_id for one in data.watches if one.kind == UNANNOUNCED and one.timer_id > after)
             rows = [data.rows[row_id] for row_id in ids[:limit]]
-            return [TaskRow(one.message.task_id, copy_of(one.row)) for one in rows if isinstance(one.message, Message)]
+            return [task_row(one) for one in rows]
 
     def gates(self, shard: int) -> list[Gate]:
         return list(self.disk.shard(shard).gates.values())
@@ -384,16 +381,14 @@ class ModelStore:
         with self.disk.lock:
             return [replace(one) for one in self.disk.shard(shard).schedules.values() if one.name in names]
 
-    def runs_of(
-        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
-    ) -> list[tuple[Run, TaskRow]]:
+    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
         self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
-            return [(run, TaskRow(task_id, copy_of(row))) for run, task_id, row in found]
+            return [(run, task_row(stored)) for run, stored in found]
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
         found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
         return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
 
@@ -451,3 +446,8 @@ _columns = attrgetter(*Row.__slots__)
 
 def copy_of(row: Row) -> Row:
     return Row(*_columns(row))
+
+
+def task_row(stored: StoredRow) -> Row:
+    """Return a copy of the row, with the id of its task."""
+    return replace(stored.row, task_id=stored.message.task_id)

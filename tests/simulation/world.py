@@ -17,7 +17,7 @@ from dataclasses import fields
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.engine.state.lane import MAIN
-from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, TaskRow, Unreadable
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, Unreadable
 from tests.simulation.gating import GATES
 from tests.simulation.happenings import ACTIVITIES, START_MS, Happenings, Violation
 
@@ -96,14 +96,14 @@ class World(Happenings):
             if stored.row.lane != STOPPED and stored.row.position > data.lanes[stored.row.lane].offset
         ] + [arrival.envelope_id for arrival in self.wheel()]
 
-    def tell(self, rows: Sequence[TaskRow]) -> set[int]:
+    def tell(self, rows: Sequence[Row]) -> set[int]:
         """Announce cancelled rows, with a result backend that does not always answer."""
         data = self.disk.shard(0)
         ever = (*data.outcomes, *data.forgotten_outcomes)
         cancelled = {outcome.timer_id for outcome in ever if outcome.kind == "cancelled"}
         # The engine logs an error of this call and goes on, so ``_judge`` raises the violation.
-        self.wrongly_told.update(one.row.id for one in rows if one.row.id not in cancelled)
-        seen_to = {one.row.id for one in rows if self.quiet or self.rng.random() < 0.7}
+        self.wrongly_told.update(one.id for one in rows if one.row.id not in cancelled)
+        seen_to = {one.id for one in rows if self.quiet or self.rng.random() < 0.7}
         self.told.update(seen_to)
         return seen_to
 

@@ -25,7 +25,7 @@ import psycopg
 import pyspark
 
 from celery_wheel.store import open_store
-from celery_wheel.store.model import NewRow
+from celery_wheel.store.model import StoredMessage
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW
 from tests.kit.patience import wait_until
@@ -108,7 +108,7 @@ class Cluster:
     """The driver, its store with rows that are dispatched, and the folders of its history and of its client."""
 
     one: Site
-    rows: list[NewRow]
+    rows: list[StoredMessage]
     half: HalfDone
     folder: Path
     driver: Process

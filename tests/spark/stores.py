@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, LaneState, NewRow, Position
+from celery_wheel.store.model import ORIGIN, LaneState, Position, StoredMessage
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, place
 
@@ -23,7 +23,7 @@ class Site:
     holder: Holder
     second: Holder
 
-    def dispatch(self, rows: list[NewRow], at_ms: int, holder: Holder | None = None) -> None:
+    def dispatch(self, rows: list[StoredMessage], at_ms: int, holder: Holder | None = None) -> None:
         """Settle rows of lane 0 that follow its offset."""
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]

@@ -37,12 +37,11 @@ from celery_wheel.store.model import (
     UNIQUE,
     WATCH,
     Arrival,
-    KeyedRow,
     Message,
     MessageBlock,
-    NewRow,
     Position,
     Row,
+    StoredMessage,
     Tombstone,
     Unreadable,
     Watch,
@@ -56,17 +55,17 @@ ACTOR = "wheel"
 class Claimants:
     """Rows that claim one of some keys, in order of position."""
 
-    found: list[KeyedRow] = field(default_factory=list)
+    found: list[tuple[str, Row]] = field(default_factory=list)  #: with their keys
     offsets: dict[int, Position] = field(default_factory=dict)  #: lane → its offset before the rows were read
     diversions: int = 0  #: the state's, before the rows were read
 
     def are_stale(self, state: ShardState) -> bool:
         """Whether a row may wait in another lane than the lane in which it was read; the caller holds the lock."""
-        return state.may_be_diverted((row for _, _, row in self.found), self.diversions)
+        return state.may_be_diverted((row for _, row in self.found), self.diversions)
 
     def published(self) -> list[int]:
         """Return the ids of the rows at or before the offset of their lane; their claims have ended."""
-        return [row.id for _, _, row in self.found if row.position <= self.offsets.get(row.lane, ORIGIN)]
+        return [row.id for _, row in self.found if row.position <= self.offsets.get(row.lane, ORIGIN)]
 
 
 def claimants(ctx: Context, state: ShardState, kind: str, keys: Sequence[str]) -> Claimants:
@@ -122,7 +121,7 @@ def admit(
             work.change.watches += _claims(new)
 
 
-def _claims(new: NewRow) -> list[Watch]:
+def _claims(new: StoredMessage) -> list[Watch]:
     message = new.message
     claims = [Watch(WATCH, key, new.id) for key in dict.fromkeys(message.watch or ())]
     return claims if message.unique is None else [*claims, Watch(UNIQUE, message.unique, new.id)]
@@ -153,12 +152,12 @@ class _Contest:
     def __init__(self, work: UnitOfWork, unique: Claimants, cancelled: _Cancellations) -> None:
         self._work = work
         self._cancelled = cancelled
-        self._stored: dict[str, list[tuple[str, Row]]] = {}  #: key → pending rows, hardly ever more than one
+        self._stored: dict[str, list[Row]] = {}  #: key → pending rows, hardly ever more than one
         self._accepted: dict[str, Message] = {}  #: key → the arrival that is accepted, so far
         self.retired: dict[str, Retirement] = {}  #: envelope id → outcome of an arrival that will not be published
-        for key, task_id, row in unique.found:
+        for key, row in unique.found:
             if not work.state.may_be_published(row.lane, row.position):
-                self._stored.setdefault(key, []).append((task_id, row))
+                self._stored.setdefault(key, []).append(row)
         work.change.unwatched += unique.published()
 
     def decide(self, arrivals: Sequence[Arrival]) -> None:
@@ -180,7 +179,7 @@ class _Contest:
         """Return the id of the pending task of a key; None where there is none."""
         if key in self._accepted:
             return self._accepted[key].task_id
-        return self._stored[key][0][0] if key in self._stored else None
+        return self._stored[key][0].task_id if key in self._stored else None
 
     def _replace(self, key: str, arrival: Message) -> None:
         """Cancel the pending tasks of the key."""
@@ -188,6 +187,6 @@ class _Contest:
         accepted, stored = self._accepted.pop(key, None), self._stored.pop(key, [])
         if accepted is not None:
             self.retired[accepted.envelope_id] = why
-        for _, row in stored:
+        for row in stored:
             if self._work.take_out(row):
                 self._work.cancel(row, why)

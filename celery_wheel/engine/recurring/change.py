@@ -54,7 +54,7 @@ from celery_wheel.recurring.definition import (
     reason_not_run,
     to_text,
 )
-from celery_wheel.store.model import TaskRow
+from celery_wheel.store.model import Row
 from celery_wheel.store.schedule_model import (
     BEAT,
     CODE,
@@ -73,7 +73,7 @@ from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 logger = logging.getLogger(__name__)
 
 Result = dict[str, Any]
-Pending = Sequence[tuple[Run, TaskRow]]
+Pending = Sequence[tuple[Run, Row]]
 
 DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
@@ -115,7 +115,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         diversions = state.diversions
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
-    pending: dict[int, list[tuple[Run, TaskRow]]] = {}
+    pending: dict[int, list[tuple[Run, Row]]] = {}
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
@@ -131,7 +131,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
-        if state.may_be_diverted((row for found in pending.values() for _, (_, row) in found), diversions):
+        if state.may_be_diverted((row for found in pending.values() for _, row in found), diversions):
             return False
         results |= {name: one.carry_out() for name, one in changes.items()}
         results |= {name: _create(work, command, one) for name, one in created.items()}
@@ -316,7 +316,7 @@ class _Alteration:
         """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""
         why = Retirement("cancelled", self._reason(), self.command.actor)
         withdrawn, too_late = [], []
-        for run, (_, row) in pending:
+        for run, row in pending:
             if self.work.take_out(row):
                 self.work.cancel(row, why)
                 withdrawn.append(run)
@@ -329,7 +329,7 @@ class _Alteration:
 
         A row that a user has rescheduled was published for the user, and not for its instant.
         """
-        of_instant = [run.instant_ms for run, (_, row) in self.pending if row.eta_ms == self._due_ms(run)]
+        of_instant = [run.instant_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 
     def _due_ms(self, run: Run) -> int:

@@ -90,7 +90,6 @@ class KnownRun(NamedTuple):
     """A run, its row as it was read, and whether that may have been published, as memory has it."""
 
     run: Run
-    task_id: str
     row: Row
     may_be_published: bool
 
@@ -111,12 +110,12 @@ def occupied(runs: Iterable[KnownRun], max_runtime_ms: int, now_ms: int) -> Occu
     replaced it. A published one is over when its worker has reported the end, or ``max_runtime_ms`` after it was due.
     """
     running, free_ms, until_ms = dict[str, Run](), -1, -1
-    for run, task_id, row, may_be_published in runs:
+    for run, row, may_be_published in runs:
         if row.lane == STOPPED:
             continue
         over_ms = row.due_ms + max_runtime_ms if run.ended_ms is None and may_be_published else run.ended_ms
         if over_ms is None or (run.ended_ms is None and over_ms > now_ms):
-            running[task_id] = run
+            running[row.task_id] = run
             until_ms = max(until_ms, max(row.due_ms, now_ms if over_ms is None else 0) + max_runtime_ms)
         else:
             free_ms = max(free_ms, over_ms)
@@ -142,7 +141,7 @@ def released(
     after_ms, longest_ms = header["queued"]["after"], header["queued"]["max_runtime_ms"]
     if after_ms is not None:
         return row if (header["id"], after_ms) in {(run.schedule, run.instant_ms) for run in over} else None
-    for run, _, other, may_be_published in latest:
+    for run, other, may_be_published in latest:
         is_over = run.ended_ms is not None or run.timer_id in ended or other.due_ms + longest_ms <= now_ms
         goes_on = may_be_published and other.lane != STOPPED and not is_over
         if goes_on and read_header(other).get("report"):

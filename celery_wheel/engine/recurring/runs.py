@@ -15,7 +15,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.model import Row
 from celery_wheel.store.schedule_model import Run, RunEnd
 
 #: A run matters while it is among so many latest ones of its schedule.
@@ -37,8 +37,8 @@ def read_occupied(
     return occupied(known, definition.max_runtime_ms, now_ms)
 
 
-def _known(state: ShardState, found: Iterable[tuple[Run, TaskRow]]) -> list[KnownRun]:
-    return [KnownRun(run, *task, state.may_be_published(task.row.lane, task.row.position)) for run, task in found]
+def _known(state: ShardState, found: Iterable[tuple[Run, Row]]) -> list[KnownRun]:
+    return [KnownRun(run, row, state.may_be_published(row.lane, row.position)) for run, row in found]
 
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
@@ -76,7 +76,7 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
 def _queues(ctx: Context, schedule_ids: list[int]) -> dict[int, list[tuple[Run, Row]]]:
     """Return the queued rows of backfills by schedule, with their runs, in the order in which they run."""
     found: dict[int, list[tuple[Run, Row]]] = {}
-    for run, (_, row) in ctx.store.runs_of(ctx.shard, schedule_ids, True, ALL_RUNS):
+    for run, row in ctx.store.runs_of(ctx.shard, schedule_ids, True, ALL_RUNS):
         if run.requested and "queued" in read_header(row):
             found.setdefault(run.schedule, []).append((run, row))
     return {id_: sorted(queue, key=lambda one: one[1].position) for id_, queue in found.items()}

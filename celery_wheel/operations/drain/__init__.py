@@ -56,7 +56,7 @@ def drain(
     With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
 
     Args:
-        include: "rejected" and "parked" tasks go to the file as well.
+        include: "rejected": these tasks go to the file as well.
         progress: called now and then, in this thread.
 
     A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler holds a shard,

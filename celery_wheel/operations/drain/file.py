@@ -36,16 +36,16 @@ from uuid import UUID
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold
-from celery_wheel.store.model import STOPPED, Change, Message
+from celery_wheel.store.model import STOPPED, Change, Message, StoredMessage
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule, revised
-from celery_wheel.store.store_model import HandoverMessage, HandoverSchedule, ShardEpoch
+from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
 from celery_wheel.values.text import check_text
 
 VERSION = 1
 KIND = "drain"
 
 #: Outcomes of tasks that a file may have besides pending ones.
-OUTCOMES = ("rejected", "parked")
+OUTCOMES = ("rejected",)
 
 _TEXTS = ("headers", "properties")
 _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
@@ -105,9 +105,9 @@ def header_of(line: bytes, name: str) -> DrainHeader:
     return header
 
 
-def line_of(kept: HandoverMessage) -> bytes:
+def line_of(kept: StoredMessage, shard: int) -> bytes:
     message = kept.message
-    found: dict[str, Any] = {"shard": kept.shard, "row": kept.id, "due_ms": kept.due_ms}
+    found: dict[str, Any] = {"shard": shard, "row": kept.id, "due_ms": kept.due_ms}
     if kept.redelivered:
         found["redelivered"] = True
     if kept.outcome:
@@ -314,7 +314,7 @@ def _write_lines(hold: ShardHold, file: Path, header: DrainHeader, lines: Iterat
 def _lines(hold: ShardHold, include: Collection[str]) -> Iterator[bytes]:
     handover, shards = hold.store.handover, range(hold.store.shards)
     for shard in shards:
-        yield from map(line_of, chain(handover.pending(shard), handover.stopped(shard, include)))
+        yield from (line_of(one, shard) for one in chain(handover.pending(shard), handover.stopped(shard, include)))
     for shard in shards:
         yield from map(schedule_line_of, handover.schedules(shard))
 

@@ -53,7 +53,7 @@ class DrainResult:
     left: int = 0  #: tasks that are still pending in the store
     schedules: int = 0  #: recurring schedules that are in the file
     schedules_left: int = 0  #: recurring schedules that are in the store: to the broker all of them
-    outcomes: dict[str, int] = field(default_factory=dict)  #: rejected and parked tasks, which stay in the store
+    outcomes: dict[str, int] = field(default_factory=dict)  #: rejected tasks, which stay in the store
     file: Path | None = None
     in_file: int = 0  #: tasks, with those of an earlier drain that was killed
     resumed: bool = False  #: the file was complete already, so the drain only retired its tasks in the store

@@ -47,16 +47,17 @@ from celery_wheel.operations.drain.file import (
 )
 from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.store import open_store
+from celery_wheel.store.model import StoredMessage
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
-from celery_wheel.store.store_model import MOVED, HandoverMessage
+from celery_wheel.store.store_model import MOVED
 from celery_wheel.values.ids import id_beside
 
 #: Lines and bytes of one commit; schedules of one command.
 LINES_AT_ONCE, BYTES_AT_ONCE, SCHEDULES_AT_ONCE = 500, 4 * 2**20, 100
 
 #: Envelope id → the messages that have it, each in another shard.
-_Stored = dict[str, list[HandoverMessage]]
+_Stored = dict[str, list[tuple[int, StoredMessage]]]
 
 #: Lines that are reported one by one; further ones are counted.
 REPORTED = 1_000
@@ -106,7 +107,7 @@ def import_(
 
     Args:
         store: by default the app's own, which is made if it does not exist.
-        include: "rejected" and "parked" tasks of the file are scheduled as well. Bytes that never were a message are
+        include: "rejected": these tasks of the file are scheduled as well. Bytes that never were a message are
             rejected again.
 
     Raises FileUnusable for a file that no drain has made; StoreError, and the tasks committed so far are in the inbox.
@@ -205,14 +206,14 @@ class _Import:
         for shard in range(self._store.shards):
             known = self._store.known(shard, ids)
             for one in self._store.handover.find(shard, list(known)) if known else ():
-                stored[one.message.envelope_id].append(one)
+                stored[one.message.envelope_id].append((shard, one))
         return stored
 
     def _place(self, number: int, task: DrainedTask, shard: int, stored: _Stored) -> DrainedTask | None:
         """Return the task, with another id where it needs one; None where it is counted and put nowhere."""
         own, back = self._ids(task)
         for id_ in (back, own):
-            same = [one for one in stored.get(id_, ()) if one.message.task_id == task.task_id]
+            same = [one for _, one in stored.get(id_, ()) if one.message.task_id == task.task_id]
             if here := next((one for one in same if one.outcome != MOVED), None):
                 self._compare(number, task, here)
                 return None
@@ -222,15 +223,15 @@ class _Import:
                 self._done.left += 1
                 self._report(number, f"task {task.task_id!r} is not in the store, which it left: {same[-1].reason}")
                 return None
-        if all(one.shard != shard for one in stored.get(own, ())):
+        if all(where != shard for where, _ in stored.get(own, ())):
             return task
         return task.with_id(id_beside(own, task.task_id))
 
-    def _took_away(self, row: HandoverMessage) -> bool:
+    def _took_away(self, row: StoredMessage) -> bool:
         """Whether the file is younger than the stay of a task that was drained: the task comes back by it."""
         return row.accepted_ms <= self._created_ms or (row.reason or "").endswith(str(self._drain))
 
-    def _compare(self, number: int, task: DrainedTask, here: HandoverMessage) -> None:
+    def _compare(self, number: int, task: DrainedTask, here: StoredMessage) -> None:
         if differing := task.differing(here.message):
             self._done.different += 1
             what = ", ".join(differing)

@@ -40,7 +40,7 @@ from kombu import serialization
 from kombu.entity import Exchange
 from kombu.exceptions import SerializationError
 
-from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.model import Row
 from celery_wheel.timing import RetryLog
 
 _decompress: Any = compressions.decompress  # kombu carries no types
@@ -59,9 +59,9 @@ class PendingRequest:
     broken: str = ""  #: the kind of the error with which the body was decoded
 
 
-def read_request(one: TaskRow, node: str) -> PendingRequest:
+def read_request(one: Row, node: str) -> PendingRequest:
     """Return the request of a cancelled task; ``node`` is its hostname."""
-    row = one.row
+    row = one
     headers: dict[str, Any] = json.loads(row.parts().headers)
     properties: dict[str, Any] = json.loads(row.parts().properties)
     opened = properties.get("content_type") in SAFE
@@ -131,14 +131,14 @@ class RevokedState:
         self._recorded = 0  #: tasks that the backend has recorded
         self._suspects: dict[int, tuple[int, int]] = {}  #: by row id: failures that count, ``_recorded`` at the last
 
-    def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
+    def __call__(self, rows: Sequence[Row]) -> set[int]:
         self._app.set_current()  # of this thread: Celery before 5.6 restores the group of a chord by it
         ended, failures = set[int](), 0
         with ExitStack() as stack:
             send = self._sender(stack)
             for one in rows:
                 if self._ends(one, send):
-                    ended.add(one.row.id)
+                    ended.add(one.id)
                     failures = 0
                     continue
                 failures += 1
@@ -146,7 +146,7 @@ class RevokedState:
                     break
         return ended
 
-    def _ends(self, one: TaskRow, send: Callable[..., None]) -> bool:
+    def _ends(self, one: Row, send: Callable[..., None]) -> bool:
         """Record a task; returns whether it is recorded, or given up."""
         try:
             self._record(one, send)
@@ -154,44 +154,44 @@ class RevokedState:
             return self._is_given_up(one, error)
         with self._lock:
             self._recorded += 1
-            self._suspects.pop(one.row.id, None)
+            self._suspects.pop(one.id, None)
         return True
 
-    def _is_given_up(self, one: TaskRow, error: Exception) -> bool:
+    def _is_given_up(self, one: Row, error: Exception) -> bool:
         with self._lock:
-            tries, recorded = self._suspects.pop(one.row.id, (0, self._recorded))
+            tries, recorded = self._suspects.pop(one.id, (0, self._recorded))
             tries += isinstance(error, _OF_THE_TASK) or recorded < self._recorded
             if tries < TRIES:
                 if len(self._suspects) >= SUSPECTS:
                     self._suspects.pop(next(iter(self._suspects)))
-                self._suspects[one.row.id] = tries, self._recorded
+                self._suspects[one.id] = tries, self._recorded
         level, cause, then = logging.WARNING, "tried_again", "it is tried again"
         if tries >= TRIES:
             level, cause, then = logging.ERROR, "given_up", "it is not tried again: its AsyncResult stays PENDING"
         self._say(level, cause, one, "was cancelled, and the result backend could not record that", error, then)
         return tries >= TRIES
 
-    def _say(self, level: int, cause: str, one: TaskRow, what: str, error: Exception | str, then: str) -> None:
+    def _say(self, level: int, cause: str, one: Row, what: str, error: Exception | str, then: str) -> None:
         kind = error if isinstance(error, str) else type(error).__name__
         self._log.write(
             level,
             cause,
             "task %s (%s) %s (%s); %s",
             one.task_id,
-            one.row.route.task,
+            one.route.task,
             what,
             kind,
             then,
             extra={"action": "revoked_state_failed", "task_id": one.task_id},
         )
 
-    def _record(self, one: TaskRow, send: Callable[..., None]) -> None:
+    def _record(self, one: Row, send: Callable[..., None]) -> None:
         pending = read_request(one, self._node)
         if pending.broken:
             what, then = "was cancelled, and its body cannot be decoded", "its state is recorded without its arguments"
             self._say(logging.WARNING, "broken", one, what, pending.broken, then)
         context = pending.context
-        task = self._app.tasks.get(one.row.route.task)
+        task = self._app.tasks.get(one.route.task)
         backend = self._app.backend if task is None else task.backend
         left_to_worker = not pending.opened and bool(context.group)
         if not left_to_worker and (task is None or task.send_events):
@@ -201,7 +201,7 @@ class RevokedState:
         if left_to_worker:
             self._leave_to_worker(one, pending)
         else:
-            sender = one.row.route.task if task is None else task
+            sender = one.route.task if task is None else task
             signals.task_revoked.send(sender=sender, request=context, terminated=False, signum=None, expired=False)
 
     def _sender(self, stack: ExitStack) -> Callable[..., None]:
@@ -227,8 +227,8 @@ class RevokedState:
             logging.WARNING, "event_lost", "task-revoked is not sent: %r", error, extra={"action": "event_lost"}
         )
 
-    def _leave_to_worker(self, one: TaskRow, pending: PendingRequest) -> None:
-        row, properties = one.row, dict(pending.properties)
+    def _leave_to_worker(self, one: Row, pending: PendingRequest) -> None:
+        row, properties = one, dict(pending.properties)
         exchange: Any = Exchange(row.route.exchange, row.route.exchange_type) if row.route.exchange else ""  # type: ignore[no-untyped-call]
         kind, encoding = properties.pop("content_type"), properties.pop("content_encoding", None)
         with self._app.producer_or_acquire() as producer:

@@ -23,16 +23,13 @@ from celery_wheel.store.model import (
     Change,
     Gate,
     InboxItem,
-    KeyedRow,
     LaneState,
     NewItem,
     Position,
     RangeSummary,
     Row,
     ShardRecord,
-    StoppedRow,
     TallyKey,
-    TaskRow,
     Tombstone,
 )
 from celery_wheel.store.schedule_model import Run, Schedule
@@ -128,13 +125,13 @@ class Store(Protocol):
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary: ...
 
-    def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
         """Return the rows of those tasks in every lane but STOPPED, settled or not."""
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         """Return task id → kind of the last outcome, of those tasks with a row in lane STOPPED."""
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         """Return the rows of those tasks in lane STOPPED, in order of position: that of their outcomes."""
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
@@ -213,11 +210,11 @@ class Store(Protocol):
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         """Iterate over the task ids of all tombstones, a page at a time."""
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[KeyedRow]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
         """Return the rows with a watch of that kind on one of the keys, in every lane but STOPPED, settled or not, in
         order of position."""
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
         """Return the rows with a watch of kind UNANNOUNCED and an id above ``after``, in the order of their ids."""
 
     def gates(self, shard: int) -> list[Gate]:
@@ -234,9 +231,7 @@ class Store(Protocol):
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
         """Return the existing schedules among these names, in no order."""
 
-    def runs_of(
-        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
-    ) -> list[tuple[Run, TaskRow]]:
+    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
         """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
 
         Args:
@@ -244,7 +239,7 @@ class Store(Protocol):
             limit: the most runs that are returned, for all schedules together.
         """
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
         """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:

@@ -72,7 +72,7 @@ class StoppedTask:
     id: int
     shard: int
     timer_id: int
-    kind: str  #: ``rejected``, ``cancelled``, ``expired``, ``parked`` or ``moved``
+    kind: str  #: ``rejected``, ``cancelled``, ``expired`` or ``moved``
     reason: str
     actor: str
     at_ms: int  #: of the outcome
@@ -173,7 +173,7 @@ class Detail:
     """A message, its bytes and its outcomes.
 
     ``state``: ``pending``, ``in doubt`` (perhaps published, and not settled yet), ``dispatched``, or the kind of its
-    last outcome: ``rejected``, ``cancelled``, ``expired``, ``parked``.
+    last outcome: ``rejected``, ``cancelled``, ``expired``.
     """
 
     task: Task  #: as an item of ``pending``

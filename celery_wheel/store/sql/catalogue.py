@@ -34,7 +34,7 @@ import zstandard
 from sqlalchemy import Connection, insert, select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, TaskRow, split
+from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, split
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
 from celery_wheel.store.sql.statement import Statements, in_parts, numbered, places
@@ -152,21 +152,22 @@ class Catalogue:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def row(self, connection: Connection, values: Sequence[Any]) -> Row:
+    def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
         """Return the row with these values of the columns ``clauses.ROW``."""
         id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number = values
         route_ = self._routes.get(route_id) or self._route(connection, route_id)
         packing = self._packings.get(number) or self.packing(connection, number)
-        return Row(id_, lane, due_ms, seq, eta_ms, route_, expires_ms, misfire_ms, size, packed, packing)
+        name = "" if task_id is None else bytes_to_task_id(task_id)
+        return Row(id_, lane, due_ms, seq, eta_ms, route_, expires_ms, misfire_ms, size, packed, packing, name)
 
     def rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[Row]:
         row = self.row
         return [row(connection, values) for values in found]
 
-    def task_rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[TaskRow]:
+    def task_rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[Row]:
         """Return the rows of (task id, columns of a row …)."""
         row = self.row
-        return [TaskRow(bytes_to_task_id(id_), row(connection, values)) for id_, *values in found]
+        return [row(connection, values, id_) for id_, *values in found]
 
     def _route(self, connection: Connection, route_id: int) -> Route:
         values = connection.execute(select(*[route.c[name] for name in Route.__slots__]).where(route.c.id == route_id))

@@ -37,8 +37,8 @@ from celery_wheel.store.model import (
     Change,
     NewBlock,
     NewReject,
-    NewRow,
     Route,
+    StoredMessage,
     TallyKey,
     join,
 )
@@ -228,7 +228,7 @@ def _tuples(
     return found
 
 
-def _of_rows(rows: Sequence[NewRow], route_ids: Mapping[Route, int]) -> _Columns:
+def _of_rows(rows: Sequence[StoredMessage], route_ids: Mapping[Route, int]) -> _Columns:
     messages = [one.message for one in rows]
     columns: _Columns = {name: map(attrgetter(name), rows) for name in _OF_ROW}
     columns |= {name: map(attrgetter(name), messages) for name in _OF_MESSAGE}

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, select
 
 from celery_wheel.store.audit_model import AuditEntry
-from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, KeyedRow, TaskRow, Tombstone
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import fence
 from celery_wheel.store.sql.loads import LoadStatements
-from celery_wheel.store.sql.schema import answer, audit, bytes_to_task_id, digits, gate, timer, tombstone, watch
+from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
 from celery_wheel.store.sql.statement import (
     KEY_PLACES,
     ROW,
@@ -123,15 +123,15 @@ class SqlControl:
             yield from ids
             after = ids[-1]
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[KeyedRow]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
         query = self._control.watchers
         with self._database.reading() as connection:
             parts = [dict(zip(KEYS, part, strict=True)) for part in in_parts(keys, KEY_PLACES)]
             rows = [row for part in parts for row in query(connection, shard=shard, kind=kind, **part)]
             row_of = self._catalogue.row
-            return [KeyedRow(key, bytes_to_task_id(id_), row_of(connection, row)) for key, id_, *row in rows]
+            return [(key, row_of(connection, row, id_)) for key, id_, *row in rows]
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[TaskRow]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
         with self._database.reading() as connection:
             found = self._control.unannounced(connection, shard=shard, after=after, limit=limit).all()
             return self._catalogue.task_rows(connection, found)

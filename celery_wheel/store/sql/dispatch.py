@@ -23,9 +23,7 @@ from celery_wheel.store.model import (
     Position,
     RangeSummary,
     Row,
-    StoppedRow,
     TallyKey,
-    TaskRow,
 )
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
@@ -133,7 +131,7 @@ class SqlDispatch:
             tally[TallyKey(hour, queue, task)] += count
         return RangeSummary(sum(tally.values()), sum(int(weight) for *_, weight in groups), tally)
 
-    def find(self, shard: int, task_ids: Sequence[str]) -> list[TaskRow]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
         with self._database.reading() as connection:
             found = self._of_tasks(connection, self._dispatch.find, shard, task_ids)
             return self._catalogue.task_rows(connection, found)
@@ -143,14 +141,12 @@ class SqlDispatch:
             found = self._of_tasks(connection, self._dispatch.last_outcomes, shard, task_ids)
         return {bytes_to_task_id(id_): kind for id_, kind in found}
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[StoppedRow]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self._database.reading() as connection:
             found = self._of_tasks(connection, self._dispatch.stopped_rows, shard, task_ids)
             row_of = self._catalogue.row
-            last = {
-                row[0]: StoppedRow(bytes_to_task_id(id_), kind, row_of(connection, row)) for id_, kind, *row in found
-            }
-        return sorted(last.values(), key=lambda one: one.row.position)
+            last = {row[0]: (kind, row_of(connection, row, id_)) for id_, kind, *row in found}
+        return sorted(last.values(), key=lambda one: one[1].position)
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
         with self._database.reading() as connection:

@@ -47,6 +47,7 @@ from celery_wheel.store.model import (
     Outcome,
     Position,
     Route,
+    StoredMessage,
     TallyKey,
 )
 from celery_wheel.store.schedule_model import Revision
@@ -71,7 +72,10 @@ from celery_wheel.store.sql.schema import (
     watch,
 )
 from celery_wheel.store.sql.statement import IN_PLACES, columns_of, in_parts
-from celery_wheel.store.store_model import MOVED, HandoverMessage, HandoverSchedule, ShardEpoch
+from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
+
+#: The columns of the place of a message, as a ``StoredMessage`` has them.
+PLACE = (timer.c.id, timer.c.lane, timer.c.due_ms, timer.c.seq, timer.c.accepted_ms)
 
 #: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
 MESSAGE = (
@@ -103,7 +107,7 @@ class SqlHandover:
         self._catalogue = catalogue
         self._statements = database.statements
 
-    def pending(self, shard: int) -> Iterator[HandoverMessage]:
+    def pending(self, shard: int) -> Iterator[StoredMessage]:
         """Iterate over the pending messages of all lanes, in order of position, with their bytes, a page at a time."""
         lanes = [self._lane(shard, state) for state in self._lanes(shard)]
         for _, message in heapq.merge(*lanes, key=itemgetter(0)):
@@ -113,17 +117,20 @@ class SqlHandover:
         with self._database.reading() as connection:
             return read_lanes(connection, self._statements, shard)
 
-    def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, HandoverMessage]]:
+    def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, StoredMessage]]:
         after = state.offset
         while count := self._page_length(shard, state.lane, after):
-            page = select(timer.c.id, *_KEY, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
+            page = select(*PLACE, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
-                rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
+                messages, rows = list[StoredMessage](), connection.execute(page.order_by(*_KEY).limit(count)).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
-                messages = [self._message(connection, row[3:], claims.get(row.id, ())) for row in rows]
-            for (id_, due_ms, seq, *_), message in zip(rows, messages, strict=True):
-                after = Position(due_ms, seq)
-                yield after, HandoverMessage(id_, shard, due_ms, message, state.redelivered or after <= state.watermark)
+                for row in rows:
+                    one = self._stored(connection, row, claims.get(row.id, ()))
+                    one.redelivered = state.redelivered or Position(row.due_ms, row.seq) <= state.watermark
+                    messages.append(one)
+            for one in messages:
+                after = Position(one.due_ms, one.seq)
+                yield after, one
 
     def _page_length(self, shard: int, lane: int, after: Position) -> int:
         """Return how many of the next rows fit into one read; at least one if any exists."""
@@ -137,26 +144,29 @@ class SqlHandover:
                 return number
         return len(sizes)
 
-    def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[HandoverMessage]:
+    def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[StoredMessage]:
         """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""
         after = -1
-        found = select(timer.c.id, timer.c.due_ms, outcome.c.kind, outcome.c.reason, *MESSAGE)
+        found = select(*PLACE, outcome.c.kind, outcome.c.reason, *MESSAGE)
         found = found.select_from(_TASKS.join(outcome, _IS_LAST)).where(_is_stopped(shard), outcome.c.kind.in_(kinds))
         page = found.order_by(timer.c.id).limit(STOPPED_AT_ONCE)
         while True:
             with self._database.reading() as connection:
                 rows = connection.execute(page.where(timer.c.id > after)).all()
-                messages = [self._message(connection, row[4:]) for row in rows]
-            if not rows:
+                messages = [self._stored(connection, row, outcome=row.kind, reason=row.reason) for row in rows]
+            if not messages:
                 return
-            for (after, due_ms, kind, reason, *_), message in zip(rows, messages, strict=True):
-                yield HandoverMessage(after, shard, due_ms, message, outcome=kind, reason=reason)
+            yield from messages
+            after = messages[-1].id
 
-    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[HandoverMessage]:
+    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[StoredMessage]:
         """Return the messages with these ids that the shard has, pending or not, with their bytes."""
-        found: list[HandoverMessage] = []
-        columns = (timer.c.id, timer.c.due_ms, timer.c.lane, timer.c.accepted_ms, outcome.c.kind, outcome.c.reason)
-        messages = select(*columns, *MESSAGE).select_from(_TASKS.outerjoin(outcome, _IS_LAST)).order_by(timer.c.id)
+        found: list[StoredMessage] = []
+        messages = (
+            select(*PLACE, outcome.c.kind, outcome.c.reason, *MESSAGE)
+            .select_from(_TASKS.outerjoin(outcome, _IS_LAST))
+            .order_by(timer.c.id)
+        )
         with self._database.reading() as connection:
             for part in in_parts(uuids_to_bytes(envelope_ids), IN_PLACES):
                 known = self._statements.of(IntakeStatements).known(
@@ -166,23 +176,23 @@ class SqlHandover:
                 for start in range(0, len(ids), STOPPED_AT_ONCE):
                     some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
                     rows = connection.execute(messages.where(some)).all()
-                    for id_, due_ms, lane, accepted_ms, kind, reason, *message in rows:
-                        why = {"outcome": kind, "reason": reason} if lane == STOPPED else {}
-                        one = HandoverMessage(id_, shard, due_ms, self._message(connection, message), **why)
-                        one.accepted_ms = accepted_ms
-                        found.append(one)
+                    for row in rows:
+                        why = {"outcome": row.kind, "reason": row.reason} if row.lane == STOPPED else {}
+                        found.append(self._stored(connection, row, **why))
         return found
 
-    def _message(
-        self, connection: Connection, columns: Sequence[Any], claims: Iterable[tuple[str, str]] = ()
-    ) -> Message:
-        number, packed, *values = columns
+    def _stored(
+        self, connection: Connection, row: Sequence[Any], claims: Iterable[tuple[str, str]] = (), **more: Any
+    ) -> StoredMessage:
+        """Return the message of a row that begins with PLACE and ends with MESSAGE."""
+        id_, lane, due_ms, seq, accepted_ms = row[: len(PLACE)]
+        number, packed, *values = row[-len(MESSAGE) :]
         names = [column.name for column in MESSAGE[2:]]
         parts = self._catalogue.parts(connection, number, packed)
         message = Message(**dict(zip(names, values, strict=True)), **parts._asdict())
         message.watch = [key for kind, key in claims if kind == WATCH] or None
         message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
-        return message
+        return StoredMessage(id_, lane, due_ms, seq, accepted_ms, message, **more)
 
     def count_pending(self, shard: int) -> int:
         """Return how many rows are after their lane's offset, counted row by row."""

@@ -18,12 +18,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, insert, select, tuple_, update
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import Row, TaskRow
+from celery_wheel.store.model import Row
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleChange, Skip, readable, whole
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import (
-    bytes_to_task_id,
     lane,
     revision,
     schedule,
@@ -123,7 +122,7 @@ def _latest_first(runs: Any) -> list[ColumnElement[int]]:
 
 
 #: Columns of a run, and of its row.
-RUN_COLUMNS, ROW_COLUMNS = len(names_of(Run)), len(names_of(Row))
+RUN_COLUMNS, ROW_COLUMNS = len(names_of(Run)), len(ROW)
 
 
 class SqlSchedules:
@@ -151,9 +150,7 @@ class SqlSchedules:
             rows = [row for part in in_parts(names, NAME_PLACES) for row in named.at(connection, part)]
         return list({row.id: schedule_of(row[1:]) for row in rows if row.shard == shard}.values())
 
-    def runs_of(
-        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
-    ) -> list[tuple[Run, TaskRow]]:
+    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
         statements = self._statements.of(ScheduleStatements)
         query = statements.pending_runs if pending_only else statements.runs
         with self._database.reading() as connection:
@@ -162,17 +159,17 @@ class SqlSchedules:
         found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, TaskRow]]:
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
         query = self._statements.of(ScheduleStatements).runs_at
         with self._database.reading() as connection:
             rows = [row for one, at_ms in instants for row in query(connection, schedule=one, instant_ms=at_ms)]
             return self._runs(connection, shard, rows)
 
-    def _runs(self, connection: Connection, shard: int, rows: Iterable[Any]) -> list[tuple[Run, TaskRow]]:
+    def _runs(self, connection: Connection, shard: int, rows: Iterable[Any]) -> list[tuple[Run, Row]]:
         """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
         row_of = self._catalogue.row
         return [
-            (run_of(one[:RUN_COLUMNS]), TaskRow(bytes_to_task_id(one.task_id), row_of(connection, one[-ROW_COLUMNS:])))
+            (run_of(one[:RUN_COLUMNS]), row_of(connection, one[-ROW_COLUMNS:], one.task_id))
             for one in rows
             if one.shard == shard
         ]

@@ -307,7 +307,7 @@ outcome = Table(
     seq_id("a seq"),
     shard_column(),
     required("timer_id", BigInteger, "id of the timer"),
-    required("kind", Text, "cancelled, moved, expired, rejected or parked"),
+    required("kind", Text, "cancelled, moved, expired or rejected"),
     required("reason", Text, "reason, for people"),
     required("actor", Text, "user or part that did it"),
     required("at_ms", BigInteger, "instant, Unix milliseconds"),

@@ -6,7 +6,7 @@
          └ (clause) ──► Prepared(connection, shard=0)   10 µs a row inserted, where Core's ``execute`` takes 20;
                                                         50 µs a call that returns a row, where it takes 140
     reading   Row ──► columns_of(Row, timer) ──► SELECT in the order of its fields ──► Row(*row)
-    writing   NewRow ──► ObjectInsert(INSERT, "shard") ──► the attributes of its names, in the order of the INSERT
+    writing   StoredMessage ──► ObjectInsert(INSERT, "shard") ──► its attributes, in the order of the INSERT
 
 The SQL stays Core's, and stands beside the methods that run it. Queries that run rarely are not prepared: SQLAlchemy
 compiles each shape at its first use and keeps it.
@@ -221,7 +221,7 @@ def constant(value: int | str) -> Any:
 # -- parts of several statements ------------------------------------------------------------------------------
 
 #: The values of ``Catalogue.row``.
-ROW = columns_of(Row, timer, packed=timer.c.message)
+ROW = columns_of(Row, timer, without=("task_id",), packed=timer.c.message)
 
 #: The values of ``shard_record`` that a holder shows of itself, beside those of its row.
 SHOWN = (snapshot.c.at_ms.label("snapshot_at_ms"), snapshot.c.figures.label("snapshot"))

@@ -31,7 +31,7 @@ def left(shop: Shop) -> list[str]:
 
 
 def accepted(shop: Shop, *task_ids: str) -> bool:
-    return {task_id for task_id, _ in shop.store.find(0, task_ids)} == set(task_ids)
+    return {row.task_id for row in shop.store.find(0, task_ids)} == set(task_ids)
 
 
 # -- scheduling ----------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_nothing_and_zero_are_not_none(holder: Holder) -> None:
 def test_names_in_any_script_are_kept(holder: Holder) -> None:
     names = ("task_id", "task", "exchange", "exchange_type", "routing_key", "queue", "key")
     [new] = holder.accept(NOW, **dict.fromkeys(names, UNICODE), body=UNICODE.encode())
-    [(_, row)] = holder.store.find(0, [UNICODE])
+    [row] = holder.store.find(0, [UNICODE])
     assert row.id == new.id
     names = {getattr(row.route, name) for name in ("task", "exchange", "exchange_type", "routing_key", "queue")}
     assert names == {UNICODE}
@@ -98,7 +98,7 @@ def test_names_in_any_script_are_kept(holder: Holder) -> None:
 
 def test_long_names_are_not_cut(holder: Holder) -> None:
     [new] = holder.accept(NOW, task_id="i" * 600, task="t" * 600, routing_key="r" * 600, queue=None)
-    [(_, row)] = holder.store.find(0, ["i" * 600])
+    [row] = holder.store.find(0, ["i" * 600])
     assert (row.id, row.route.task, row.route.routing_key) == (new.id, "t" * 600, "r" * 600)
 
 
@@ -273,14 +273,14 @@ def test_a_task_is_found_by_its_id_in_every_lane(holder: Holder) -> None:
     stopped = holder.row(NOW, task_id="t-1")
     holder.apply(rows=[late, early, stopped, holder.row(NOW, task_id="t-2")])
     holder.apply(moves=[holder.stop(stopped)])
-    assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [early.id, late.id]
+    assert [row.id for row in holder.store.find(0, ["t-1"])] == [early.id, late.id]
     assert holder.store.find(0, ["t-3"]) == []
 
 
 def test_a_dispatched_task_is_still_found(holder: Holder) -> None:
     [row] = holder.accept(NOW, task_id="t-1")
     holder.settle(ORIGIN, type(ORIGIN)(row.due_ms, row.seq))
-    [(_, found)] = holder.store.find(0, ["t-1"])
+    [found] = holder.store.find(0, ["t-1"])
     assert (found.id, found.parts().body) == (row.id, row.message.body)
 
 

@@ -14,9 +14,9 @@ from celery_wheel.store.model import (
     Change,
     LaneState,
     Move,
-    NewRow,
     Outcome,
     Position,
+    StoredMessage,
     TallyKey,
 )
 from celery_wheel.store.ports import Retention, Store
@@ -37,7 +37,7 @@ class Pair:
         self.rng = random.Random(seed)
         self.stores = (real, model_)
         self.holders = [Holder(store) for store in self.stores]
-        self.rows: list[NewRow] = []
+        self.rows: list[StoredMessage] = []
         self.at_ms = NOW
 
     def position(self) -> Position:

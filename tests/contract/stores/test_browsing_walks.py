@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheel.store.model import HOUR_MS, ORIGIN, STOPPED, LaneState, NewRow, Position, TallyKey
+from celery_wheel.store.model import HOUR_MS, ORIGIN, STOPPED, LaneState, Position, StoredMessage, TallyKey
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.ports.pages import Criteria, Page
 from celery_wheel.store.sql.browse import pages
@@ -27,7 +27,7 @@ class World:
         self.rng = random.Random(seed)
         self.forgetting, self.forgot = seed % 2 == 0, False
         self.holders = [Holder(store, shard) for shard in range(2)]
-        self.rows: dict[int, NewRow] = {}
+        self.rows: dict[int, StoredMessage] = {}
         self.shard: dict[int, int] = {}
         self.place: dict[int, tuple[int, Position]] = {}  #: id → lane and position
         self.kind: dict[int, str] = {}
@@ -120,7 +120,7 @@ class World:
         if (row_id := self.some()) is None:
             return
         holder, was = self.holders[self.shard[row_id]], self.place[row_id][1]
-        kind = self.rng.choice(["rejected", "cancelled", "expired", "parked"])
+        kind = self.rng.choice(["rejected", "cancelled", "expired"])
         move = holder.stop(self.rows[row_id], self.now)
         outcome = holder.outcome(row_id, kind, self.now)
         holder.apply(moves=[move], outcomes=[outcome], tally={self.key(row_id, was): -1})

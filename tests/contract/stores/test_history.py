@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from celery_wheel.broker import shard_of
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.store.model import ORIGIN, STOPPED, NewRow, Position
+from celery_wheel.store.model import ORIGIN, STOPPED, Position, StoredMessage
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
@@ -23,7 +23,7 @@ from tests.simulation.model_store import ModelStore
 LATER = NOW + 1_000
 
 
-def settled(holder: Holder, *groups: int, weight: int = 100) -> list[list[NewRow]]:
+def settled(holder: Holder, *groups: int, weight: int = 100) -> list[list[StoredMessage]]:
     """Return batches of so many rows each, dispatched one millisecond after the other from NOW on."""
     batches, start = [], ORIGIN
     for number, count in enumerate(groups):

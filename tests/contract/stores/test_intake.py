@@ -263,11 +263,11 @@ def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
     holder.apply(watches=[Watch("watch", "order:42", row.id) for row in rows[:2]])
     holder.apply(watches=[Watch("watch", "order:43", rows[2].id), Watch("unique", "order:42", rows[2].id)])
     found = holder.store.watchers(0, "watch", ["order:42"])
-    assert [(key, row.id) for key, _, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
-    assert found[0][1] == rows[1].message.task_id
-    assert found[0][2].parts().body == rows[1].message.body
+    assert [(key, row.id) for key, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
+    assert found[0][1].task_id == rows[1].message.task_id
+    assert found[0][1].parts().body == rows[1].message.body
     many = [f"order:{n}" for n in range(200)]
-    assert [row.id for _, _, row in holder.store.watchers(0, "watch", many)] == [rows[n].id for n in (2, 1, 0)]
+    assert [row.id for _, row in holder.store.watchers(0, "watch", many)] == [rows[n].id for n in (2, 1, 0)]
     assert holder.store.watchers(1, "watch", many) == []
     assert holder.store.watchers(0, "watch", []) == []
 
@@ -276,7 +276,7 @@ def test_a_stopped_row_watches_nothing(holder: Holder) -> None:
     rows = holder.accept(NOW, NOW + 1)
     holder.apply(watches=[Watch("watch", "k", row.id) for row in rows])
     holder.apply(moves=[holder.stop(rows[0])])
-    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
     holder.apply(unwatched=[rows[1].id])
     assert holder.store.watchers(0, "watch", ["k"]) == []
 
@@ -285,10 +285,10 @@ def test_a_completed_row_keeps_its_unique_key(holder: Holder) -> None:
     rows = holder.accept(NOW, NOW + 1)
     holder.apply(watches=[Watch(kind, "k", row.id) for row in rows for kind in ("watch", "unique")])
     holder.apply(completed=[rows[0].id])
-    assert [row.id for _, _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
-    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
+    assert [row.id for _, row in holder.store.watchers(0, "watch", ["k"])] == [rows[1].id]
+    assert [row.id for _, row in holder.store.watchers(0, "unique", ["k"])] == [row.id for row in rows]
     holder.apply(unwatched=[rows[0].id])
-    assert [row.id for _, _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
+    assert [row.id for _, row in holder.store.watchers(0, "unique", ["k"])] == [rows[1].id]
 
 
 def test_an_answer_may_have_more_than_a_word_for_each_name(holder: Holder) -> None:
@@ -313,7 +313,7 @@ def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
 def test_the_misfire_option_of_a_row_is_read_back(holder: Holder) -> None:
     [row] = holder.accept(NOW, misfire_ms=5_000)
     assert holder.slice()[0].misfire_ms == 5_000
-    [(_, found)] = holder.store.find(0, [row.message.task_id])
+    [found] = holder.store.find(0, [row.message.task_id])
     assert found.misfire_ms == 5_000
 
 
@@ -336,16 +336,16 @@ def test_control_rows_survive_a_reopening(make_store: Callable[[], Store]) -> No
 
 def test_stopped_rows_are_found_by_task_id_with_their_last_outcome(holder: Holder) -> None:
     first, second, third = holder.accept(NOW, NOW + 1, NOW + 2)
-    for row, kind in ((second, "parked"), (first, "rejected")):
+    for row, kind in ((second, "expired"), (first, "rejected")):
         holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, kind)])
     holder.apply(outcomes=[holder.outcome(second.id, "rejected", NOW + 1)])
     names = [one.message.task_id for one in (first, second, third)]
     found = holder.store.stopped_rows(0, [*names, "nobody"])
-    assert [(id_, kind, row.id) for id_, kind, row in found] == [
+    assert [(row.task_id, kind, row.id) for kind, row in found] == [
         (names[1], "rejected", second.id),
         (names[0], "rejected", first.id),
     ]
-    assert found[0][2].parts().body == second.message.body
+    assert found[0][1].parts().body == second.message.body
     assert holder.store.stopped_rows(1, names) == []
 
 
@@ -363,11 +363,11 @@ def test_a_cancelled_row_is_found_until_it_was_announced(holder: Holder) -> None
     for row in rows:
         holder.apply(moves=[holder.stop(row)], watches=[Watch(UNANNOUNCED, "", row.id)])
     store = holder.store
-    assert [one.row.id for one in store.unannounced(0, -1, 2)] == [rows[0].id, rows[1].id]
+    assert [one.id for one in store.unannounced(0, -1, 2)] == [rows[0].id, rows[1].id]
     [last] = store.unannounced(0, rows[1].id, 2)
-    assert (last.task_id, last.row.parts().body) == (rows[2].message.task_id, rows[2].message.body)
+    assert (last.task_id, last.parts().body) == (rows[2].message.task_id, rows[2].message.body)
     holder.apply(unwatched=[rows[1].id])
-    assert [one.row.id for one in store.unannounced(0, -1, 9)] == [rows[0].id, rows[2].id]
+    assert [one.id for one in store.unannounced(0, -1, 9)] == [rows[0].id, rows[2].id]
     assert store.unannounced(1, -1, 9) == []
 
 

@@ -72,7 +72,7 @@ def assert_migrates(backend: SqlBackend, task_ids: list[str]) -> None:
     assert migrate_store(backend.url) == []
     store = backend()
     assert store.gates(0) == []
-    assert [task_id for task_id, _ in store.find(0, task_ids)] == task_ids
+    assert [row.task_id for row in store.find(0, task_ids)] == task_ids
     Holder(store).accept(NOW)
     store.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.broker import shard_of
 from celery_wheel.overview import read_overview
-from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, PAUSED, Gate, LaneState, NewRow
+from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN, PAUSED, Gate, LaneState, StoredMessage
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql.schema import total
 from celery_wheel.store.sql.store import SqlStore
@@ -24,7 +24,7 @@ MakeSqlStore = Callable[[], SqlStore]
 LATER = NOW + 60_000
 
 
-def accept(holder: Holder, *due_ms: int, **parts: Any) -> list[NewRow]:
+def accept(holder: Holder, *due_ms: int, **parts: Any) -> list[StoredMessage]:
     rows = [holder.row(due, **parts) for due in due_ms]
     for row in rows:
         holder.apply(rows=[row], tally={hour_of(row): 1})

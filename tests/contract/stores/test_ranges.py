@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.store.model import HOUR_MS, MAX_SEQ, ORIGIN, LaneState, NewRow, Position, RangeSummary, TallyKey
+from celery_wheel.store.model import (
+    HOUR_MS,
+    MAX_SEQ,
+    ORIGIN,
+    LaneState,
+    Position,
+    RangeSummary,
+    StoredMessage,
+    TallyKey,
+)
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.sql.schema import lane
@@ -154,7 +163,7 @@ def test_a_summary_of_nothing_is_empty(holder: Holder) -> None:
 NUMBER = (1 << 40) + 7
 
 
-def settled_lane(holder: Holder, number: int = NUMBER) -> NewRow:
+def settled_lane(holder: Holder, number: int = NUMBER) -> StoredMessage:
     """Make a lane whose one task is dispatched, and that the same change closes."""
     row = holder.row(NOW, lane=number)
     holder.apply(rows=[row], lanes=[LaneState(number, ORIGIN, ORIGIN, "slow")])
@@ -179,7 +188,7 @@ def test_a_lane_number_may_be_any_seq(holder: Holder) -> None:
 def test_a_closed_lane_is_no_longer_among_the_lanes(holder: Holder) -> None:
     row = settled_lane(holder)
     assert numbers(holder) == [0]
-    assert [found.lane for _, found in holder.store.find(0, [row.message.task_id])] == [NUMBER]
+    assert [found.lane for found in holder.store.find(0, [row.message.task_id])] == [NUMBER]
     assert holder.store.count(0, NUMBER, *EVERYTHING) == 1
 
 

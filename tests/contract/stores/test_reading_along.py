@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from celery_wheel.store.model import Batch, Change, LaneState, NewRow, Position, TallyKey
+from celery_wheel.store.model import Batch, Change, LaneState, Position, StoredMessage, TallyKey
 from celery_wheel.store.ports import Retention, Store
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder
 
@@ -69,7 +69,7 @@ def test_a_read_sees_every_change_that_returned_before_it(make_store: Callable[[
 def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
     """Accepting, settling, renewing and forgetting at once: no row is lost, and no thread blocks for ever."""
     store, epoch = holder.store, holder.epoch
-    groups: list[list[NewRow]] = [[holder.row(NOW + n) for _ in range(GROUP)] for n in range(GROUPS)]
+    groups: list[list[StoredMessage]] = [[holder.row(NOW + n) for _ in range(GROUP)] for n in range(GROUPS)]
     batches = [Batch(holder.seq(), 1, Position(n, 0), Position(n + 1, 0), 1, 10, NOW) for n in range(GROUPS)]
 
     def ingest() -> None:

@@ -127,7 +127,7 @@ def test_tasks_of_two_shards_with_one_envelope_id_are_both_kept(make_sql_store: 
         store.release(shard, holder.epoch)
     done = store.maintenance.reshard(3, lambda key, task_id, shards: 2, LATER)
     assert (done.moved, done.doubled) == (2, 0)
-    assert {task_id for task_id, _ in store.find(2, ["one", "two"])} == {"one", "two"}
+    assert {row.task_id for row in store.find(2, ["one", "two"])} == {"one", "two"}
     Holder(store, shard=2)
     assert store.known(2, [envelope_id]) == {envelope_id: "one"}
     assert store.known(2, [id_beside(envelope_id, "two")]) == {id_beside(envelope_id, "two"): "two"}
@@ -153,8 +153,8 @@ def test_watches_tombstones_and_gates_go_along(make_sql_store: MakeSqlStore, sha
     for number in range(shards):
         keys = [key for key in expected if shard_of(key, "", shards) == number]
         found = store.watchers(number, "watch", [f"order:{key}" for key in expected])
-        assert {(key, row.id) for key, _, row in found} == {(f"order:{key}", expected[key]) for key in keys}
-        assert {key for key, _, _ in store.watchers(number, "unique", list(expected))} == set(keys)
+        assert {(key, row.id) for key, row in found} == {(f"order:{key}", expected[key]) for key in keys}
+        assert {key for key, _ in store.watchers(number, "unique", list(expected))} == set(keys)
         assert {one.name for one in store.gates(number)} == {"mail", "one"}
         assert {*store.tombstone_ids(number)} == {"both", "of-0", "of-1"}
     with store.database.reading() as connection:
@@ -230,8 +230,8 @@ def test_a_schedule_goes_to_the_shard_of_its_name_with_its_pending_runs(
     for name, (one, _, second) in filled.items():
         number = expected[one.id]
         assert store.schedules_named(number, [name]) == [one]
-        [(run, task)] = store.runs_of(number, [one.id], True, 9)
-        assert (run, task.row.seq & 0xFF) == (second, number)
+        [(run, row)] = store.runs_of(number, [one.id], True, 9)
+        assert (run, row.seq & 0xFF) == (second, number)
     assert sum(sum(store.pending(number).values()) for number in range(shards)) == len(NAMES)
 
 

@@ -144,7 +144,7 @@ def test_every_row_survives_a_reopening(make_sql_store: Callable[[], SqlStore]) 
     again = make_sql_store()
     assert again.uuid == store.uuid
     assert again.state(0) == before
-    [(_, row)] = again.find(0, ["t-1"])
+    [row] = again.find(0, ["t-1"])
     assert (row.id, row.position, row.parts().body) == (waiting.id, place(waiting), b"\x00" * 5_000)
     assert {row.id for row in again.slice(0, STOPPED, ORIGIN, Position(2**62, 0))} == {resting.id, reject.id}
     assert again.lanes(0)[1] == LaneState(2, Position(1, 2), Position(3, 4))

@@ -407,7 +407,7 @@ def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, tmp_path: Pa
     stack.beat()
     with closing(open_store(stack.app.conf.wheel_store, create=True)) as other:
         wait_until(lambda: other.find(0, [task_id]), "the task is accepted")
-        [(_, row)] = other.find(0, [task_id])
+        [row] = other.find(0, [task_id])
         assert row.misfire_ms == 60_000
         for kind, key in (("watch", "order:42"), ("unique", "one")):
-            assert [id_ for _, id_, _ in other.watchers(0, kind, [key])] == [task_id]
+            assert [row.task_id for _, row in other.watchers(0, kind, [key])] == [task_id]

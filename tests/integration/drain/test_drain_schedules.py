@@ -15,7 +15,7 @@ from celery_wheel.errors import FileUnusable, StoreUnusable
 from celery_wheel.operations.drain import drain, import_, open_existing_store, would_drain
 from celery_wheel.operations.drain import file as drain_file
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
+from celery_wheel.store.model import HOUR_MS, StoredMessage, TallyKey
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, claimed, now_ms
@@ -72,7 +72,7 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     one = message(envelope_id=envelope_id, task_id=task_id, task="note", eta_ms=instant_ms, headers=headers)
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
     holder.apply(
-        rows=[NewRow(seq, 0, instant_ms, seq, now_ms(), one)],
+        rows=[StoredMessage(seq, 0, instant_ms, seq, now_ms(), one)],
         runs=[Run(schedule.id, instant_ms, seq)],
         schedules=[schedule],
         tally={TallyKey(instant_ms // HOUR_MS, "celery", "note"): 1},
@@ -115,7 +115,7 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         detail = store.browse.schedule("changed")
         assert detail is not None
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
-        [(_, row)] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
+        [row] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
         assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
 

@@ -14,7 +14,7 @@ import pytest
 
 from celery_wheel.operations.drain import drain, import_
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, NewRow, TallyKey
+from celery_wheel.store.model import HOUR_MS, StoredMessage, TallyKey
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from tests.integration.drain.conftest import LeavingStack, now_ms
@@ -54,7 +54,7 @@ class Stores:
             ]
             seqs = [holder.seq() for _ in ids]
             rows = [
-                NewRow(n, 0, own["eta_ms"], n, now_ms(), message(**own, **one))
+                StoredMessage(n, 0, own["eta_ms"], n, now_ms(), message(**own, **one))
                 for n, one in zip(seqs, ids, strict=True)
             ]
             holder.apply(rows=rows, tally={TallyKey(own["eta_ms"] // HOUR_MS, "celery", "note"): len(rows)})
@@ -177,7 +177,7 @@ def test_the_file_of_a_copy_adds_to_the_store_that_went_on_the_tasks_that_it_doe
     with closing(stores.open("a")) as store:
         [first, _] = store.handover.pending(0)
         holder = Holder(store)
-        one = next(row for _, row in store.find(0, ["t1"]))
+        one = next(row for row in store.find(0, ["t1"]))
         holder.apply(moves=[holder.stop(one)], outcomes=[holder.outcome(first.id)])
         store.release(0, holder.epoch)
     file = stores.drain("copy", "copy.jsonl")

@@ -11,7 +11,7 @@ import pytest
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.tombstones import RevokedStamps
-from celery_wheel.store.model import TaskRow
+from celery_wheel.store.model import Row
 from tests.unit.engine.conftest import Rig
 
 
@@ -22,13 +22,13 @@ class Books:
     refuses: set[str] = field(default_factory=set)
     broken: bool = False
 
-    def __call__(self, rows: Sequence[TaskRow]) -> set[int]:
+    def __call__(self, rows: Sequence[Row]) -> set[int]:
         self.calls.append(len(rows))
         if self.broken:
             raise RuntimeError("no books today")
         seen = [one for one in rows if one.task_id not in self.refuses]
         self.told += [one.task_id for one in seen]
-        return {one.row.id for one in seen}
+        return {one.id for one in seen}
 
 
 @dataclass
@@ -142,7 +142,7 @@ def test_a_round_reads_one_page_and_one_row_while_nothing_can_be_announced(
     rig.run()
     rig.books.broken, read, rows = True, rig.store.unannounced, list[int]()
 
-    def counted(*where: int) -> list[TaskRow]:
+    def counted(*where: int) -> list[Row]:
         found = read(*where)
         rows.append(len(found))
         return found

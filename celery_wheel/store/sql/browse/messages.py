@@ -202,7 +202,7 @@ class Messages:
 def state_of(task: Task, lanes: Lanes, last_outcome: str | None) -> str:
     """Return the state of a message, from its position, its lane and its last outcome; see ``Detail``."""
     if task.lane == STOPPED:
-        return last_outcome or "parked"
+        return last_outcome or "rejected"
     own = lanes.get((task.shard, task.lane))
     if task.position <= (ORIGIN if own is None else own.offset):
         return "dispatched"

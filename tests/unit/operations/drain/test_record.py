@@ -13,8 +13,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain.file import DrainHeader, header_of, line_of, task_of
 from celery_wheel.operations.drain.to_broker import with_eta
-from celery_wheel.store.model import Message, Row
-from celery_wheel.store.store_model import HandoverMessage
+from celery_wheel.store.model import Message, Row, StoredMessage
 from tests.kit.holder import message
 
 LIMIT = 2**20
@@ -30,8 +29,8 @@ def made(headers: str = PROTOCOL_2, properties: str = PROPERTIES, **parts: Any) 
     return message(headers=headers.encode(), properties=properties.encode(), **parts)
 
 
-def back(kept: HandoverMessage, envelope_id: str | None = None) -> Message:
-    task = task_of(line_of(kept))
+def back(kept: StoredMessage, envelope_id: str | None = None) -> Message:
+    task = task_of(line_of(kept, 1))
     found = QueuedMessageReader("wheel", LIMIT).decode((task.with_id(envelope_id) if envelope_id else task).wire)
     assert isinstance(found, Message), found.reason
     return found
@@ -50,18 +49,18 @@ def back(kept: HandoverMessage, envelope_id: str | None = None) -> Message:
 )
 def test_a_message_is_read_as_it_was_written(parts: dict[str, Any]) -> None:
     one = made(**parts)
-    assert asdict(back(HandoverMessage(5, 1, 7, one))) == asdict(one)
+    assert asdict(back(StoredMessage(5, 0, 7, 5, 1, one))) == asdict(one)
 
 
 def test_a_row_in_doubt_is_marked_and_a_task_can_have_another_id() -> None:
     one = made()
-    found = back(HandoverMessage(5, 1, 7, one, redelivered=True), DRAIN)
+    found = back(StoredMessage(5, 0, 7, 5, 1, one, redelivered=True), DRAIN)
     assert json.loads(found.headers)["wheel_redelivered"] is True
     assert (found.envelope_id, found.task_id) == (DRAIN, one.task_id)
 
 
 def test_a_task_names_what_another_message_of_it_has_otherwise() -> None:
-    task = task_of(line_of(HandoverMessage(5, 1, 7, made(eta_ms=7, key="k", unique="u"))))
+    task = task_of(line_of(StoredMessage(5, 0, 7, 5, 1, made(eta_ms=7, key="k", unique="u")), 1))
     assert task.differing(made(eta_ms=7, key="k")) == []
     other = made(eta_ms=8, key="k", task="another", queue="mail", body=b"[[1], {}, {}]")
     assert task.differing(other) == ["name", "instant", "queue", "arguments"]
@@ -80,7 +79,7 @@ def test_a_task_names_what_another_message_of_it_has_otherwise() -> None:
     ],
 )
 def test_a_line_that_cannot_be_read_raises_the_reason(change: dict[str, Any], reason: str) -> None:
-    line = json.dumps({**json.loads(line_of(HandoverMessage(5, 1, 7, made()))), **change}).encode()
+    line = json.dumps({**json.loads(line_of(StoredMessage(5, 0, 7, 5, 1, made()), 1)), **change}).encode()
     with pytest.raises(ValueError, match=reason):
         task_of(line)
 

@@ -15,7 +15,7 @@ from kombu.exceptions import EncodeError
 
 from celery_wheel.scheduler.remote_control.revoked_state import AWAY_AFTER, SUSPECTS, TRIES, RevokedState
 from celery_wheel.scheduler.remote_control.revoked_state import read_request as read
-from celery_wheel.store.model import TaskRow
+from celery_wheel.store.model import Row
 from tests.kit.chunks import make_row
 
 
@@ -24,12 +24,13 @@ class Bomb:
         return pytest.fail, ("a pickle was loaded",)
 
 
-def cancelled(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> TaskRow:
+def cancelled(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> Row:
     raw_headers = json.dumps({"lang": "py", "task": "t", "id": "id", **headers}).encode()
     properties = json.dumps({"content_type": content_type, "content_encoding": "utf-8", "reply_to": "r"}).encode()
     parts = {"headers": raw_headers, "properties": properties, "body": body}
     row = make_row(row_id, "celery", task="t", priority=3, **parts)
-    return TaskRow(f"id{row_id}" if row_id > 1 else "id", row)
+    row.task_id = f"id{row_id}" if row_id > 1 else "id"
+    return row
 
 
 def json_body(**embed: Any) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Change, Message, NewRow, Position
+from celery_wheel.store.model import ORIGIN, Change, Message, Position, StoredMessage
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
@@ -44,13 +44,13 @@ def database_of(store: SqlStore) -> SqliteDatabase:
     return store.database
 
 
-def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[NewRow]:
-    def row(n: int) -> NewRow:
+def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[StoredMessage]:
+    def row(n: int) -> StoredMessage:
         envelope_id = f"{n:032x}"
         message = Message(
             envelope_id, "t", "app.t", n, n, "", "direct", "q", "q", None, None, None, None, b"", b"", body
         )
-        return NewRow(n << 8, 0, n, n << 8, n, message)
+        return StoredMessage(n << 8, 0, n, n << 8, n, message)
 
     return [row(n) for n in range(start, start + count)]
 
