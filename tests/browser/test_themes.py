@@ -71,8 +71,8 @@ def fits(page: Page) -> None:
 
 def drawn(page: Page) -> None:
     """Check that a chart has a colour under each theme, and its time from left to right in each language."""
-    chart = page.locator(".wheel-plot").first
-    assert chart.evaluate("one => getComputedStyle(one).direction") == "ltr"
+    # A poll may replace the chart at any moment: ``expect`` looks again at the new one.
+    expect(page.locator(".wheel-plot").first).to_have_css("direction", "ltr")
     colours = {
         page.evaluate(f"getComputedStyle(document.querySelector('.wheel')).getPropertyValue('{name}')").strip()
         for name in ("--body-bg", "--body-fg", "--link-fg", "--error-fg", "--hairline-color")
