@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import NamedTuple
 
-import psutil
 import redis
 
 from celery_wheel.broker import wheel_queue_name
@@ -157,8 +156,8 @@ WHEEL_QUEUES = tuple(wheel_queue_name("wheel", shard) for shard in range(SHARDS)
 #: Seconds from the first message written to the due time: all rows must be accepted by then.
 LEAD_S, LEAD_S_A_ROW = 5, 400e-6
 
-#: By what is measured: rows a second, and µs of CPU a row, of the scheduler, Redis and the database's server.
-Costs = dict[str, tuple[float, list[float]]]
+#: By what is measured: rows a second, and µs of CPU a row.
+Costs = dict[str, tuple[float, float]]
 
 
 def processes(folder: Path, rows: int, store: str) -> Iterator[Figure]:
@@ -182,11 +181,9 @@ def processes(folder: Path, rows: int, store: str) -> Iterator[Figure]:
         words = f"{what}, {store}, %s: %s"
         yield Figure("processes", words % ("1 process", "rate"), per_s, "/s")
         yield Figure("processes", words % ("2 processes", "rate"), two_per_s, "/s", "1 process", per_s)
-        yield Figure("processes", words % ("1 process", "CPU a row"), used_us[0], "µs")
-        against = "1 process", used_us[0]
-        yield Figure("processes", words % ("2 processes", "CPU a row"), two_us[0], "µs", *against, less_is_better=True)
-        for name, own_us in zip(("Redis's CPU a row", "the database server's CPU a row"), used_us[1:], strict=True):
-            yield Figure("processes", words % ("1 process", name), own_us, "µs")
+        yield Figure("processes", words % ("1 process", "CPU a row"), used_us, "µs")
+        two = two_us, "µs", "1 process", used_us
+        yield Figure("processes", words % ("2 processes", "CPU a row"), *two, less_is_better=True)
 
 
 def _ways(server: RedisServer, one: Database, processes: int, count: int) -> Costs:
@@ -196,15 +193,12 @@ def _ways(server: RedisServer, one: Database, processes: int, count: int) -> Cos
         process.wait(lambda: _holders(one.url) == processes, AT_MOST_S)
         due_ms = int((time.time() + LEAD_S + LEAD_S_A_ROW * count) * 1_000)
         messages = list(letters.write([due_ms] * count, due_ms))
-        trees = [process, *(Tree(psutil.Process(pid)) if pid else None for pid in (server.pid, one.pid))]
 
-        def measured(begin: Callable[[], object], is_over: Callable[[], bool]) -> tuple[float, list[float]]:
-            before_s, began = [tree.cpu_s if tree else 0.0 for tree in trees], time.perf_counter()
+        def measured(begin: Callable[[], object], is_over: Callable[[], bool]) -> tuple[float, float]:
+            before_s, began = process.cpu_s, time.perf_counter()
             begin()
             process.wait(is_over, AT_MOST_S)
-            per_s = count / (time.perf_counter() - began)
-            used_s = (tree.cpu_s - cpu_s if tree else 0.0 for tree, cpu_s in zip(trees, before_s, strict=True))
-            return per_s, [each / count * 1e6 for each in used_s]
+            return count / (time.perf_counter() - began), (process.cpu_s - before_s) / count * 1e6
 
         def push() -> None:
             for start in range(0, count, AT_ONCE):

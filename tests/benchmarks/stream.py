@@ -95,8 +95,8 @@ class Arrivals(InBackground):
 
     def _note(self, found: list[bytes]) -> None:
         now_ms = time.time() * 1_000
-        etas_ms = map(self._etas_ms.__getitem__, map(task_id_of, found))
-        self.pairs += [(eta_ms, now_ms - eta_ms) for eta_ms in etas_ms]
+        etas_ms = map(self._etas_ms.get, map(task_id_of, found))  # None of a message of the stream before
+        self.pairs += [(eta_ms, now_ms - eta_ms) for eta_ms in etas_ms if eta_ms is not None]
 
 
 class Probes(InBackground):

@@ -197,7 +197,6 @@ def purgatory(_folder: Path, rows: int) -> Iterator[Figure]:
         watch        each under two keys: one of its own, and one of 100 that it shares with others; due in 30 s
         check        the key of each is checked, in random order: all complete by their event
         4 threads    the same, each thread checking every key, so that all race for all
-        force        completed from outside; the entries are left to the purge
         expire       nothing happens to any; the clock is moved on, and the reaper's thread completes them all
 
     The rates are by wall clock and not by CPU time, because threads that wait for one another are the cost in question.
@@ -254,10 +253,6 @@ class Round:
         for thread in threads:
             thread.join(LONGEST_S)
 
-    def force(self) -> None:
-        for number in self.order:
-            self.operations[number].force_complete()
-
     def expire(self) -> None:
         over = threading.Event()
         # the last timer of its millisecond, so that it runs after all the others
@@ -278,7 +273,6 @@ class Round:
 COMPLETE: dict[str, Callable[[Round], None]] = {
     "complete by a check": Round.check,
     f"complete by {THREADS} racing threads": Round.check_by_threads,
-    "complete by force": Round.force,
     "expire by the reaper": Round.expire,
 }
 
