@@ -7,7 +7,7 @@
 
     opening     the lines before the first statement of a file: its header and its imports
     under 40    files of fewer lines, empty ones and the facade of a package apart
-    circles     groups of modules that import each other, at any place of their code
+    circles     modules that import each other, at any place of their code
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -71,19 +72,18 @@ def modules(package: str) -> list[Module]:
 
 
 def circles(found: list[Module]) -> list[list[str]]:
-    """Return the groups of modules that import each other: the strongly connected parts of the graph of imports."""
+    """Return the circles of modules that import each other; of circles that share a module the first one found."""
     names = {one.name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): one for one in found}
     graph = {name: set(_imported(one.tree, names)) - {name} for name, one in names.items()}
-    order, seen = list[str](), set[str]()
-    for name in graph:
-        order += _after_its_imports(name, graph, seen)
-    into: dict[str, set[str]] = {name: set() for name in graph}
-    for name, imported in graph.items():
-        for one in imported:
-            into[one].add(name)
-    seen = set()
-    parts = [_after_its_imports(name, into, seen) for name in reversed(order)]
-    return sorted(sorted(part) for part in parts if len(part) > 1)
+    circles: list[list[str]] = []
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            circles.append(sorted({*error.args[1]}))
+            graph = {name: into.difference(circles[-1]) for name, into in graph.items() if name not in circles[-1]}
+        else:
+            return circles
 
 
 def _imported(tree: ast.Module, names: Mapping[str, Module]) -> Iterator[str]:
@@ -95,24 +95,6 @@ def _imported(tree: ast.Module, names: Mapping[str, Module]) -> Iterator[str]:
             yield from (one for one in inner if one in names)
             if any(one not in names for one in inner):
                 yield node.module
-
-
-def _after_its_imports(name: str, graph: Mapping[str, set[str]], seen: set[str]) -> list[str]:
-    """Return a module behind all that it reaches, those in ``seen`` apart."""
-    found: list[str] = []
-    if name in seen:
-        return found
-    seen.add(name)
-    stack = [(name, iter(sorted(graph[name])))]
-    while stack:
-        rest = stack[-1][1]
-        following = next((one for one in rest if one not in seen), None)
-        if following is None:
-            found.append(stack.pop()[0])
-        else:
-            seen.add(following)
-            stack.append((following, iter(sorted(graph[following]))))
-    return found
 
 
 def main() -> None:

@@ -1,14 +1,17 @@
-"""A scheduler process of a bench: start, request, wait, stop, kill."""
+"""Processes beside a bench that speak with it: a line of JSON for each line of JSON. ``Child`` is a scheduler."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, Self
 
+from celery_wheel.console.output import progress
 from tests.kit.patience import PATIENCE_S
 
 #: No wait takes this long, however slow the machine; a bench that hangs ends with an error.
@@ -18,8 +21,53 @@ STALLED_S = 120.0
 DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "store_errors")
 
 
+class Piped:
+    """``python -m tests.benchmarks.<module> <arguments>``; killed at the end of the block, with its children.
+
+    Its session is its own: Ctrl-C is for the bench, which then ends its processes in order.
+    """
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        command = [sys.executable, "-m", f"tests.benchmarks.{module}", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def ask(self, line: str = "") -> Any:
+        self.tell(line)
+        return self.hear()
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args} has died; its output is above"
+        return json.loads(line)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def measured(module: str, *arguments: object) -> Any:
+    """Return what a process of its own prints, for benches that measure memory."""
+    with Piped(module, *arguments) as process:
+        return process.hear()
+
+
 class Status(NamedTuple):
-    """A status line of the process."""
+    """A status line of the scheduler."""
 
     held: int
     now_ms: int
@@ -33,82 +81,51 @@ class Status(NamedTuple):
     rss_peak: int
 
 
-class Child:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.ahead_ms: int = options["ahead_ms"]
-        # A session of its own: Ctrl-C is for the bench, which then ends its processes in order.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.scheduler", json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+class Child(Piped):
+    """A scheduler process on a clock that can be moved; entered when it holds its shard, stopped at the end."""
+
+    def __init__(self, broker: str, store: str, *, ahead_ms: int = 0, **options: Any) -> None:
+        self.ahead_ms = ahead_ms
+        super().__init__("scheduler", json.dumps({"broker": broker, "store": store, "ahead_ms": ahead_ms, **options}))
 
     def status(self) -> Status:
-        return self._ask({"do": "status"})
+        return self._do("status")
 
     def move(self, ms: int) -> Status:
         """Move the process's clock forward."""
         self.ahead_ms += ms
-        return self._ask({"do": "move", "ms": ms})
+        return self._do("move", ms=ms)
 
-    def until(self, count: str, goal: int, seen: Callable[[Status], None] = lambda _: None) -> Status:
-        """Wait until one of the process's counts has reached a goal; ``seen`` reports progress twice a second."""
-        self._say({"do": "until", "count": count, "is": goal})
-        before, moved_at = self._hear(), time.monotonic()
+    def until(self, count: str, goal: int) -> Status:
+        """Wait until one of the process's counts has reached a goal; a bar shows it twice a second."""
+        before, moved_at = self._do("until", count=count, goal=goal), time.monotonic()
         now = before
-        while getattr(now, count) < goal:
-            seen(now)
-            now = self._hear()
-            if (now.accepted, now.dispatched, now.forgotten) != (before.accepted, before.dispatched, before.forgotten):
-                before, moved_at = now, time.monotonic()
-            assert time.monotonic() < moved_at + STALLED_S, f"nothing has moved for {STALLED_S:g} s: {now}"
+        with progress(f"{count}, of {goal:,}", goal) as bar:
+            while getattr(now, count) < goal:
+                bar(0, done=getattr(now, count))
+                now = self._status(self.hear())
+                if now[2:5] != before[2:5]:
+                    before, moved_at = now, time.monotonic()
+                assert time.monotonic() < moved_at + STALLED_S, f"nothing has moved for {STALLED_S:g} s: {now}"
         assert not now.defects, f"a clean run has no defects, got {now}"
         return now
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._end()
+    def _do(self, what: str, **options: Any) -> Status:
+        return self._status(self.ask(json.dumps({"do": what, **options})))
 
-    def stop(self) -> None:
-        """Let the process settle and release the shard."""
-        if self._process.stdin:
-            self._process.stdin.close()
-        try:
-            self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._end()
+    @staticmethod
+    def _status(said: dict[str, Any]) -> Status:
+        said["defects"] = sum(said[name] for name in DEFECTS)
+        return Status(**{name: said[name] for name in Status._fields})
 
-    def _ask(self, command: dict[str, Any]) -> Status:
-        self._say(command)
-        return self._hear()
-
-    def _say(self, command: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> Status:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the scheduler process has died; its output is above"
-        said = json.loads(line)
-        defects = sum(said[name] for name in DEFECTS)
-        return Status(**{name: said[name] for name in Status._fields if name != "defects"}, defects=defects)
-
-    def _end(self) -> None:
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
+        self.until("held", 1)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self.kill()
-        else:
-            self._end()
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Let the process settle and release the shard, unless it was killed or the bench has failed."""
+        if kind is None and self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE_S)
+        self.kill()

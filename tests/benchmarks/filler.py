@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 import uuid
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from random import Random
 from typing import Any
 
-from celery_wheel.store.model import (
-    HOUR_MS,
-    ORIGIN,
-    SHARD_BITS,
-    STOPPED,
-    Batch,
-    Change,
-    LaneState,
-    Message,
-    Move,
-    Outcome,
-    Position,
-    StoredMessage,
-    TallyKey,
-)
-from celery_wheel.store.ports import Store
+from celery_wheel.console.output import progress
+from celery_wheel.store import open_store
+from celery_wheel.store.model import DAY_MS, ORIGIN, LaneState, Position, StoredMessage, TallyKey
 from tests.benchmarks.letters import BODY_BYTES, KINDS, arguments, body_of, repr_of
+from tests.kit.holder import Holder, hour_of
 
-NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
-LEASE_MS = 3_000
-
-_PLACE = {"exchange": "", "exchange_type": "direct", "routing_key": "celery", "priority": None, "key": None}
-_EMPTY = {"expires_ms": None, "queue_expires_ms": None, "headers": b"{}", "properties": b"{}", "body": b"[[], {}, {}]"}
-_MESSAGE: dict[str, Any] = {"task": "bench.task", "queue": "celery", "created_ms": NOW, **_PLACE, **_EMPTY}
-
+#: Rows in a commit.
+GROUP = 5_000
 
 #: Headers and properties of a delayed message beside its ids, as they are in the store.
 _HEADERS: dict[str, Any] = {
@@ -49,7 +35,7 @@ _PROPERTIES = {
 
 
 def realistic(rng: Random, size: int = BODY_BYTES, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield without end the parts of messages as Celery makes them, for ``Filler.row``.
+    """Yield without end the parts of messages as Celery makes them.
 
     Args:
         size: bytes of arguments.
@@ -66,51 +52,56 @@ def realistic(rng: Random, size: int = BODY_BYTES, names: Sequence[str] = ()) ->
         }
 
 
-class Filler:
-    def __init__(self, store: Store, shard: int = 0) -> None:
-        self.store, self.shard = store, shard
-        self._count = itertools.count(1)
-        self._settled = ORIGIN
-        epoch = store.acquire(shard, "bench", NOW, LEASE_MS)
-        assert epoch is not None, "a new store has no other holder"
-        self.epoch = epoch
+def small(rng: Random) -> Iterator[dict[str, Any]]:
+    """Yield without end the parts of messages without arguments, of 100 tasks in 20 queues."""
+    while True:
+        number = rng.randrange(100)
+        yield {"task": f"bench.tasks.task_{number}", "queue": f"queue_{number % 20}"}
 
-    def row(self, due_ms: int, **parts: Any) -> StoredMessage:
-        seq = self._seq()
-        name = str(uuid.UUID(int=seq << 80 | 7 << 76))
-        ids = {"envelope_id": name, "task_id": f"task-{name}", "eta_ms": due_ms}
-        return StoredMessage(seq, 0, due_ms, seq, NOW, Message(**{**_MESSAGE, **ids, **parts}))
 
-    def accept(self, rows: Sequence[StoredMessage]) -> None:
-        self._apply(rows=rows, tally=_tally(rows, 1))
+class Filler(Holder):
+    """A holder whose changes have the counts that the engine keeps."""
+
+    _settled = ORIGIN
+
+    def add(self, rows: Sequence[StoredMessage]) -> None:
+        self.apply(rows=rows, tally=_tally(rows, 1))
 
     def retire(self, rows: Sequence[StoredMessage], kind: str, at_ms: int) -> None:
-        """Cancel or reject accepted rows."""
-        moves = [Move(row.id, STOPPED, at_ms, self._seq()) for row in rows]
-        outcomes = [Outcome(self._seq(), row.id, kind, "asked for", "somebody", at_ms) for row in rows]
-        self._apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
+        """Cancel or reject pending rows."""
+        moves, outcomes = [self.stop(row, at_ms) for row in rows], [self.outcome(row.id, kind, at_ms) for row in rows]
+        self.apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 
-    def settle(self, *to: Position, late_ms: int = 0) -> None:
-        """Settle up to each of these positions, so long after its due time; all in one commit."""
-        batches, total = [], Counter[TallyKey]()
-        for position in to:
-            left = self.store.summary(self.shard, 0, self._settled, position)
-            at_ms = position.due_ms + late_ms
-            batches.append(Batch(self._seq(), 0, self._settled, position, 1, left.bytes, at_ms))
-            total.subtract(left.tally)
-            self._settled = position
-        self._apply(batches=batches, lanes=[LaneState(0, self._settled, self._settled)], tally=dict(total))
-
-    def _seq(self) -> int:
-        self._last = next(self._count) << SHARD_BITS | self.shard
-        return self._last
-
-    def _apply(self, **parts: Any) -> None:
-        self.store.apply(self.shard, self.epoch, Change(seq=self._last, **parts))
+    def settle_upto(self, to: Position) -> None:
+        """Settle all that is due up to there, from the start of the lane or from the last settlement on."""
+        left = self.store.summary(self.shard, 0, self._settled, to)
+        batch = self.batch(self._settled, to, at_ms=to.due_ms, weight=left.bytes)
+        self.apply(batches=[batch], lanes=[LaneState(0, to, to)], tally={key: -n for key, n in left.tally.items()})
+        self._settled = to
 
 
 def _tally(rows: Sequence[StoredMessage], sign: int) -> dict[TallyKey, int]:
-    found = Counter(
-        TallyKey(row.due_ms // HOUR_MS, row.message.queue or row.message.routing_key, row.message.task) for row in rows
-    )
-    return {key: sign * count for key, count in found.items()}
+    return {key: sign * count for key, count in Counter(map(hour_of, rows)).items()}
+
+
+def fill(
+    url: str,
+    count: int,
+    parts: Iterator[dict[str, Any]],
+    rng: Random,
+    *,
+    shards: int = 1,
+    days: tuple[int, int] = (1, 30),
+) -> array[int]:
+    """Write pending rows, so many days ahead at random, and leave the shards; returns the due times in order."""
+    now_ms = time.time_ns() // 1_000_000
+    etas = array("q", (now_ms + rng.randrange(days[0] * DAY_MS, days[1] * DAY_MS) for _ in range(count)))
+    with closing(open_store(url, durability="memory", shards=shards)) as store, progress("fill", count) as bar:
+        holders = [Filler(store, shard) for shard in range(shards)]
+        group = min(GROUP, -(-count // shards))
+        for start, holder in zip(range(0, count, group), itertools.cycle(holders), strict=False):
+            holder.add([holder.row(due_ms, **next(parts)) for due_ms in etas[start : start + group]])
+            bar(0, done=start)
+        for holder in holders:
+            store.release(holder.shard, holder.epoch)
+    return array("q", sorted(etas))

@@ -6,17 +6,9 @@
                                              └─ its ids, instants and arguments become places in a template
     template % (ids, instants, arguments)  ──►  as many as wanted, 45 µs each (11 µs without arguments)
 
-Each message has arguments of its own (``arguments``), 600 bytes unless asked otherwise: a body of 680 bytes, and 2.7 kB
-in the wheel queue. A plain Celery app without the wheel gives the messages of native Celery.
-
-Arguments are as a shop has them: names, ids, prices and dates that differ from task to task::
-
-    arguments(rng, 600)    an order of exactly 600 bytes of JSON      the usual size
-    arguments(rng, 0)      no arguments
-    arguments(rng, 10)     a string; from ``SMALLEST`` bytes on an order, with as many lines as fit
-
-A compressor finds the same words in all of them, and the values in none other, as it does in real arguments. A body
-that repeats one character would shrink to nothing.
+Each message has arguments of its own, 600 bytes unless asked otherwise: a body of 680 bytes, and 2.7 kB in the wheel
+queue. Arguments are as a shop has them: names, ids, prices and dates that differ from task to task. So a compressor
+finds the same words in all of them and the values in none other. One repeated character would shrink to nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +17,10 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import redis
@@ -38,10 +29,12 @@ from celery.utils.saferepr import saferepr
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.values.ids import uuid7
+from tests.benchmarks.parts import make_app
 
 WHEEL_QUEUE = wheel_queue_name("wheel", 0)
 BODY_BYTES = 600
-SEED = 5
+#: The store of a producer, which never opens it.
+UNUSED = "sqlite:////unused/wheel.sqlite3"
 AT_ONCE = 500
 
 #: Task and queue of each kind of message; the kinds alternate.
@@ -59,8 +52,7 @@ _TASK_ID = re.compile(rb'"id": ?"([^"]+)"')
 _PLACES = re.compile(rb"@(ENVELOPE|TASK|TAG|ETA|ISO|CREATED|BODY|REPR)@")
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """A message in the two forms that the yardsticks need."""
 
     raw: bytes  #: its bytes in a list of Redis
@@ -69,14 +61,8 @@ class Letter:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    text: bytes
-    places: tuple[bytes, ...]
-
-
 class Letters:
-    """Messages of some kinds.
+    """Messages of some kinds, as ``app`` sends them; a plain Celery app gives those of native Celery.
 
     Args:
         size: bytes of each message's arguments.
@@ -85,18 +71,15 @@ class Letters:
     def __init__(
         self, app: Any, client: redis.Redis, kinds: Iterable[tuple[str, str]] = KINDS, size: int = BODY_BYTES
     ) -> None:
-        self._size, self._rng = size, Random(SEED)
-        self._letters = [self._letter(app, client, task, queue) for task, queue in kinds]
-        self._templates = [_template(letter) for letter in self._letters]
-
-    @property
-    def example(self) -> Letter:
-        return self._letters[0]
+        self._size, self._rng = size, Random(5)
+        letters = [self._letter(app, client, task, queue) for task, queue in kinds]
+        self.example = letters[0]
+        self._templates = [_template(letter) for letter in letters]
 
     def write(self, etas_ms: Iterable[int], created_ms: int) -> Iterator[bytes]:
         """Yield a message for each eta, with alternating kinds, new ids and new arguments."""
         created = b"%d" % created_ms
-        for eta_ms, template in zip(etas_ms, cycle(self._templates), strict=False):
+        for eta_ms, (text, places) in zip(etas_ms, cycle(self._templates), strict=False):
             found, envelope = arguments(self._rng, self._size), uuid7().encode()
             values = {
                 b"ENVELOPE": envelope,
@@ -108,7 +91,7 @@ class Letters:
                 b"BODY": b64encode(body_of(found)),
                 b"REPR": json.dumps(repr_of(found)).encode(),
             }
-            yield template.text % tuple([values[place] for place in template.places])
+            yield text % tuple([values[place] for place in places])
 
     def push(self, client: redis.Redis, queue: str, etas_ms: Iterable[int], created_ms: int) -> int:
         """Write messages into a list of Redis; return their bytes."""
@@ -141,7 +124,13 @@ def body_of(found: dict[str, Any]) -> bytes:
     return f"[[], {json.dumps(found)}{_EMBED}".encode()
 
 
-def _template(letter: Letter) -> _Template:
+def letters_of(broker: str, client: redis.Redis, kinds: Iterable[tuple[str, str]] = KINDS, **size: int) -> Letters:
+    """Return messages for the wheel; called before a scheduler runs, which would take the samples."""
+    with make_app(broker, UNUSED) as app:
+        return Letters(app, client, kinds, **size)
+
+
+def _template(letter: Letter) -> tuple[bytes, tuple[bytes, ...]]:
     """Replace the values that differ from message to message by their places."""
     message, headers = json.loads(letter.raw), letter.headers
     places = [
@@ -160,7 +149,7 @@ def _template(letter: Letter) -> _Template:
         assert value in text, f"a message of Celery has no {place}: {text}"
         text = text.replace(value, place)
     raw = text.encode().replace(b"%", b"%%")
-    return _Template(_PLACES.sub(b"%b", raw), tuple(_PLACES.findall(raw)))
+    return _PLACES.sub(b"%b", raw), tuple(_PLACES.findall(raw))
 
 
 NAMES, SURNAMES, WORDS = (

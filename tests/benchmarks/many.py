@@ -1,24 +1,15 @@
-"""``schedule_many`` against a loop of ``apply_async``, and the effect of such a load on the scheduler beside it.
+"""Many tasks in one call: loads by ``schedule_many`` and Spark, their intake, and completion by keys.
 
 ::
 
-    apply_async    a real Redis, one call after the other                                 the yardstick
-    load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
-    drain          a scheduler ingests the load                                           the yardstick: insert_again
-    lateness       of probes on an idle scheduler, and while a process loads and the scheduler ingests
-
     python -m tests.benchmarks.many '{"broker": …, "store": …, "rows": 200000}'      a load in a process of its own
-        line on stdin                       begin
-        {"count": 200000, "wall_s": 7.1}    the end
-
-``insert_again`` writes the rows that a scheduler accepted into an empty store by nothing but executemany on SQLite and
-COPY on PostgreSQL, with their three indexes, as many in each commit as a scheduler writes.
+        {"count": 200000, "wall_s": 7.1}
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,157 +19,61 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.console.output import ProgressBar, progress
 from celery_wheel.engine.round import Limits
 from celery_wheel.operations.bench import Pace, pace
 from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
+from celery_wheel.store.model import DAY_MS
+from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.schema import timer
-from tests.benchmarks.child import Child, Status
-from tests.benchmarks.databases import stores
+from tests.benchmarks.child import Child, measured
+from tests.benchmarks.databases import POSTGRESQL, SQLITE, Database, databases
+from tests.benchmarks.letters import UNUSED
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import Probes, part
 from tests.kit.servers.redis import RedisServer
 
+TURNS, LOOP, CALM_S = 3, 2_000, 5
 TARGET_RATIO = 20
-TURNS = 3
-LOOP = 2_000
 YARDSTICK = "apply_async to Redis"
 INSERTED = "executemany or COPY of the rows"
-SIGNATURES = "SQLite, as signatures made meanwhile"
-CALM_S = 5
+SIGNATURES = f"{SQLITE}, as signatures made meanwhile"
 
 
-def run(folder: Path, rows: int) -> Iterator[Figure]:
+def many(folder: Path, rows: int) -> Iterator[Figure]:
+    """``schedule_many`` against a loop of ``apply_async``, and the effect of such a load on the scheduler beside it.
+
+    ::
+
+        apply_async    a real Redis, one call after the other                                 the yardstick
+        load           the same tasks through schedule_many into SQLite, and PostgreSQL, fsync on
+        drain          a scheduler ingests the load                                         the yardstick: a mere insert
+        lateness       of probes on an idle scheduler, and while a process loads and the scheduler ingests
+    """
     count = max(20_000, rows // 10)
-    with (
-        RedisServer(folder / "redis") as server,
-        progress("many", TURNS + 2) as bar,
-        stores("many", folder) as found,
-    ):
-        urls = {name: make() for name, make in found.items()}
-        yield from _figures(server.url, urls, count, bar)
+    with RedisServer(folder / "redis") as server, databases(folder) as found:
+        urls = {name: make().url for name, make in found.items()}
+        loops: list[Pace] = []
+        loads: dict[str, list[Pace]] = {name: [] for name in [*urls, SIGNATURES]}
+        for _ in range(TURNS):  # alternately, so that other load of this machine affects all alike; the best counts
+            loops.append(_loop(server.url))
+            for name, store in urls.items():
+                loads[name].append(_load(server.url, store, count // TURNS))
+            loads[SIGNATURES].append(_load(server.url, urls[SQLITE], count // TURNS, as_signatures=True))
+        loop = _best(loops)
+        for name, paces in loads.items():
+            best, target = _best(paces), None if name == SIGNATURES else TARGET_RATIO * loop.per_s
+            yield Figure("many", f"schedule_many into {name}", best.per_s, "rows/s", YARDSTICK, loop.per_s, target)
+            yield Figure("many", "… CPU", best.cpu_us, "µs/row", YARDSTICK, loop.cpu_us, less_is_better=True)
         server.client().flushall()
-        bar(0, doing="scheduler")
-        yield from _beside(server, urls["SQLite"], found["SQLite"], count, lambda done: bar(0, done=TURNS + done))
+        yield from _beside(server, urls[SQLITE], found[SQLITE], count)
 
 
-def _figures(broker: str, urls: dict[str, str], count: int, bar: ProgressBar) -> Iterator[Figure]:
-    """Measure all ways alternately, so that other load of this machine affects all alike; the best of each counts."""
-    loops: list[Pace] = []
-    loads: dict[str, list[Pace]] = {name: [] for name in [*urls, SIGNATURES]}
-    for turn in range(TURNS):
-        bar(0, doing="apply_async")
-        loops.append(_loop(broker, urls["SQLite"]))
-        for name, store in urls.items():
-            bar(0, doing=name)
-            loads[name].append(_load(broker, store, count // TURNS))
-        loads[SIGNATURES].append(_load(broker, urls["SQLite"], count // TURNS, as_signatures=True))
-        bar(0, done=turn + 1)
-    loop = max(loops, key=attrgetter("per_s"))
-    for name, paces in loads.items():
-        best = max(paces, key=attrgetter("per_s"))
-        target = None if name == SIGNATURES else TARGET_RATIO * loop.per_s
-        yield Figure("many", f"schedule_many into {name}", best.per_s, "rows/s", YARDSTICK, loop.per_s, target)
-        yield Figure("many", "… CPU", best.cpu_us, "µs/row", YARDSTICK, loop.cpu_us, less_is_better=True)
+def _best(paces: list[Pace]) -> Pace:
+    return max(paces, key=attrgetter("per_s"))
 
 
-def _loop(broker: str, store: str) -> Pace:
-    app, task = app_and_task(broker, store)
-    given = list(task_rows(task, LOOP))
-    try:
-        task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # the first call connects
-
-        def work() -> None:
-            for _, args, kwargs, eta in given:
-                task.apply_async(args, kwargs, eta=eta)
-
-        return pace(work, LOOP)
-    finally:
-        app.close()
-
-
-def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -> Pace:
-    open_store(store).close()
-    app, task = app_and_task(broker, store)
-    given: Iterator[Any] = task_rows(task, count)
-    if as_signatures:
-        given = (one.signature(args, kwargs, eta=eta) for one, args, kwargs, eta in given)
-
-    def work() -> None:
-        done = app.wheel.schedule_many(given)
-        assert (done.count, done.rejected) == (count, []), done
-
-    try:
-        return pace(work, count)
-    finally:
-        app.wheel.close()
-        app.close()
-
-
-def _beside(
-    server: RedisServer, store: str, make: Callable[[], str], count: int, reach: Callable[[float], None]
-) -> Iterator[Figure]:
-    """Measure the scheduler: earlier loads are still in the inbox."""
-    waiting = 2 * (count // TURNS) * TURNS
-    with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
-        child.until("held", 1)
-        began, before = time.perf_counter(), child.status()
-        after = child.until("accepted", waiting)
-        took_s = time.perf_counter() - began
-        yield from intake("many", "inbox accepted", before, after, took_s, insert_again(store, make, waiting))
-        reach(1)
-        calm = _probe(server, store, lambda: time.sleep(CALM_S))
-        accepted = child.status().accepted
-        wall_s = 0.0
-
-        def work() -> None:
-            nonlocal wall_s
-            wall_s = _load_elsewhere(server.url, store, count)
-            child.until("accepted", accepted + count)
-
-        began = time.perf_counter()
-        busy = _probe(server, store, work)
-        yield Figure("many", "schedule_many beside the scheduler", count / wall_s, "rows/s")
-        yield Figure("many", "… until all is taken in", count / (time.perf_counter() - began), "rows/s")
-        for percent, of in ((50, "median"), (99, "99 %"), (100, "most")):
-            late = part(busy, percent), "ms", "with no load", part(calm, percent)
-            yield Figure("many", f"lateness during {count:,} rows, {of}", *late, less_is_better=True)
-        reach(2)
-        child.stop()
-
-
-def intake(bench: str, what: str, before: Status, after: Status, wall_s: float, by_insert: Pace) -> Iterator[Figure]:
-    """Compare the intake of rows with their mere insertion."""
-    rows = after.accepted - before.accepted
-    cpu_us = (after.cpu_s - before.cpu_s) / rows * 1e6
-    yield Figure(bench, what, rows / wall_s, "rows/s", INSERTED, by_insert.per_s)
-    yield Figure(bench, "… CPU", cpu_us, "µs/row", INSERTED, by_insert.cpu_us, less_is_better=True)
-
-
-def _load_elsewhere(broker: str, store: str, count: int) -> float:
-    """Load in a process of its own; returns the seconds that it took."""
-    options = json.dumps({"broker": broker, "store": store, "rows": count})
-    command = [sys.executable, "-m", "tests.benchmarks.many", options]
-    done = subprocess.run(command, input="begin\n", capture_output=True, text=True, check=True)
-    said = json.loads(done.stdout)
-    assert said["count"] == count, said
-    return float(said["wall_s"])
-
-
-def _probe(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
-    """Return the lateness in ms of probes that are sent while ``work`` runs."""
-    with Probes(server, store) as probes:
-        work()
-    return sorted(late for _, late in probes.late_ms)
-
-
-#: The span of the etas, which are at least a day ahead.
-SPREAD = timedelta(days=30)
-
-
-def app_and_task(broker: str, store: str) -> tuple[Any, Any]:
-    """Return an app, and a task of the usual kind."""
+def _app_and_task(broker: str, store: str) -> tuple[Any, Any]:
     app = make_app(broker, store)
 
     def remind(user: int, address: str, *, template: str) -> None: ...
@@ -186,25 +81,85 @@ def app_and_task(broker: str, store: str) -> tuple[Any, Any]:
     return app, app.task(name="shop.accounts.tasks.remind_of_trial", shared=False)(remind)
 
 
-def task_rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
-    start, step = datetime.now(UTC) + timedelta(days=1), SPREAD / count
+def _task_rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
+    """Yield tasks that are due within 30 days, from tomorrow on."""
+    start, step = datetime.now(UTC) + timedelta(days=1), timedelta(days=30) / count
     return ((task, (n, f"user{n}@example.org"), {"template": "trial-ends"}, start + n * step) for n in range(count))
 
 
-def main(options: dict[str, Any]) -> None:
-    app, task = app_and_task(options["broker"], options["store"])
-    sys.stdin.readline()
-    began = time.perf_counter()
-    done = app.wheel.schedule_many(task_rows(task, options["rows"]))
-    print(json.dumps({"count": done.count, "wall_s": time.perf_counter() - began}), flush=True)
-    app.wheel.close()
+def _loop(broker: str) -> Pace:
+    app, task = _app_and_task(broker, UNUSED)
+    given = list(_task_rows(task, LOOP))
+
+    def work() -> None:
+        for _, args, kwargs, eta in given:
+            task.apply_async(args, kwargs, eta=eta)
+
+    with app:
+        task.apply_async(given[0][1], given[0][2], eta=given[0][3])  # the first call connects
+        return pace(work, LOOP)
 
 
-def insert_again(url: str, make: Callable[[], str], count: int) -> Pace:
-    """Write ``count`` rows of the store at ``url`` into a new store."""
+def _load(broker: str, store: str, count: int, *, as_signatures: bool = False) -> Pace:
+    open_store(store).close()
+    app, task = _app_and_task(broker, store)
+    given: Iterator[Any] = _task_rows(task, count)
+    if as_signatures:
+        given = (one.signature(args, kwargs, eta=eta) for one, args, kwargs, eta in given)
+
+    def work() -> None:
+        done = app.wheel.schedule_many(given)
+        assert (done.count, done.rejected) == (count, []), done
+
+    with app, closing(app.wheel):
+        return pace(work, count)
+
+
+def _beside(server: RedisServer, store: str, make: Callable[[], Database], count: int) -> Iterator[Figure]:
+    """Measure the scheduler: earlier loads are still in the inbox."""
+    waiting = 2 * (count // TURNS) * TURNS
+    with Child(server.url, store) as child:
+        yield from _intake("many", "inbox accepted", child, waiting, store, make)
+        calm = _late_ms(server, store, lambda: time.sleep(CALM_S))
+        accepted, wall_s = child.status().accepted, 0.0
+
+        def work() -> None:
+            nonlocal wall_s
+            said = measured("many", json.dumps({"broker": server.url, "store": store, "rows": count}))
+            assert said["count"] == count, said
+            wall_s = said["wall_s"]
+            child.until("accepted", accepted + count)
+
+        began = time.perf_counter()
+        busy = _late_ms(server, store, work)
+        yield Figure("many", "schedule_many beside the scheduler", count / wall_s, "rows/s")
+        yield Figure("many", "… until all is taken in", count / (time.perf_counter() - began), "rows/s")
+    for percent, of in ((50, "median"), (99, "99 %"), (100, "most")):
+        late = part(busy, percent), "ms", "with no load", part(calm, percent)
+        yield Figure("many", f"lateness during {count:,} rows, {of}", *late, less_is_better=True)
+
+
+def _intake(
+    bench: str, what: str, child: Child, count: int, store: str, make: Callable[[], Database]
+) -> Iterator[Figure]:
+    """Compare the intake of rows, from now on, with their mere insertion."""
+    began, before = time.perf_counter(), child.status()
+    after = child.until("accepted", count)
+    rows, wall_s = after.accepted - before.accepted, time.perf_counter() - began
+    by_insert = _insert_again(store, make().url, count)
+    cpu_us = (after.cpu_s - before.cpu_s) / rows * 1e6
+    yield Figure(bench, what, rows / wall_s, "rows/s", INSERTED, by_insert.per_s)
+    yield Figure(bench, "… CPU", cpu_us, "µs/row", INSERTED, by_insert.cpu_us, less_is_better=True)
+
+
+def _insert_again(url: str, empty: str, count: int) -> Pace:
+    """Write ``count`` accepted rows into an empty store by nothing but executemany on SQLite and COPY on PostgreSQL.
+
+    They have their three indexes there, and as many rows are in each commit as a scheduler writes.
+    """
     at_once = Limits().bulk_count
-    with closing(open_store(url, create=False)) as source, closing(open_store(make())) as target:
-        insert = target.database.statements.add_timer
+    with closing(open_store(url, create=False)) as source, closing(open_store(empty)) as target:
+        insert = target.database.statements.of(ChangeStatements).add_timer
         with source.database.reading() as connection:
             # As bytes: the drivers' own values, which the columns' types would turn into text.
             found = connection.exec_driver_sql(f"SELECT {', '.join(insert.names)} FROM {timer.name} LIMIT {count}")
@@ -216,6 +171,146 @@ def insert_again(url: str, make: Callable[[], str], count: int) -> Pace:
                     insert.many(connection, rows[start : start + at_once])
 
         return pace(work, len(rows))
+
+
+def _late_ms(server: RedisServer, store: str, work: Callable[[], None]) -> list[float]:
+    """Return the lateness of probes that are sent while ``work`` runs, in its order."""
+    with Probes(server, store) as probes:
+        work()
+    return probes.between()
+
+
+LOAD_TARGETS, LOAD_RATIO, WARM = {SQLITE: 60_000, POSTGRESQL: 150_000}, 50, 2_000
+
+
+def load(folder: Path, rows: int) -> Iterator[Figure]:
+    """A bulk load from Spark against a loop of ``apply_async`` and against ``schedule_many``, in one run.
+
+    ::
+
+        apply_async     a real Redis, one call after the other                                     the yardstick
+        schedule_many   the same tasks into SQLite, and PostgreSQL, fsync on                       one process
+        Spark           the same from a DataFrame with a key column, local[2], until it is committed
+        intake          a scheduler ingests the load: rows with their three indexes
+
+    Spark is warm: the cost of its first use in a process is a figure of its own.
+    """
+    from celery_wheel.pipeline.session import session
+
+    count = max(100_000, rows // 2)
+    with RedisServer(folder / "redis") as server, databases(folder) as found:
+        urls, others = ({name: make().url for name, make in found.items()} for _ in range(2))
+        began = time.perf_counter()
+        settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+        spark = session("local[2]", name="bench", settings=settings)
+        spark.sparkContext.setLogLevel("ERROR")
+        frame = _frame(spark, count, folder)
+        loops: list[Pace] = []
+        loads, by_many = ({name: list[Pace]() for name in urls} for _ in range(2))
+        try:
+            for store in urls.values():
+                open_store(store).close()
+                _save(frame.limit(WARM).drop("trial"), store, "warm")
+            yield Figure("load", "Spark started, and its first loads", time.perf_counter() - began, "s")
+            for turn in range(TURNS):
+                loops.append(_loop(server.url))
+                for name, store in urls.items():
+                    by_many[name].append(_load(server.url, others[name], 20_000))
+                    save = lambda store=store, turn=turn: _save(frame, store, f"turn {turn}", key="trial")  # noqa: E731
+                    loads[name].append(pace(save, count))
+        finally:
+            spark.stop()
+        loop = _best(loops).per_s
+        yield Figure("load", YARDSTICK, loop, "rows/s")
+        for name, paces in loads.items():
+            best = _best(paces).per_s
+            target = max(LOAD_TARGETS[name], LOAD_RATIO * loop) if name == POSTGRESQL else LOAD_TARGETS[name]
+            yield Figure("load", f"{count:,} rows by Spark into {name}", best, "rows/s", YARDSTICK, loop, target)
+            yield Figure("load", f"… {name}", best, "rows/s", "schedule_many, one process", _best(by_many[name]).per_s)
+        for name, url in urls.items():  # of one load: the others have the same keys, and the store ignores known keys
+            with closing(open_store(url, create=False)) as loaded:
+                oldest = min(one.rows for one in loaded.loads.latest() if one.rows > WARM)
+            server.client().flushall()  # a broker keeps the offset of one store
+            with Child(server.url, url) as child:
+                what, rows = f"accepted by the scheduler, {name}", min(oldest, 200_000)
+                yield from _intake("load", what, child, rows, url, found[name])
+
+
+def _frame(spark: Any, count: int, folder: Path) -> Any:
+    """Write the tasks as files, like data from elsewhere, and return the DataFrame that reads them."""
+    from pyspark.sql import functions
+
+    start_ms = int(time.time() * 1_000) + DAY_MS
+    rows = spark.range(0, count, 1, 2).select(
+        functions.lit("shop.accounts.tasks.remind_of_trial").alias("task"),
+        functions.expr("concat('[', id, ', \"user', id, '@example.org\"]')").alias("args"),
+        functions.lit('{"template": "trial-ends"}').alias("kwargs"),
+        functions.expr(f"timestamp_millis({start_ms}L + (id * 2592000000L) div {count})").alias("eta"),
+        functions.lit("mail").alias("queue"),
+        functions.expr("concat('trial-', id)").alias("trial"),
+    )
+    rows.write.mode("overwrite").parquet(str(folder / "reminders"))
+    return spark.read.parquet(str(folder / "reminders"))
+
+
+def _save(frame: Any, store: str, batch: str, **key: str) -> None:
+    frame.write.format("wheel").options(url=store, batch=batch, **key).mode("append").save()
+
+
+GROUP, SINGLE, DAY_S, COMPLETE_S = 5_000, 300, 86_400, 120
+
+
+def complete(folder: Path, rows: int) -> Iterator[Figure]:
+    """Completion across processes: each of many tasks watches a key of its own, and another process completes the keys.
+
+    ::
+
+        rows sent, due in days, each with a key          not timed
+        app.wheel.complete(GROUP keys), repeatedly       completions/s, by the caller's wall clock
+        app.wheel.complete(one key), a few hundred       time until the result
+
+    The bench ends with an error unless each task is completed exactly once.
+    """
+    with databases(folder) as found:
+        for name, make in found.items():
+            url = make().url
+            with (
+                RedisServer(folder / name) as broker,  # a broker for each store: it keeps the offsets of one
+                make_app(broker.url, url) as app,
+                closing(app.wheel),
+                Child(broker.url, url) as child,
+            ):
+                yield from _completed(name, app, child, rows // 20)
+
+
+def _completed(name: str, app: Any, child: Child, rows: int) -> Iterator[Figure]:
+    with app.producer_or_acquire() as producer:
+        for n in range(rows + SINGLE):
+            options = {"wheel": {"watch": f"order:{n}"}, "countdown": DAY_S + n % DAY_S, "producer": producer}
+            app.send_task("shop.orders.tasks.cancel_unless_paid", (n,), **options)
+    child.until("accepted", rows + SINGLE)
+
+    def completed(first: int, last: int) -> Pace:
+        def work() -> None:
+            answers = app.wheel.complete([f"order:{n}" for n in range(first, last)], timeout=COMPLETE_S)
+            assert sum(one.done for one in answers.values()) == last - first, answers
+
+        return pace(work, last - first)
+
+    took_s = sum(completed(first, min(rows, first + GROUP)).wall_s for first in range(0, rows, GROUP))
+    singles_ms = sorted(completed(n, n + 1).wall_s * 1_000 for n in range(rows, rows + SINGLE))
+    yield Figure("complete", f"{name}: by {GROUP:,} keys", rows / took_s, "tasks/s", target=5_000)
+    yield Figure("complete", f"{name}: one key, median", statistics.median(singles_ms), "ms", less_is_better=True)
+    p99 = singles_ms[int(len(singles_ms) * 0.99)]
+    yield Figure("complete", f"{name}: one key, 99 of 100", p99, "ms", less_is_better=True)
+
+
+def main(options: dict[str, Any]) -> None:
+    app, task = _app_and_task(options["broker"], options["store"])
+    began = time.perf_counter()
+    done = app.wheel.schedule_many(_task_rows(task, options["rows"]))
+    print(json.dumps({"count": done.count, "wall_s": time.perf_counter() - began}), flush=True)
+    app.wheel.close()
 
 
 if __name__ == "__main__":

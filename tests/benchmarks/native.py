@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.benchmarks.native '{"broker": …}'
+    python -m tests.benchmarks.native redis://…
         line on stdin     {"late_ms": [[due, late], …], "cpu_s": 4.1, "rss_peak": …}      since the line before
 
 A task arrives when the worker hands it to its pool, as a task of the wheel arrives in its worker's queue. The worker
@@ -16,12 +16,9 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,12 +27,12 @@ import redis
 from celery import Celery, signals
 from celery.concurrency.prefork import TaskPool
 
+from tests.benchmarks.child import Piped
 from tests.benchmarks.letters import KINDS, Letters
 
 QUEUE = "bench.native"
 #: More children made it no faster, fewer made it slower: the results of children wake the worker's loop.
 CHILDREN = 8
-
 
 #: The tasks that have arrived since the last report: when each was due, and how late it was.
 NOTED: list[tuple[float, float]] = []
@@ -47,38 +44,19 @@ class Arrived(NamedTuple):
     rss_peak: int
 
 
-class NotingPool(TaskPool):
-    """A pool that notes the lateness of each task."""
-
-    def apply_async(self, target: Any, args: Any = (), *more: Any, **options: Any) -> Any:
-        eta_ms = datetime.fromisoformat(args[2]["eta"]).timestamp() * 1_000
-        NOTED.append((eta_ms, time.time() * 1_000 - eta_ms))
-        return super().apply_async(target, args, *more, **options)
-
-
-class Native:
+class Native(Piped):
     """The worker's process, and messages for it."""
 
     def __init__(self, broker: str, client: redis.Redis) -> None:
         self.client = client
-        app = Celery("native", broker=broker, set_as_current=False)
-        self.letters = Letters(app, client, [(task, QUEUE) for task, _ in KINDS])
-        app.close()
-        command = [sys.executable, "-m", "tests.benchmarks.native", json.dumps({"broker": broker})]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        with Celery("native", broker=broker, set_as_current=False) as app:
+            self.letters = Letters(app, client, [(task, QUEUE) for task, _ in KINDS])
+        super().__init__("native", broker)
         self.arrived()
 
     def arrived(self) -> Arrived:
         """Return the tasks that have arrived since the last call."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the worker's process has died; its output is above"
-        return Arrived(**json.loads(line))
+        return Arrived(**self.ask())
 
     def wait(self, count: int, at_most_s: float) -> Arrived:
         """Return ``count`` tasks, or as many as have arrived after that time."""
@@ -89,23 +67,25 @@ class Native:
             found = more._replace(late_ms=found.late_ms + more.late_ms)
         return found
 
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)  # with its children
-        self._process.communicate()
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.client.flushall()
 
 
-@contextmanager
-def native(broker: str, client: redis.Redis) -> Iterator[Native]:
-    found = Native(broker, client)
-    try:
-        yield found
-    finally:
-        found.kill()
-        client.flushall()
+# -- in the process itself -----------------------------------------------------------------------------
 
 
-def main(given: dict[str, Any]) -> None:
-    app = Celery("native", broker=given["broker"])
+class NotingPool(TaskPool):
+    """A pool that notes the lateness of each task."""
+
+    def apply_async(self, target: Any, args: Any = (), *more: Any, **options: Any) -> Any:
+        eta_ms = datetime.fromisoformat(args[2]["eta"]).timestamp() * 1_000
+        NOTED.append((eta_ms, time.time() * 1_000 - eta_ms))
+        return super().apply_async(target, args, *more, **options)
+
+
+def main(broker: str) -> None:
+    app = Celery("native", broker=broker)
     app.conf.update(task_ignore_result=True, task_default_queue=QUEUE, worker_redirect_stdouts=False)
 
     def nothing(**_: Any) -> None: ...
@@ -126,10 +106,9 @@ def answer() -> None:
         found = NOTED[:]
         del NOTED[: len(found)]
         peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024  # type: ignore[index]
-        said = {"late_ms": found, "cpu_s": time.process_time(), "rss_peak": peak}
-        print(json.dumps(said), flush=True)
+        print(json.dumps({"late_ms": found, "cpu_s": time.process_time(), "rss_peak": peak}), flush=True)
     os.killpg(0, signal.SIGKILL)  # the bench has ended: the worker and its children have a process group of their own
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(sys.argv[1])

@@ -16,7 +16,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -162,51 +161,14 @@ def procrastinate() -> None:
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
             await task.configure(schedule_at=due()).batch_defer_async(*({} for _ in range(OPTIONS["count"])))
-            await _until_over(app.run_worker_async(concurrency=8, install_signal_handlers=False))
+            worker = asyncio.ensure_future(app.run_worker_async(concurrency=8, install_signal_handlers=False))
+            while not over() and not worker.done():
+                await asyncio.sleep(0.01)
+            if worker.done():
+                worker.result()
 
     asyncio.run(work())
 
-
-def pgqueuer() -> None:
-    import psycopg
-    from pgqueuer import PgQueuer, Queries
-    from pgqueuer.db import PsycopgDriver
-
-    async def work() -> None:
-        async with await psycopg.AsyncConnection.connect(OPTIONS["postgresql"], autocommit=True) as connection:
-            driver = PsycopgDriver(connection)
-            queries, count = Queries(driver), OPTIONS["count"]
-            await queries.install()
-            after = due() - datetime.now(UTC)
-            await queries.enqueue(["note"] * count, [None] * count, [0] * count, [after] * count)
-            queue = PgQueuer(driver)
-
-            @queue.entrypoint("note")
-            async def begin(_job: Any) -> None:
-                note()
-
-            await _until_over(queue.run())
-
-    asyncio.run(work())
-
-
-async def _until_over(work: Any) -> None:
-    task = asyncio.ensure_future(work)
-    while not over() and not task.done():
-        await asyncio.sleep(0.01)
-    if task.done():
-        task.result()
-
-
-KINDS: dict[str, Callable[[], None]] = {
-    "django-celery-beat": django_celery_beat,
-    "redbeat": redbeat,
-    "rq": rq,
-    "dramatiq": dramatiq,
-    "huey": huey,
-    "procrastinate": procrastinate,
-    "pgqueuer": pgqueuer,
-}
 
 if __name__ == "__main__":
     import logging
@@ -214,6 +176,6 @@ if __name__ == "__main__":
 
     logging.disable()
     OPTIONS.update(json.loads(sys.argv[1]))
-    KINDS[OPTIONS["kind"]]()
+    globals()[OPTIONS["kind"].replace("-", "_")]()
     print(json.dumps({"late_ms": LATE_MS}), flush=True)
     os._exit(0)  # workers and consumers that still run are not measured

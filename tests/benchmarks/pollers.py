@@ -7,7 +7,7 @@
     redbeat                an entry each                               until it is sent
     rq                     enqueue_at, RQScheduler                     until it is in its worker's queue
     dramatiq, huey         delay; schedule(eta)                        until a worker's thread begins it
-    procrastinate, pgqueuer    schedule_at; execute_after              until a worker begins it
+    procrastinate          schedule_at                                 until a worker begins it
 
 Each has the defaults of its manual and runs by itself, with a Redis and a PostgreSQL of the same run. Only the time
 from the instant on counts: the rate is the number of tasks by the lateness of the last one. Two costs are not measured:
@@ -22,19 +22,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from celery_wheel.console.output import progress
 from celery_wheel.operations.figure import Figure
 from tests.benchmarks import poller_work
 from tests.benchmarks.child import Child
-from tests.benchmarks.databases import DURABLE
-from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters, task_id_of
-from tests.benchmarks.parts import make_app
+from tests.benchmarks.databases import POSTGRESQL, database, databases
+from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, letters_of, task_id_of
 from tests.benchmarks.stream import Arrivals
-from tests.kit.servers.postgres import PostgresServer, postgres_binaries
 from tests.kit.servers.redis import RedisServer
 
 ENVIRONMENT = Path(__file__).parents[2] / ".run" / "pollers"
@@ -46,10 +42,7 @@ PACKAGES = {
     "dramatiq": ("dramatiq[redis]==2.2.1",),
     "huey": ("huey==3.5.4", "redis==8.1.0"),
     "procrastinate": ("procrastinate==3.10.0", "psycopg[binary]==3.3.9"),
-    "pgqueuer": ("pgqueuer==1.6.0", "psycopg[binary]==3.3.9"),
 }
-ON_POSTGRESQL = ("procrastinate", "pgqueuer")
-
 MOST, AT_MOST_S = 10_000, 60
 #: Tasks a second that the slowest of them schedules beforehand, and the seconds in which its process starts.
 SCHEDULED_PER_S, START_S = 200, 8
@@ -57,15 +50,15 @@ SCHEDULED_PER_S, START_S = 200, 8
 
 def run(folder: Path, rows: int) -> Iterator[Figure]:
     count = min(MOST, rows // 200)
-    with RedisServer(folder / "redis") as server, progress("pollers", len(PACKAGES) + 1) as bar:
-        bar(0, doing="the wheel")
+    with RedisServer(folder / "redis") as server, databases(folder) as found:
         mine = _wheel(server, folder, count)
         yield from _figures("the wheel", mine, count, None)
-        kinds = [kind for kind in PACKAGES if kind not in ON_POSTGRESQL or postgres_binaries() is not None]
-        for kind in kinds:
-            bar(1, doing=kind)
-            if _installed(kind):
-                yield from _figures(kind, _other(server, folder, kind, count), count, mine)
+        options = {"redis": server.url, "folder": str(folder), "count": count, "at_most_s": AT_MOST_S}
+        if POSTGRESQL in found:
+            options["postgresql"] = found[POSTGRESQL]().url
+        for kind in PACKAGES:
+            if (kind != "procrastinate" or POSTGRESQL in found) and _installed(kind):
+                yield from _figures(kind, _work({**options, "kind": kind}, count), count, mine)
             server.client().flushall()
 
 
@@ -86,32 +79,21 @@ def _per_s(late_ms: list[float]) -> float:
 
 
 def _wheel(server: RedisServer, folder: Path, count: int) -> list[float]:
-    store, client = f"sqlite:///{folder}/wheel.sqlite3", server.client()
-    with closing(make_app(server.url, store)) as app:
-        letters = Letters(app, client)
-    with Child({"broker": server.url, "store": store, "ahead_ms": 0}) as child:
-        child.until("held", 1)
+    client = server.client()
+    letters = letters_of(server.url, client)
+    with database(folder, "SQLite") as store, Child(server.url, store.url):
         now_ms = int(time.time() * 1_000)
         due_ms = now_ms + 2_000 + count // 2
         messages = list(letters.write([due_ms] * count, now_ms))
         with Arrivals(client, QUEUES, dict.fromkeys(map(task_id_of, messages), due_ms)) as arrivals:
             client.lpush(WHEEL_QUEUE, *messages)
             arrivals.wait(count, AT_MOST_S)
-        child.stop()
     client.flushall()
     return [late for _, late in arrivals.pairs]
 
 
-def _other(server: RedisServer, folder: Path, kind: str, count: int) -> list[float]:
-    options = {"kind": kind, "redis": server.url, "folder": str(folder), "count": count, "at_most_s": AT_MOST_S}
-    if kind not in ON_POSTGRESQL:
-        return _work(options)
-    with PostgresServer(**DURABLE) as postgres:
-        return _work({**options, "postgresql": postgres.new_database()})
-
-
-def _work(options: dict[str, object]) -> list[float]:
-    due = time.time() + START_S + int(str(options["count"])) / SCHEDULED_PER_S
+def _work(options: dict[str, object], count: int) -> list[float]:
+    due = time.time() + START_S + count / SCHEDULED_PER_S
     # -P: the folder of the script has modules with the names of packages.
     command = [str(ENVIRONMENT / "bin/python"), "-P", poller_work.__file__, json.dumps({**options, "due": due})]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
@@ -121,15 +103,10 @@ def _work(options: dict[str, object]) -> list[float]:
 
 def _installed(kind: str) -> bool:
     """Install the packages, unless they are there; return whether they are."""
-    marker = ENVIRONMENT / f"{kind}.installed"
-    wanted = " ".join(PACKAGES[kind])
-    if marker.exists() and marker.read_text() == wanted:
-        return True
     if not (ENVIRONMENT / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
     pip = [str(ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, *PACKAGES[kind]], check=False).returncode:
-        print(f"pollers: pip cannot install {wanted}; {kind} is not measured", file=sys.stderr)
+        print(f"pollers: pip cannot install {' '.join(PACKAGES[kind])}; {kind} is not measured", file=sys.stderr)
         return False
-    marker.write_text(wanted)
     return True

@@ -23,10 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
-import psutil
 import redis
 
 from celery_wheel.control import Wheel
@@ -188,7 +186,6 @@ class Stack:
         with closing(sqlite3.connect(self.file, isolation_level=None, timeout=patience())) as database:
             database.execute("BEGIN IMMEDIATE")
             process.suspend()
-            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is suspended")
             database.execute("ROLLBACK")
 
     def kill_processes(self) -> None:
@@ -210,9 +207,7 @@ class Stack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- the store -----------------------------------------------------------------------------------

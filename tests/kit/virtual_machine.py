@@ -59,7 +59,7 @@ class Host:
         self.is_dead = self.is_frozen = False
         self.threads: set[greenlet] = set()
         self.last_waits = 0
-        self._aside: list[tuple[greenlet, bool]] = []  #: threads that could go on while it is frozen
+        self.aside: list[tuple[greenlet, bool]] = []  #: threads that could go on while it is frozen
 
     def step_wall_ms(self, ms: int) -> None:
         self.wall_step_ns += ms * 1_000_000
@@ -69,15 +69,12 @@ class Host:
 
     def thaw(self) -> None:
         self.is_frozen = False
-        self.machine.ready.extend(self._aside)
-        self._aside.clear()
-
-    def set_aside(self, thread: greenlet, woken: bool) -> None:
-        self._aside.append((thread, woken))
+        self.machine.ready.extend(self.aside)
+        self.aside.clear()
 
     def kill(self) -> None:
         self.is_dead = True
-        self._aside.clear()
+        self.aside.clear()
         for thread in list(self.threads):
             if thread and not thread.dead and thread is not getcurrent():
                 self.machine.end(thread)
@@ -104,7 +101,6 @@ class Machine:
         self._host_of: dict[greenlet, Host] = {}
         self.failures: list[BaseException] = []  #: errors that ended a thread
         self._second, self._steps = 0, 0
-        self.switches = 0
         self.time: Any = VirtualTime(self)
         self.threading: Any = VirtualThreading(self)
 
@@ -201,9 +197,8 @@ class Machine:
         if host is None or host.is_dead or thread.dead:
             return
         if host.is_frozen:
-            host.set_aside(thread, woken)
+            host.aside.append((thread, woken))
             return
-        self.switches += 1
         self._pass(SWITCH_NS, thread)
         thread.switch(woken)
 
@@ -228,12 +223,6 @@ class Machine:
         while frame is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
         return f"{frame.f_code.co_qualname}, line {frame.f_lineno}" if frame is not None else repr(thread)
-
-    def next_ns(self) -> int | None:
-        """Return the next instant for which a thread waits."""
-        while self.instants and self.instants[0][2].is_over:
-            heapq.heappop(self.instants)
-        return self.instants[0][0] if self.instants else None
 
     @contextmanager
     def installed(self, *more: ModuleType) -> Iterator[Machine]:

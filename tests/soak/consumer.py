@@ -94,7 +94,7 @@ class Consumer:
 
     def _note(self, headers: Mapping[str, Any], publication: str, at_ms: int) -> None:
         number = uuid.UUID(publication).int
-        rest = at_ms, (number >> 64 ^ number) & (1 << 63) - 1, _marked(headers)
+        rest = at_ms, (number >> 64 ^ number) & (1 << 63) - 1, bool(headers.get("wheel_redelivered"))
         occurrence = headers.get("wheel_occurrence")
         if occurrence:
             self._occurrences.append((occurrence["schedule"], occurrence["scheduled_for"], *rest))
@@ -111,7 +111,3 @@ class Consumer:
             into = "INSERT INTO occurrences (name, instant_ms, at_ms, publication, marked) VALUES (?, ?, ?, ?, ?)"
             self.ledger.write(into, occurrences)
         self.received += len(arrivals) + len(occurrences)
-
-
-def _marked(headers: Mapping[str, Any]) -> bool:
-    return bool(headers.get("wheel_redelivered"))

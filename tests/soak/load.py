@@ -82,7 +82,7 @@ class Load(Stack):
 
     def begin(self) -> None:
         for name in SCHEDULERS:
-            self.start_scheduler(name)
+            self.beat(name)
             self[name].wait_for("beat: Starting")
         for thread in self._threads:
             thread.start()
@@ -104,9 +104,6 @@ class Load(Stack):
 
     # -- schedulers ------------------------------------------------------------------------------------
 
-    def start_scheduler(self, name: str) -> None:
-        self.beat(name)
-
     def supervise(self) -> None:
         """Start each scheduler that has ended by itself, as a supervisor would; it is written down as a fault."""
         for name in SCHEDULERS:
@@ -118,7 +115,7 @@ class Load(Stack):
                     [(self.run, f"the {name} scheduler ended", now_ms(), now_ms(), note)],
                 )
                 self.stop.wait(RESTART_S)
-                self.start_scheduler(name)
+                self.beat(name)
 
     # -- tasks -----------------------------------------------------------------------------------------
 
@@ -183,16 +180,14 @@ class Load(Stack):
 
     def _cancel(self) -> None:
         while not self.stop_sending.wait(CANCELS_EVERY_S):
-            wanted = [self._recent.pop() if self.rng.random() < 0.7 else self._recent.popleft() for _ in self._some()]
+            # Fewer than come, so that there are old tasks in an outage, too.
+            count = min(CANCELS, len(self._recent))
+            wanted = [self._recent.pop() if self.rng.random() < 0.7 else self._recent.popleft() for _ in range(count)]
             if wanted:
                 self.ledger.write("INSERT INTO cancels VALUES (?, ?, NULL, NULL)", [(one, now_ms()) for one in wanted])
                 answers = self._answers([task_id(one) for one in wanted])
                 rows = [(now_ms(), answer, number_of(one)) for one, answer in answers.items()]
                 self.ledger.write("UPDATE cancels SET answered_ms = ?, answer = ? WHERE number = ?", rows)
-
-    def _some(self) -> range:
-        """Return as many as are cancelled at once: fewer than come, so that there are old ones in an outage, too."""
-        return range(min(CANCELS, len(self._recent)))
 
     def _answers(self, ids: list[str]) -> dict[str, str]:
         """Return the answer of each: of the wheel, or ``withdrawn`` where nothing happened, or ``in doubt``."""

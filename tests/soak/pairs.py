@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import psycopg
@@ -39,35 +39,25 @@ class FolderInUse(RuntimeError):
     """Another soak runs on the folder."""
 
 
-class Part(Protocol):
-    """The broker or the store of a pair."""
-
-    @property
-    def url(self) -> str: ...
-
-    def faults(self, pause: Pause) -> Mapping[str, Callable[[], None]]:
-        """Return the faults of short duration by name; ``pause`` waits for seconds that the seed decides."""
-
-    def go(self) -> None:
-        """Begin an outage."""
-
-    def come(self) -> None:
-        """End the outage."""
-
-    def gauges(self) -> dict[str, float]:
-        """Return figures that may grow. Raises where the server does not answer."""
-
-
 class _Served:
-    """A part that is a server."""
+    """The broker or the store of a pair, as a server.
+
+    Its ``faults`` are of short duration, by name; its ``gauges`` may grow, and raise where the server does not answer.
+    """
 
     def __init__(self, server: Any) -> None:
         self.server = server
 
+    @property
+    def url(self) -> str:
+        return str(self.server.url)
+
     def go(self) -> None:
+        """Begin an outage."""
         self.server.kill()
 
     def come(self) -> None:
+        """End the outage."""
         self.server.start()
 
     def hang(self, pause: Pause) -> None:
@@ -84,10 +74,6 @@ class Redis(_Served):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RedisServer(folder, **self.OPTIONS))
-
-    @property
-    def url(self) -> str:
-        return str(self.server.url)
 
     def faults(self, pause: Pause) -> Mapping[str, Callable[[], None]]:
         return {
@@ -112,15 +98,11 @@ class Rabbit(_Served):
     def __init__(self, folder: Path) -> None:
         super().__init__(RabbitServer(folder))
 
-    @property
-    def url(self) -> str:
-        return str(self.server.url)
-
     def faults(self, pause: Pause) -> Mapping[str, Callable[[], None]]:
         return {
             "RabbitMQ is killed": self.server.restart,
             "RabbitMQ hangs": lambda: self.hang(pause),
-            "connections to RabbitMQ are cut": lambda: self._ctl("close_all_connections", "cut by a test"),
+            "connections to RabbitMQ are cut": lambda: self.server.ctl("close_all_connections", "cut by a test"),
             "RabbitMQ has a memory alarm": lambda: self._alarm(pause),
         }
 
@@ -131,15 +113,12 @@ class Rabbit(_Served):
                 depths[name] = connection.default_channel.queue_declare(name, passive=True).message_count
         return {**_depths(depths, UNACKNOWLEDGED), "broker rss": _rss(self.server)}
 
-    def _ctl(self, *words: str) -> None:
-        self.server.ctl(*words)
-
     def _alarm(self, pause: Pause) -> None:
-        self._ctl("set_vm_memory_high_watermark", "0.0000001")
+        self.server.ctl("set_vm_memory_high_watermark", "0.0000001")
         try:
             pause(1)
         finally:
-            self._ctl("set_vm_memory_high_watermark", "0.6")
+            self.server.ctl("set_vm_memory_high_watermark", "0.6")
 
 
 class Postgres(_Served):
@@ -155,7 +134,7 @@ class Postgres(_Served):
             "PostgreSQL is stopped": self.server.restart,
             "PostgreSQL is killed": self._kill,
             "PostgreSQL hangs": lambda: self.hang(pause),
-            "sessions of PostgreSQL are ended": lambda: self._run(
+            "sessions of PostgreSQL are ended": lambda: self.server.sql(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             ),
@@ -174,17 +153,14 @@ class Postgres(_Served):
         self.server.kill()
         self.server.start()
 
-    def _run(self, *statements: str) -> None:
-        self.server.sql(*statements)
-
     def _reload(self, pause: Pause) -> None:
         """Let commits no longer wait for the disk, unless they ask for it themselves, and kill the server then."""
-        self._run("ALTER SYSTEM SET synchronous_commit = off", _RELOAD)
+        self.server.sql("ALTER SYSTEM SET synchronous_commit = off", _RELOAD)
         try:
             pause(1)
             self._kill()
         finally:
-            self._run("ALTER SYSTEM RESET ALL", _RELOAD)
+            self.server.sql("ALTER SYSTEM RESET ALL", _RELOAD)
 
 
 _RELOAD = "SELECT pg_reload_conf()"
@@ -210,10 +186,7 @@ class Sqlite:
             finally:
                 self.come()
 
-        return {
-            "another process locks the file": locked,
-            "another process empties the log of the file": lambda: self._run("PRAGMA wal_checkpoint(TRUNCATE)"),
-        }
+        return {"another process locks the file": locked, "another process empties the log of the file": self._empty}
 
     def go(self) -> None:
         self._lock = sqlite3.connect(self.file, isolation_level=None, timeout=300, check_same_thread=False)
@@ -228,9 +201,9 @@ class Sqlite:
         wal = self.file.with_name(f"{self.file.name}-wal")
         return {"store bytes": self.file.stat().st_size, "wal bytes": wal.stat().st_size if wal.exists() else 0}
 
-    def _run(self, statement: str) -> None:
+    def _empty(self) -> None:
         with closing(sqlite3.connect(self.file, timeout=30)) as connection, suppress(sqlite3.OperationalError):
-            connection.execute(statement)  # a writer may be at work for longer
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a writer may be at work for longer
 
 
 def _depths(depths: Mapping[str, int], unseen: int = 0) -> dict[str, float]:

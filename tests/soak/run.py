@@ -164,7 +164,7 @@ class Run:
 
     def _again(self, end: Callable[[], object]) -> None:
         end()
-        self.load.start_scheduler(YOUNG)
+        self.load.beat(YOUNG)
 
     def _pause(self, part: float) -> None:
         """Wait for a part of the longest time, which the seed decides."""

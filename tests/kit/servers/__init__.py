@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 import psutil
@@ -157,8 +156,6 @@ class Server(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         gc.collect()  # Celery's AsyncResult asks the server once more as it is collected
         self.kill()

@@ -23,7 +23,6 @@ import subprocess
 import tempfile
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -118,9 +117,7 @@ class PostgresServer(Server):
         self.stop()
         self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         if self.folder != Path() and not self._stays:
             shutil.rmtree(self.folder)

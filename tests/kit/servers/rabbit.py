@@ -20,7 +20,6 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -106,9 +105,7 @@ class RabbitServer(Server):
         assert found
         return found
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for one in psutil.process_iter(["name", "environ"]):
             # The port mapper puts itself into the background; it is ours if it has our port.
@@ -127,14 +124,8 @@ class RabbitServer(Server):
             names = [f"test{next(self._names)}" for _ in range(AT_ONCE)]
             rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
             definitions = self.folder / "definitions.json"
-            definitions.write_text(
-                json.dumps(
-                    {
-                        "vhosts": [{"name": name} for name in names],
-                        "permissions": [{"vhost": name, **rights} for name in names],
-                    }
-                )
-            )
+            hosts, permissions = [{"name": name} for name in names], [{"vhost": name, **rights} for name in names]
+            definitions.write_text(json.dumps({"vhosts": hosts, "permissions": permissions}))
             self.ctl("import_definitions", str(definitions))
             self._spare = names
         return f"amqp://guest:guest@127.0.0.1:{self.port}/{self._spare.pop()}"

@@ -1,0 +1,142 @@
+"""CPU of a message, one piece at a time, without a scheduler. The calls of two contestants alternate in short turns.
+
+::
+
+    producer    apply_async(countdown=…) through the wheel     beside the same call of plain Celery
+    decoding    a message of the wheel queue, by msgspec       by Python's own JSON alone, which is kombu's way
+    schedules   an occurrence, by the renderer                 the same calls by apply_async, captured
+
+A figure is the median of the turns' CPU; the ratio of two figures holds where others use the cores, too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import celery
+from kombu.transport.memory import Channel
+
+from celery_wheel import Celery
+from celery_wheel.broker import reader
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.bulk_load.message_template import Sampler
+from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.engine.recurring.occurrence import Occurrence
+from celery_wheel.operations.bench import pace
+from celery_wheel.operations.figure import Figure
+from celery_wheel.producer.eta import due_time_of_header
+from celery_wheel.recurring import Instants, Recurrence, to_json
+from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.scheduler.occurrences import ScheduleRenderer
+from celery_wheel.store.model import Message
+from celery_wheel.store.schedule_model import Schedule
+from tests.benchmarks.letters import letters_of
+from tests.kit.servers.redis import RedisServer
+
+TURNS, CALLS = 40, 250
+AT_MS = 1_793_664_000_000
+
+#: CPU of the wheel's call, as a multiple of the plain call's; of an occurrence, in µs.
+TARGET, TARGET_US = 1.15, 40
+
+#: 600 bytes of body.
+ARGUMENTS = ("x" * 520,)
+
+
+def _medians(works: Iterable[Callable[[], object]], count: int, after: Callable[[], object] = int) -> list[float]:
+    """Return the CPU of each work for one of ``count`` messages, in µs; its first turns connect and do not count."""
+    spent: dict[Callable[[], object], list[float]] = {work: [] for work in works}
+    for _ in range(TURNS):
+        for work, found in spent.items():
+            found.append(pace(work, count).cpu_us)
+            after()
+    return [statistics.median(found[2:]) for found in spent.values()]
+
+
+def producer(folder: Path, _rows: int) -> Iterator[Figure]:
+    """On kombu's memory transport, which shows the Python part alone, and on Redis."""
+    with RedisServer(folder / "redis") as server:
+        for transport, broker, empty in (
+            ("memory", "memory://", Channel.queues.clear),
+            ("Redis", server.url, server.client().flushall),
+        ):
+            ours, theirs = _medians([_sender(Celery, broker), _sender(celery.Celery, broker)], CALLS, empty)
+            against = "plain Celery", theirs, TARGET * theirs
+            what = f"{transport}: apply_async(countdown)"
+            yield Figure("producer", what, ours, "µs/call", *against, less_is_better=True)
+
+
+def _sender(app_class: Any, broker: str) -> Callable[[], None]:
+    """Return a function that calls ``apply_async`` many times, on an app of its own."""
+    app = app_class("bench", broker=broker, set_as_current=False)
+    app.conf.task_ignore_result = True
+
+    @app.task(name="shop.orders.tasks.cancel_unless_paid")
+    def task(order: str) -> None:
+        raise AssertionError(f"no worker runs {order}")
+
+    def send() -> None:
+        for _ in range(CALLS):
+            task.apply_async(ARGUMENTS, countdown=3_600)
+
+    return send
+
+
+def decoding(folder: Path, _rows: int) -> Iterator[Figure]:
+    """Python's JSON reads the messages that msgspec does not read as Python does; here it reads all of them."""
+    with RedisServer(folder / "redis") as server:
+        letters = letters_of(server.url, server.client())
+    raws = list(letters.write([2_000_000_000_000] * 4 * CALLS, 1_900_000_000_000))
+    decode = QueuedMessageReader().decode
+    assert isinstance(decode(raws[0]), Message)
+
+    def read() -> None:
+        for raw in raws:
+            decode(raw)
+
+    def read_by_json() -> None:
+        with mock.patch.multiple(reader, _decode_queued=_refuse, _dumps=reader._dumps_all):
+            read()
+
+    ours, theirs = _medians([read, read_by_json], len(raws))
+    what = f"a message of {sum(map(len, raws)) / len(raws):,.0f} B"
+    yield Figure("decoding", what, ours, "µs", "Python's json", theirs, less_is_better=True)
+
+
+def _refuse(_raw: bytes) -> None:
+    raise ValueError
+
+
+def schedules(_folder: Path, _rows: int) -> Iterator[Figure]:
+    """The message of an occurrence: the renderer, and the same calls by ``apply_async``, captured."""
+    app: Any = Celery("bench", broker="redis://", set_as_current=False)
+
+    @app.task(name="bench.report", shared=False)
+    def task(number: int, period: str) -> None: ...
+
+    options = {"recurrence": to_json(Recurrence(Instants((AT_MS,)))), "task": task.name, "options": {"queue": "celery"}}
+    some = [
+        Schedule(number, f"report {number}", to_text({**options, "args": [number, "daily"]}), "api", 1, AT_MS)
+        for number in range(CALLS)
+    ]
+    renderer, sampler = ScheduleRenderer(app, 2**20, QueuedMessageReader().decode), Sampler(app)
+    due = due_time_of_header(app, "2026-11-03T00:00:00+00:00")
+
+    def by_renderer() -> None:
+        for one in some:
+            occurrence = Occurrence(0, AT_MS, AT_MS, None, str(uuid.UUID(int=one.id)))
+            renderer.render(one, read_definition(one.definition), occurrence)
+
+    def by_celery() -> None:
+        for one in some:
+            sampler.send(TaskCall(task.name, task, [one.id, "daily"], {}, {"queue": "celery"}, due, str(one.id)))
+
+    ours, theirs = _medians([by_renderer, by_celery], CALLS)
+    cost = ours, "µs", "by Celery's own code", theirs, TARGET_US
+    yield Figure("schedules", "a message of an occurrence, CPU", *cost, less_is_better=True)
+    app.close()
