@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -17,6 +19,8 @@ from tests.kit.servers.postgres import PostgresServer
 
 MakeStore = Callable[[], Store]
 MakeSqlStore = Callable[[], SqlStore]
+MakeUrl = Callable[[str], str]
+KINDS = ("sqlite", "postgresql")
 
 
 @pytest.fixture(params=ALL)
@@ -76,6 +80,20 @@ def sql_holder(sql_store: SqlStore) -> Holder:
 def second(sql_store: SqlStore) -> Holder:
     """Return a scheduler that holds shard 1."""
     return Holder(sql_store, shard=1)
+
+
+@pytest.fixture
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+    """Return the URL of a new database of each kind in ``KINDS``."""
+    numbers = count()
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/{next(numbers)}.sqlite3"
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        return postgres.new_database()
+
+    return make
 
 
 # -- PostgreSQL alone -----------------------------------------------------------------------------------

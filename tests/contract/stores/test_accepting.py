@@ -164,25 +164,24 @@ def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
 
 
 def test_a_change_that_fails_leaves_nothing(sql_holder: Holder) -> None:
-    holder = sql_holder
-    [old] = holder.accept(NOW)
-    before = holder.highest_seq
-    again = holder.row(NOW, envelope_id=old.message.envelope_id)
+    [old] = sql_holder.accept(NOW)
+    before = sql_holder.highest_seq
+    again = sql_holder.row(NOW, envelope_id=old.message.envelope_id)
     parts: dict[str, Any] = {
-        "rows": [holder.row(NOW), again],
-        "rejects": [holder.reject()],
-        "moves": [holder.move(old, NOW + 9)],
+        "rows": [sql_holder.row(NOW), again],
+        "rejects": [sql_holder.reject()],
+        "moves": [sql_holder.move(old, NOW + 9)],
         "lanes": [LaneState(4, ORIGIN, ORIGIN)],
         "tally": {TallyKey(1, "q", "t"): 5},
     }
     with pytest.raises(StoreError, match="has one of these messages or ids already"):
-        holder.apply(**parts)
-    assert [(row.id, row.due_ms) for row in holder.slice()] == [(old.id, NOW)]
-    assert holder.ids(STOPPED) == []
-    assert [lane.lane for lane in holder.store.lanes(0)] == [0]
-    assert holder.store.pending(0) == {}
-    assert holder.store.state(0).seq == before
-    holder.accept(NOW)
+        sql_holder.apply(**parts)
+    assert [(row.id, row.due_ms) for row in sql_holder.slice()] == [(old.id, NOW)]
+    assert sql_holder.ids(STOPPED) == []
+    assert [lane.lane for lane in sql_holder.store.lanes(0)] == [0]
+    assert sql_holder.store.pending(0) == {}
+    assert sql_holder.store.state(0).seq == before
+    sql_holder.accept(NOW)
 
 
 def test_a_failure_of_the_last_part_rolls_back_the_first(sql_holder: Holder) -> None:
