@@ -53,17 +53,16 @@ def test_an_overview_has_the_state_of_each_shard(sql_holder: Holder, sql_store: 
     assert (found.pending, found.overdue, found.behind_ms) == (6, 3, 90_000)
     assert [(one.name, one.reason, one.at_ms) for one in found.gates] == [("mail", "the provider is down", NOW - 7_000)]
     assert found.standby == ["standby"]
-    (levels,) = (one.snapshot for one in read_overview(sql_store, NOW, with_levels=True).shards[:1])
-    assert levels == {"dispatched": 7, "levels": [{"level": 0}]}
+    snapshot = read_overview(sql_store, NOW, with_levels=True).shards[0].snapshot
+    assert snapshot == {"dispatched": 7, "levels": [{"level": 0}]}
     assert (sql_store.browse.levels(0), sql_store.browse.levels(1)) == ([{"level": 0}], [])
 
 
 def test_an_overview_has_what_is_due_by_the_second_the_hour_and_the_day(
-    sql_holder: Holder, sql_store: SqlStore
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
 ) -> None:
-    other = Holder(sql_store, shard=1)
     accept(sql_holder, NOW - 2 * HOUR_MS, NOW + 400, NOW + 500, NOW + 61_000, task="app.a")
-    accept(other, NOW + 500, NOW + 47 * HOUR_MS, NOW + 49 * HOUR_MS, NOW + 300 * DAY_MS, task="app.b", queue="mail")
+    accept(second, NOW + 500, NOW + 47 * HOUR_MS, NOW + 49 * HOUR_MS, NOW + 300 * DAY_MS, task="app.b", queue="mail")
     found = read_overview(sql_store, NOW, with_seconds=True)
     due = found.due
     assert due.seconds == {NOW: 3, NOW + 61_000: 1}

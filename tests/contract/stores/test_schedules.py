@@ -107,8 +107,10 @@ def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
 def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     """An edit withdraws the occurrence of an instant, and makes it anew."""
     [one] = create(holder, "report")
-    row, run = occurrence(holder, one, NOW)
+    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
     holder.apply(rows=[row], runs=[run])
+    [(found, task)] = holder.store.runs_of(0, [one.id], True, 9)
+    assert (found, task.task_id, values_of(task.row)) == (run, "t-1", values_of(holder.slice()[0]))
     again = holder.row(NOW)
     holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
     assert runs(holder, one) == [Run(one.id, NOW, again.id), run]
@@ -134,10 +136,9 @@ def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlSto
     [one] = create(sql_holder, "report")
     sql_holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
     sql_holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
-    found = [
-        (row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows_of(sql_store, schema.schedule_skip)
-    ]
-    assert sorted(found) == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
+    rows = rows_of(sql_store, schema.schedule_skip)
+    found = sorted((row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows)
+    assert found == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
 
 
 # -- all or nothing -------------------------------------------------------------------------------------
@@ -197,7 +198,9 @@ def test_a_name_is_taken_once(sql_holder: Holder) -> None:
 # -- the next instants ----------------------------------------------------------------------------------
 
 
-def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> None:
+def test_due_schedules_come_in_the_order_of_their_instants_and_a_herd_in_that_of_creation(holder: Holder) -> None:
+    herd = create(holder, *[f"herd-{n}" for n in range(500)], next_ms=NOW + 60)
+    assert holder.store.due_schedules(0, NOW + 60, 400) == herd[:400]
     made = [create(holder, f"s-{n}", next_ms=NOW + n * 7 % 10)[0] for n in range(10)]
     create(holder, "paused", next_ms=None)
     expected = sorted(made, key=lambda one: (one.next_ms, one.id))
@@ -205,11 +208,6 @@ def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> No
     assert holder.store.due_schedules(0, NOW + 4, 100) == expected[:5]
     assert holder.store.due_schedules(0, NOW + 9, 3) == expected[:3]
     assert holder.store.due_schedules(0, NOW - 1, 3) == []
-
-
-def test_a_herd_comes_in_the_order_of_creation(holder: Holder) -> None:
-    made = create(holder, *[f"s-{n}" for n in range(500)])
-    assert holder.store.due_schedules(0, NOW, 400) == made[:400]
 
 
 def test_the_next_instant_follows_every_change(holder: Holder) -> None:
@@ -313,14 +311,6 @@ def test_runs_are_found_by_their_instants(holder: Holder) -> None:
     assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
 
 
-def test_a_run_has_its_row(holder: Holder) -> None:
-    [one] = create(holder, "report")
-    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
-    holder.apply(rows=[row], runs=[run])
-    [(found, task)] = holder.store.runs_of(0, [one.id], True, 9)
-    assert (found, task.task_id, values_of(task.row)) == (run, "t-1", values_of(holder.slice()[0]))
-
-
 def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:
     [one] = create(holder, "report")
     made = made_runs(holder, one, 6)
@@ -367,10 +357,7 @@ def test_skips_are_forgotten_by_their_age(sql_store: SqlStore) -> None:
 
 def test_many_new_schedules_are_stored_whole(holder: Holder) -> None:
     """PostgreSQL gets them by COPY."""
-    made = [
-        schedule(holder, f"n{number}", None if number % 2 else NOW, note=f"ü {number}", paused=number % 3 == 0)
-        for number in range(30)
-    ]
+    made = [schedule(holder, f"n{n}", None if n % 2 else NOW, note=f"ü {n}", paused=n % 3 == 0) for n in range(30)]
     holder.apply(added_schedules=made, revisions=[revision(one) for one in made])
     found = holder.store.schedules_named(holder.shard, [one.name for one in made])
     assert sorted(found, key=lambda one: one.id) == made

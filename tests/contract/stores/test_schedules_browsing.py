@@ -112,10 +112,8 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
     found = sql_store.browse.schedule("report")
     assert found is not None
     assert found.schedule == changed
-    assert [(one.number, one.what, one.actor, one.before) for one in found.revisions] == [
-        (2, "changed", "anna", "{}"),
-        (1, "created", "anna", ""),
-    ]
+    changes = [(one.number, one.what, one.actor, one.before) for one in found.revisions]
+    assert changes == [(2, "changed", "anna", "{}"), (1, "created", "anna", "")]
     assert found.skips == skips[::-1]
     seen = [(run.instant_ms - NOW, run.state, run.dispatched_ms, run.reason) for run in found.runs]
     assert seen == [
@@ -127,23 +125,15 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
     assert [(run.timer_id, run.task_id) for run in found.runs] == [(row.id, row.message.task_id) for row in rows[::-1]]
 
 
-def test_a_run_that_was_accepted_late_is_due_at_its_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
-    """Its position is after the tasks before it, and says nothing about how late it is."""
-    [one] = create(sql_holder, "report")
-    row, run = occurrence(sql_holder, one, NOW)
-    sql_holder.apply(rows=[replace(row, due_ms=NOW + 8_000)], runs=[run])
-    found = sql_store.browse.schedule("report")
-    assert found is not None
-    assert [run.due_ms for run in found.runs] == [NOW]
-
-
-def test_the_last_sixty_runs_are_shown(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_the_last_sixty_runs_are_shown_as_due_at_their_instants(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """The position of a run that was accepted late is after the tasks before it, and says nothing of its due time."""
     [one] = create(sql_holder, "report")
     made = [occurrence(sql_holder, one, NOW + n) for n in range(70)]
-    sql_holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    rows = [replace(row, due_ms=NOW + 8_000) for row, _ in made]
+    sql_holder.apply(rows=rows, runs=[run for _, run in made])
     found = sql_store.browse.schedule("report")
     assert found is not None
-    assert [run.instant_ms - NOW for run in found.runs] == [*range(69, 9, -1)]
+    assert [(run.instant_ms - NOW, run.due_ms - NOW) for run in found.runs] == [(n, n) for n in range(69, 9, -1)]
 
 
 def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -213,12 +203,10 @@ def test_a_schedule_with_a_note_that_is_to_run_is_failing(sql_holder: Holder, sq
     ],
 )
 def test_runs_in_a_row_that_the_next_one_replaced_are_counted(ends: list[int | None], replaced: int) -> None:
-    instants = range(240, 240 - 60 * len(ends), -60)
-    runs = [
-        ScheduleRun(at, at, "id", at, "dispatched", at, end, requested=False, reason="")
-        for at, end in zip(instants, ends, strict=True)
-    ]
-    triggered = ScheduleRun(170, 9, "id", 170, "dispatched", 170, 171, requested=True, reason="")
-    assert (
-        ScheduleDetail(None, [], sorted([*runs, triggered], key=lambda one: -one.instant_ms), []).replaced == replaced
-    )
+    def run(at: int, end: int | None, *, requested: bool = False) -> ScheduleRun:
+        return ScheduleRun(at, at, "id", at, "dispatched", at, end, requested=requested, reason="")
+
+    runs = [run(240 - 60 * n, end) for n, end in enumerate(ends)]
+    runs.append(run(170, 171, requested=True))
+    runs.sort(key=lambda one: -one.instant_ms)
+    assert ScheduleDetail(None, [], runs, []).replaced == replaced
