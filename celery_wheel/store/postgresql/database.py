@@ -53,14 +53,7 @@ from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.server import STATEMENTS, read_server
-from celery_wheel.store.postgresql.sessions import (
-    STATEMENT_TIMEOUT_MS,
-    StoppedHolders,
-    connect,
-    connect_args,
-    patience_ms,
-    prepare,
-)
+from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, StoppedHolders, connect, connect_args, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
@@ -126,7 +119,7 @@ class PostgresqlDatabase:
         self.name = _name(url)
         self.statements = statements()
         self._commits = {None: durability == "disk", True: True, False: False}
-        self._stopped = StoppedHolders(self.name, patience_ms(lease_ms), lease_ms)
+        self._stopped = StoppedHolders(self.name, lease_ms)
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",

@@ -140,9 +140,8 @@ _ROW_LOCK = f"""
 class StoppedHolders:
     """Remembers, for one store object, the process that had a shard's row locked at the last attempt."""
 
-    def __init__(self, name: str, patience_ms: int, lease_ms: int) -> None:
+    def __init__(self, name: str, lease_ms: int) -> None:
         self._name = name
-        self._patience_ms = patience_ms
         self._lease_ms = lease_ms
         self._seen: dict[int, int] = {}
 
@@ -151,7 +150,7 @@ class StoppedHolders:
 
         Raises StoreError where the session belongs to another user and this user may not end it.
         """
-        values = (self._patience_ms, shard, own_epoch, self._lease_ms)
+        values = (patience_ms(self._lease_ms), shard, own_epoch, self._lease_ms)
         found = connection.exec_driver_sql(_ROW_LOCK, values).first()
         if found is None:
             self._seen.pop(shard, None)

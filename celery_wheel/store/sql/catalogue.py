@@ -247,6 +247,16 @@ class Catalogue:
         return {bytes(digest): id_ for part in parts for digest, id_ in self._statements.routes.at(connection, part)}
 
 
+class StorePart:
+    """A part of ``SqlStore`` or of ``Browse``. ``shards``: the number that the store had when it was opened."""
+
+    def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
+        self._database = database
+        self._statements = database.statements
+        self._catalogue = catalogue
+        self.shards = shards
+
+
 def digest_of(one: Route) -> bytes:
     """Return the digest by which a store knows a route."""
     return blake2b(repr(_values_of(one)).encode(), digest_size=16).digest()

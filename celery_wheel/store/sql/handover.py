@@ -22,18 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    delete,
-    exists,
-    func,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.model import (
     HOUR_MS,

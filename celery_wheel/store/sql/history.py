@@ -29,19 +29,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    ScalarSelect,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, ScalarSelect, Table, and_, bindparam, case, delete, func, select, update
 
 from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
 from celery_wheel.store.sql.control import ControlStatements
@@ -49,17 +37,7 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import batch, lane, outcome, shard, tally, timer, total
-from celery_wheel.store.sql.statement import (
-    BATCH_RANGE,
-    IN_PLACES,
-    Statements,
-    constant,
-    held,
-    in_parts,
-    in_range,
-    numbered,
-    span,
-)
+from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_parts, in_range, numbered, span
 from celery_wheel.store.store_model import Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
@@ -72,9 +50,7 @@ BATCHES_AT_ONCE = 200
 class HistoryStatements:
     def __init__(self, statements: Statements) -> None:
         of_shard = batch.c.shard == bindparam("shard")
-        self.oldest_batches = statements(
-            select(*BATCH_RANGE).where(of_shard).order_by(batch.c.id).limit(bindparam("limit"))
-        )
+        self.oldest_batches = statements(select(batch).where(of_shard).order_by(batch.c.id).limit(bindparam("limit")))
         in_order = (timer.c.due_ms, timer.c.seq)
         ids = select(timer.c.id).where(in_range()).order_by(*in_order)
         self.ids_in_range = statements(ids.limit(bindparam("limit")))

@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, c
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import LaneState, Position, ShardRecord
-from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.catalogue import Catalogue, StorePart
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import lane, scheduler, shard, snapshot
 from celery_wheel.store.sql.statement import SHOWN, Statements, held, in_order, places
@@ -117,15 +117,10 @@ def live_schedulers(connection: Connection, statements: Statements, since_ms: in
     return list(statements.of(LeaseStatements).schedulers(connection, since_ms=since_ms).scalars())
 
 
-class SqlHolding:
-    """A part of ``SqlStore``."""
-
+class SqlHolding(StorePart):
     def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
-        self._database = database
-        self._statements = database.statements
+        super().__init__(database, catalogue, shards)
         self._lease = database.statements.of(LeaseStatements)
-        self._catalogue = catalogue
-        self.shards = shards
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, or_, select
 
 from celery_wheel.store.model import COMMITTED, BulkLoadChunk, InboxItem, NewItem
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import (
     answer,
     bytes_to_task_id,
@@ -100,12 +100,7 @@ class IntakeStatements:
         self.accept_chunk = statements(delete(load_chunk).where(taken))
 
 
-class SqlIntake:
-    """A part of ``SqlStore``."""
-
-    _database: Database
-    _statements: Statements
-
+class SqlIntake(StorePart):
     @property
     def _intake(self) -> IntakeStatements:
         return self._statements.of(IntakeStatements)

@@ -8,19 +8,12 @@
     commit ─► committed ─► holders accept it (``intake``) ─► done       or abort ─► aborted, and its chunks are removed
 
 The fence of a part: its transaction locks the load's row (shared) and the part's row; the load must be open, in the
-run in which the part was claimed, and the attempt must be the last that claimed the part. Therefore
-
-    abort       first changes the state, which waits for open transactions, and then deletes their chunks: a later
-                transaction finds the changed state and writes nothing
-    a retry     of a part claims it anew; an earlier attempt that still runs writes nothing any more
-    a new run   of the same name takes over an open load; an earlier run that still runs writes nothing any more
-    commit      commits exactly the parts in its argument, with their attempts and their numbers of messages
+run in which the part was claimed, and the attempt must be the last that claimed the part. So an earlier attempt or run
+that still works writes nothing more, and ``abort``, which changes the state before it deletes chunks, leaves none.
 
 A part has several short transactions: on SQLite, one transaction for the minutes of a part would stop the scheduler's
 writes, and on PostgreSQL a process that hangs in one would block its successor. No reader uses a chunk before its load
-is committed, so the chunks of a part need not be committed together.
-
-A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
+is committed. A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
 """
 
 from __future__ import annotations
@@ -29,19 +22,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from celery_wheel.errors import LoadEnded
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
@@ -253,7 +234,7 @@ def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:
     return BulkLoad(*connection.execute(_LOAD.where(load.c.id == load_id)).one())
 
 
-def _is_of_part(load_id: int, part: int) -> tuple[ColumnElement[bool], ...]:
+def _is_of_part(load_id: int, part: int) -> tuple[Any, ...]:
     return load_chunk.c.load == load_id, load_chunk.c.part == part
 
 

@@ -25,19 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import DAY_MS, HOUR_MS, OPEN, SHARD_BITS, TallyKey

@@ -40,7 +40,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from celery_wheel.store.model import Position, Row
-from celery_wheel.store.sql.schema import batch, shard, snapshot, timer, watch
+from celery_wheel.store.sql.schema import shard, snapshot, timer, watch
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; spare places repeat the
 #: last value. SQLite before 3.32 allows 999.
@@ -225,17 +225,6 @@ ROW = columns_of(Row, timer, packed=timer.c.message)
 
 #: The values of ``shard_record`` that a holder shows of itself, beside those of its row.
 SHOWN = (snapshot.c.at_ms.label("snapshot_at_ms"), snapshot.c.figures.label("snapshot"))
-
-BATCH_RANGE = (
-    batch.c.id,
-    batch.c.lane,
-    batch.c.from_due_ms,
-    batch.c.from_seq,
-    batch.c.to_due_ms,
-    batch.c.to_seq,
-    batch.c.bytes,
-    batch.c.dispatched_ms,
-)
 
 
 def in_range() -> ColumnElement[bool]:

@@ -26,20 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Insert,
-    Select,
-    Table,
-    Update,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, Insert, Select, Table, Update, delete, func, insert, inspect, select, text, update
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import OPEN, ORIGIN, SCHEMA_VERSION

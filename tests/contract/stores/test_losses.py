@@ -37,7 +37,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import LEASE_MS, SqlBackend
-from tests.contract.stores.killed import GROUP, KEY
+from tests.contract.stores.stopped import GROUP, KEY
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process, python
@@ -47,7 +47,7 @@ from tests.kit.warm import CELERY
 
 @pytest.fixture
 def start(sql_backend: SqlBackend, tmp_path: Path) -> Callable[[str], Process]:
-    program = ["-m", "tests.contract.stores.killed", sql_backend.url, sql_backend.durability]
+    program = ["-m", "tests.contract.stores.stopped", "killed", sql_backend.url, sql_backend.durability]
     return lambda where: python(tmp_path / "killed.log", *program, where, kind=CELERY)
 
 

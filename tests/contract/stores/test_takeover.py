@@ -20,7 +20,7 @@ from celery_wheel.store.ports import Renewal
 from celery_wheel.store.postgresql.sessions import StoppedHolders
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.held import LEASE, ROWS
+from tests.contract.stores.stopped import LEASE, ROWS
 from tests.kit.holder import EVERYTHING, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process, python
@@ -46,7 +46,7 @@ def _database(url: str) -> str:
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
     """Start a holder in a process of its own, which has stopped at ``where``."""
-    with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where, kind=CELERY) as process:
+    with python(folder / "held.log", "-m", "tests.contract.stores.stopped", "held", url, where, kind=CELERY) as process:
         process.wait_for("stopped")
         yield process
 

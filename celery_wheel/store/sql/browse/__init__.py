@@ -19,13 +19,6 @@ from celery_wheel.store.sql.browse.audit import AuditLog
 from celery_wheel.store.sql.browse.overview import StoreCounts
 from celery_wheel.store.sql.browse.pages import Pages
 from celery_wheel.store.sql.browse.schedules import ScheduleViews
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
 
 
-class Browse(Pages, StoreCounts, ScheduleViews, AuditLog):
-    def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
-        self._database = database
-        self._catalogue = catalogue
-        self._shards = shards
-        self._prepared = {}
+class Browse(Pages, StoreCounts, ScheduleViews, AuditLog): ...

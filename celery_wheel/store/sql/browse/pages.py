@@ -29,18 +29,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Select,
-    and_,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page, Settlement, StoppedTask, Task
@@ -74,7 +63,7 @@ class Lines(NamedTuple):
     place: tuple[ColumnElement[Any], ...]
     key: tuple[ColumnElement[Any], ...]
     columns: tuple[ColumnElement[Any], ...]
-    rows: FromClause
+    rows: Any
     newest_first: bool = True
 
 
@@ -91,11 +80,9 @@ _SETTLEMENTS = Lines(
 
 
 class Pages(Messages):
-    """A part of ``Browse``."""
-
     def pending(self, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
         """Return pending tasks, the next due first."""
-        begin, shards = max(after, criteria.first), shards_of(self._shards, criteria)
+        begin, shards = max(after, criteria.first), shards_of(self.shards, criteria)
         spans: dict[int, list[tuple[Position, Position]]] = {shard: [(ORIGIN, END)] for shard in shards}
         end, bounded = None, criteria.key is not None
         with self._database.snapshot() as connection:
@@ -114,7 +101,7 @@ class Pages(Messages):
         """Return dispatched tasks, the last due first, each with the time of its dispatch while that is known."""
         low, high = _between(criteria, before)
         with self._database.snapshot() as connection:
-            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            lanes = lanes_of(connection, shards_of(self.shards, criteria))
             ranges = [(shard, number, low, min(high, one.offset)) for (shard, number), one in lanes.items()]
             page: Page[Task] = self._page(connection, _DISPATCHED, ranges, criteria, limit)
             times = self.dispatches(connection, page.items)
@@ -125,7 +112,7 @@ class Pages(Messages):
         self, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
     ) -> Page[StoppedTask]:
         """Return outcomes of these kinds, the latest first. ``before`` is (at_ms, id)."""
-        bounds, shards = _between(criteria, before), shards_of(self._shards, criteria)
+        bounds, shards = _between(criteria, before), shards_of(self.shards, criteria)
         ranges = [(shard, kind, *bounds) for shard in shards for kind in dict.fromkeys(kinds)]
         with self._database.snapshot() as connection:
             return self._page(connection, _OUTCOMES, ranges, criteria, limit)
@@ -134,8 +121,14 @@ class Pages(Messages):
         """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
         bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None)
         with self._database.snapshot() as connection:
-            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            lanes = lanes_of(connection, shards_of(self.shards, criteria))
             return self._page(connection, _SETTLEMENTS, [(*place, *bounds) for place in lanes], of_all, limit)
+
+    def dispatched_since(self, since_ms: int) -> int:
+        """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
+        found = select(func.sum(batch.c.count)).where(batch.c.dispatched_ms >= since_ms)
+        with self._database.reading() as connection:
+            return int(connection.scalar(found) or 0)
 
     def _page(
         self,
