@@ -12,10 +12,8 @@
     samples of 8,000 ──► 3, if it packs a tenth better  and so on, each time eight times as many were accepted
 
 One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It stays in the
-store for ever, since rows that were packed by it may. A route is looked up by its digest in each transaction, and made
-where it is missing: a route of a transaction that was rolled back is in no memory. Each acquisition of a shard reads
-all anew (``forget``): a database that was restored, or failed over without the last commits, may have lost what this
-process remembers.
+store for ever. A route is looked up by its digest in each transaction, and made where it is missing. Each acquisition
+of a shard reads all anew (``forget``): a database that failed over may have lost what this process remembers.
 
 Promise: a row is unpacked to the bytes that were packed. A dictionary is committed before a row is packed by it.
 """

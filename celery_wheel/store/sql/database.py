@@ -108,14 +108,7 @@ class Describe(Protocol):
 
 @contextmanager
 def errors_for_people(name: str, describe: Describe, *errors: type[Exception], reading: bool = False) -> Iterator[None]:
-    """Raise StoreError for a database's errors.
-
-    Args:
-        name: the store's name in the message.
-        describe: returns the message from the name and the error: state, consequence, remedy.
-        errors: the classes that the database and its driver raise.
-        reading: the block writes nothing.
-    """
+    """Raise StoreError for the errors of the store ``name``, in the words of ``describe``."""
     try:
         yield
     except errors as error:

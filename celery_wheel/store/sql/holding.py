@@ -175,8 +175,13 @@ class SqlHolding(StorePart):
 
     def _show(self, connection: Connection, renewed: Sequence[Renewal], now_ms: int) -> None:
         """Store the holders' snapshots, in the transaction that has renewed their leases."""
-        show = self._lease.show
-        show.many(connection, in_order(show, [_shown(one, now_ms) for one in renewed]))
+        rows = []
+        for one in renewed:
+            figures = dict(one.snapshot)
+            levels = figures.pop("levels", None)
+            row = {"figures": json.dumps(figures), "levels": None if levels is None else json.dumps(levels)}
+            rows.append({"at_shard": one.shard, "at_ms": now_ms, **row})
+        self._lease.show.many(connection, in_order(self._lease.show, rows))
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""
@@ -222,17 +227,6 @@ class SqlHolding(StorePart):
             f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
             "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
         )
-
-
-def _shown(one: Renewal, now_ms: int) -> dict[str, object]:
-    figures = dict(one.snapshot)
-    levels = figures.pop("levels", None)
-    return {
-        "at_shard": one.shard,
-        "at_ms": now_ms,
-        "figures": json.dumps(figures),
-        "levels": None if levels is None else json.dumps(levels),
-    }
 
 
 def read_lanes(connection: Connection, statements: Statements, shard: int, *, closed: bool = False) -> list[LaneState]:

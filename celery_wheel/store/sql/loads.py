@@ -77,7 +77,8 @@ class SqlLoads:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
         with self._database.writing(durable=True) as connection:
             found = self._lock(connection, name, now_ms)
-            return found if found.is_loaded else _begin_run(connection, found, found.run + 1, now_ms)
+            opened = {"state": OPEN, "run": found.run + 1, "begun_ms": now_ms, "ended_ms": None}
+            return found if found.is_loaded else _changed(connection, found.id, **opened)
 
     def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
         """Open the load in this run, together with the other processes of the run, or return it where it is committed.
@@ -89,15 +90,12 @@ class SqlLoads:
             if found.is_loaded:
                 return found
             if found.run < run:
-                return _begin_run(connection, found, run, now_ms)
+                return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
             _check_open(connection, found.id, run)
             return found
 
     def _lock(self, connection: Connection, name: str, now_ms: int) -> BulkLoad:
-        """Lock the load, which may be new.
-
-        SQLite has one writer. On PostgreSQL a process that begins the same load at once waits for its row.
-        """
+        """Lock the load, which may be new: a process that begins the same load at once waits for its row."""
         locked = _LOAD.where(load.c.name == name).with_for_update()
         found = connection.execute(locked).one_or_none()
         if found is None:
@@ -159,11 +157,7 @@ class SqlLoads:
                 self.finish(claim, 0)
 
     def abort(self, load_id: int, now_ms: int, run: int | None = None) -> bool:
-        """Abort an open load and remove its chunks; returns False where it was not open.
-
-        Args:
-            run: abort only this run; None: any run.
-        """
+        """Abort an open load (or only its run ``run``), and remove its chunks; returns False where it was not open."""
         with self._database.writing(durable=True) as connection:
             is_open = (load.c.id == load_id, load.c.state == OPEN, *([] if run is None else [load.c.run == run]))
             ended = update(load).where(*is_open).values(state=ABORTED, ended_ms=now_ms)
@@ -197,11 +191,9 @@ class SqlLoads:
         """Return the latest loads, newest first. An open load that began long ago was abandoned: resume or abort it."""
         figures = select(func.count(), _ROWS)
         with self._database.reading() as connection:
-            found = connection.execute(_LOAD.order_by(load.c.id.desc()).limit(limit)).all()
-            return [
-                BulkLoadSummary(BulkLoad(*row), *connection.execute(figures.where(load_chunk.c.load == row.id)).one())
-                for row in found
-            ]
+            loads = [BulkLoad(*row) for row in connection.execute(_LOAD.order_by(load.c.id.desc()).limit(limit)).all()]
+            left = [connection.execute(figures.where(load_chunk.c.load == one.id)).one() for one in loads]
+        return [BulkLoadSummary(one, *of_it) for one, of_it in zip(loads, left, strict=True)]
 
     def by_name(self, name: str) -> BulkLoad | None:
         with self._database.reading() as connection:
@@ -223,10 +215,6 @@ class SqlLoads:
         """Return how many messages of committed loads no holder has accepted."""
         with self._database.reading() as connection:
             return count_pending_in(connection)
-
-
-def _begin_run(connection: Connection, found: BulkLoad, run: int, now_ms: int) -> BulkLoad:
-    return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
 
 
 def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:

@@ -8,9 +8,9 @@
     schedules    recurring schedules with their changes, runs and skips
     audit        the requests of people
 
-Each method has its SQL. It sees the commits of running schedulers, waits for no lock, and raises StoreError where the
-store cannot be read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty
-thousand messages, however many are pending, and the number of its statements does not grow with the shards.
+Each method sees the commits of running schedulers, waits for no lock, and raises StoreError where the store cannot be
+read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty thousand
+messages, however many are pending, and the number of its statements does not grow with the shards.
 """
 
 from __future__ import annotations

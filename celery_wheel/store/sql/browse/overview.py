@@ -11,9 +11,8 @@
         second     second → pending         of the next hour, from the rows: only where it is asked for
         seen       scheduler → its last sign of life
 
-No statement reads more than a bounded number of rows of a shard: ``COUNTED`` overdue rows of a lane and as many items
-of its inbox, one row of each lane, and the sums of the tally. ``name`` has a row for each name
-of a shard, and ``second`` depends on what is due; ``Overview`` asks for both the more rarely, the more they are.
+Of a shard, at most ``COUNTED`` overdue rows of a lane and items of its inbox are read, one row of each lane, and the
+sums of the tally. ``Overview`` asks for ``name`` and ``second`` the more rarely, the more rows they have.
 """
 
 from __future__ import annotations
@@ -131,9 +130,8 @@ class StoreCounts(StorePart):
         Args:
             now_ms: rows that are due then are overdue.
             before_ms: the end of the hours that are counted one by one.
-            with_seconds: count the rows of the next hour by the second.
+            with_seconds, with_names: count the rows of the next hour by the second; and all by queue and task.
             with_levels: include the levels of each holder in its snapshot.
-            with_names: count by queue and task.
         """
         times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}
         found = defaultdict[str, dict[Any, int]](dict)
