@@ -21,20 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Subquery,
-    Table,
-    and_,
-    bindparam,
-    insert,
-    literal_column,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, insert, literal_column, select, tuple_
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -66,7 +53,7 @@ class Prepared:
 
     __slots__ = ("_constants", "names", "sql")
 
-    def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
+    def __init__(self, clause: ClauseElement, dialect: Any) -> None:
         compiled = clause.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)  # noqa: S101 - for the type checker
         self.sql = compiled.string
@@ -95,11 +82,11 @@ def rows_by_id(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
     return select(*columns).where(timer.c.id.in_(select(timer.c.id).where(range_)))
 
 
-def known_among(columns: Sequence[Any], at_shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+def known_among(columns: Sequence[Any], at_shard: Any, envelopes: list[Any]) -> Any:
     return select(*columns).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
 
 
-def claims_among(keys: list[BindParameter[str]]) -> Subquery:
+def claims_among(keys: list[Any]) -> Any:
     """Select the watches of the bound ``shard`` and ``kind`` on these keys."""
     here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
     return select(watch.c.key, watch.c.timer_id).where(here).subquery("claim")
@@ -118,15 +105,15 @@ class Statements:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: Any,
         insert_or: Callable[[Table], Any],
         *,
         clock: ColumnElement[int] | None = None,
         began: ColumnElement[int] | None = None,
         adding: Callable[[Table, Prepared], InsertStatement] | None = None,
         rows_in: Callable[[Sequence[Any], ColumnElement[bool]], Any] = rows_by_id,
-        known_of: Callable[[Sequence[Any], BindParameter[int], list[BindParameter[str]]], Any] = known_among,
-        claims_on: Callable[[list[BindParameter[str]]], Subquery] = claims_among,
+        known_of: Callable[[Sequence[Any], Any, list[Any]], Any] = known_among,
+        claims_on: Callable[[list[Any]], Any] = claims_among,
     ) -> None:
         self._dialect = dialect
         self._adding = adding
@@ -198,11 +185,11 @@ def in_order(statement: InsertStatement, rows: Iterable[Mapping[str, Any]]) -> l
     return [tuple([row[name] for name in statement.names]) for row in rows]
 
 
-def places(*names: str) -> dict[str, BindParameter[Any]]:
+def places(*names: str) -> dict[str, Any]:
     return {name: bindparam(name) for name in names}
 
 
-def numbered(word: str, count: int = KEY_PLACES) -> list[BindParameter[Any]]:
+def numbered(word: str, count: int = KEY_PLACES) -> list[Any]:
     """Return the places of an ``IN``."""
     return [bindparam(f"{word}_{n}") for n in range(count)]
 
