@@ -174,8 +174,6 @@ class Run:
 
 @dataclass(slots=True)
 class RunEnd:
-    """The end of the run of a timer."""
-
     timer_id: int
     ended_ms: int
 

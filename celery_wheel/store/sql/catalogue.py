@@ -151,7 +151,7 @@ class Catalogue:
     # -- reading ---------------------------------------------------------------------------------------
 
     def row(self, connection: Connection, values: Sequence[Any]) -> Row:
-        """Return the row with these values of the columns ``clauses.ROW``."""
+        """Return the row with these values of the columns ``ROW``."""
         id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number = values
         route_ = self._routes.get(route_id) or self._route(connection, route_id)
         packing = self._packings.get(number) or self.packing(connection, number)
@@ -181,7 +181,6 @@ class Catalogue:
         return split(self.packing(connection, number).unpack(packed))
 
     def packing(self, connection: Connection, number: int) -> Packing:
-        """Return the packing of that number."""
         found = self._packings.get(number)
         if found is None:
             content = connection.scalar(select(dictionary.c.content).where(dictionary.c.id == number))
@@ -256,5 +255,4 @@ class StorePart:
 
 
 def digest_of(one: Route) -> bytes:
-    """Return the digest by which a store knows a route."""
     return blake2b(repr(_values_of(one)).encode(), digest_size=16).digest()

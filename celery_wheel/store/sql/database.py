@@ -77,8 +77,7 @@ class Database(Protocol):
         Does nothing and returns True where the lease is in the shard's row.
         """
 
-    def release(self, shard: int) -> None:
-        """Undo ``hold``."""
+    def release(self, shard: int) -> None: ...
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         """End the session of a holder that stopped with the shard's row locked, in the transaction that takes the row.

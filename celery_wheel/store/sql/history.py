@@ -130,8 +130,6 @@ class ArchiveFloors:
 
 
 class ForgetTransaction:
-    """One transaction of ``forget``."""
-
     def __init__(
         self, connection: Connection, statements: Statements, floors: ArchiveFloors, shard: int, epoch: int, limit: int
     ) -> None:

@@ -225,15 +225,8 @@ def in_range() -> ColumnElement[bool]:
 
 
 def span(shard: int, lane: int, after: Position, upto: Position) -> dict[str, int]:
-    """Return the bound values of a range."""
-    return {
-        "shard": shard,
-        "lane": lane,
-        "after_due_ms": after.due_ms,
-        "after_seq": after.seq,
-        "upto_due_ms": upto.due_ms,
-        "upto_seq": upto.seq,
-    }
+    first = {"shard": shard, "lane": lane, "after_due_ms": after.due_ms, "after_seq": after.seq}
+    return {**first, "upto_due_ms": upto.due_ms, "upto_seq": upto.seq}
 
 
 def held() -> ColumnElement[bool]:

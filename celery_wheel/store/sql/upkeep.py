@@ -100,7 +100,6 @@ def migrate(database: Database) -> list[int]:
 
 
 def moved_store_error(name: str, place: str) -> StoreUnusable:
-    """Return the error for a store that was moved."""
     return StoreUnusable(
         f"the store {name} was moved to {place}; nothing runs from it any more; set wheel_store to the new place, and "
         "restart everything that uses the wheel"
@@ -121,7 +120,6 @@ def check_version(connection: Connection, name: str, version: int) -> None:
 
 
 def newer_store_error(name: str, version: int) -> StoreUnusable:
-    """Return the error for a store that a newer celery-wheel made."""
     return StoreUnusable(
         f"the store {name} was made by a newer celery-wheel (its tables have version {version}, this "
         f"celery-wheel knows {SCHEMA_VERSION}); nothing was changed; run: pip install -U celery-wheel"

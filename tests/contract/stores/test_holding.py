@@ -5,6 +5,7 @@ The store lists the schedulers with a sign of life, and the holders of shards.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
 from celery_wheel.store.ports import Renewal, Retention, Store
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.backends import SqlBackend
 from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
-from tests.kit.patience import patience
+from tests.kit.patience import patience, wait_until
+from tests.kit.processes import python
 
 AFTER_THE_LEASE = NOW + LEASE + 1
 
@@ -234,6 +237,37 @@ def test_a_shard_that_cannot_be_taken_yet_delays_no_other_shard(
         assert not first.done()
         may_end.set()
         assert first.result() == 1
+
+
+FORKED = """
+import os, sys
+from celery_wheel.store import open_store
+from celery_wheel.errors import StoreError
+
+store = open_store(sys.argv[1], shards=2)
+assert store.acquire(0, "parent", 0, 1_000) == 1
+child = os.fork()
+if child == 0:
+    try:
+        store.state(0)
+    except StoreError as error:
+        print(error, flush=True)
+    sys.stdin.read()  # outlives its parent
+    os._exit(0)
+store.put_inbox(0, [("message", b"")])
+os._exit(0)
+"""
+
+
+def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(
+    sql_backend: SqlBackend, sql_store: SqlStore, tmp_path: Path
+) -> None:
+    parent = python(tmp_path / "forked.log", "-c", FORKED, sql_backend.url, stdin=True)
+    wait_until(lambda: not parent.is_alive() and parent.lines(), "it has ended, and its child has not")
+    assert len(sql_store.read_inbox(0, 10)) == 1
+    assert acquire(sql_store, name="standby") == 2
+    parent.close_stdin()
+    assert re.search("was opened before this process was forked.* open it anew in each process", parent.said())
 
 
 def test_schedulers_with_a_sign_of_life_are_listed_in_order(make_store: Callable[[], Store]) -> None:

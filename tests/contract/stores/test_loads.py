@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeVar
 
 import pytest
-from sqlalchemy import select
 
 from celery_wheel.errors import Fenced, LoadEnded, StoreUnusable
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
@@ -19,6 +18,7 @@ from celery_wheel.store.sql.schema import load_chunk
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult, WrittenSlice
 from tests.contract.stores.conftest import MakeSqlStore
+from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NOW, Holder
 
 R = TypeVar("R")
@@ -49,11 +49,15 @@ def state(store: SqlStore, name: str = "monday") -> str | None:
     return None if found is None else found.state
 
 
+def loaded(store: SqlStore, name: str = "monday", *chunks: PartChunk) -> BulkLoad:
+    """Load one part, by default of one slice of shard 0."""
+    load = begun(store, name)
+    return commit(store, load, {0: written(store, load, 0, *(chunks or slice_of(0, 0)))})
+
+
 def left(store: SqlStore) -> list[tuple[int, int, int]]:
     """Return part, number and shard of every chunk, committed or not."""
-    with store.database.reading() as connection:
-        columns = (load_chunk.c.part, load_chunk.c.number, load_chunk.c.shard)
-        return sorted(tuple(row) for row in connection.execute(select(*columns)))
+    return sorted((row["part"], row["number"], row["shard"]) for row in rows_of(store, load_chunk))
 
 
 def payloads(store: SqlStore, shard: int = 0, max_rows: int = 1_000) -> list[bytes]:
@@ -75,8 +79,7 @@ def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> N
 
 
 def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> None:
-    load = begun(sql_store)
-    commit(sql_store, load, {0: written(sql_store, load, 0, *slice_of(0, 0))})
+    load = loaded(sql_store)
     again = begun(sql_store)
     assert again.is_loaded
     assert (again.id, again.run, again.rows) == (load.id, load.run, 3)
@@ -88,12 +91,7 @@ def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> Non
 
 def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Holder, sql_store: SqlStore) -> None:
     for name in ("monday", "tuesday"):
-        load = begun(sql_store, name)
-        commit(
-            sql_store,
-            load,
-            {0: written(sql_store, load, 0, *(c for n in range(4) for c in slice_of(n, 0, digest=name)))},
-        )
+        loaded(sql_store, name, *(chunk for n in range(4) for chunk in slice_of(n, 0, digest=name)))
     assert sql_store.has_arrivals(0)
     assert payloads(sql_store, max_rows=1) == [b"0/0 monday"], "at least one, or it would stay"
     assert payloads(sql_store, max_rows=7) == [b"0/0 monday", b"1/0 monday"]
@@ -308,10 +306,8 @@ def test_loads_are_listed_with_their_remaining_chunks(sql_store: SqlStore) -> No
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
     begun(sql_store, "tuesday")
-    assert [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.latest()] == [
-        ("tuesday", OPEN, 0, 0),
-        ("monday", OPEN, 2, 6),
-    ]
+    latest = [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.latest()]
+    assert latest == [("tuesday", OPEN, 0, 0), ("monday", OPEN, 2, 6)]
     assert len(sql_store.loads.latest(limit=1)) == 1
 
 
@@ -361,8 +357,7 @@ def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done
     sql_holder: Holder, sql_store: SqlStore
 ) -> None:
     for name in ("a%/1", "a%/2", "a%/3", "A%/1", "ab/1", "a%"):
-        load = begun(sql_store, name)
-        commit(sql_store, load, {0: written(sql_store, load, 0, *slice_of(0, 0))})
+        loaded(sql_store, name)
     assert [one.name for one in sql_store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]
     accepted = sql_store.read_loads(0, 6)
     sql_holder.apply(loaded=[one.id for one in accepted])

@@ -123,18 +123,16 @@ def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     with PostgresServer() as server:
         server.sql(f"CREATE TABLESPACE small LOCATION '{small_disk}'", "CREATE DATABASE crammed TABLESPACE small")
-        store = open_store(server.url("crammed"))
-        holder = Holder(store)
-        body = os.urandom(1_000)
-        accepted, said = accept_until_full(holder, body)
-        assert re.search("has no room on its disk .*; nothing was written", said)
-        assert len(holder.slice()) == accepted > 0
-        store.renew(0, holder.epoch, NOW, LEASE, {})
-        assert mount("-o", "remount,size=64m", str(small_disk.parent))
-        holder.acquire()
-        holder.accept(*[NOW] * ROWS, body=body)
-        assert len(holder.slice()) == accepted + ROWS
-        store.close()
+        with closing(open_store(server.url("crammed"), lease_ms=LEASE_MS)) as store:
+            holder, body = Holder(store), os.urandom(1_000)
+            accepted, said = accept_until_full(holder, body)
+            assert re.search("has no room on its disk .*; nothing was written", said)
+            assert len(holder.slice()) == accepted > 0
+            store.renew(0, holder.epoch, NOW, LEASE, {})
+            assert mount("-o", "remount,size=64m", str(small_disk.parent))
+            holder.acquire()
+            holder.accept(*[NOW] * ROWS, body=body)
+            assert len(holder.slice()) == accepted + ROWS
 
 
 CANCEL = 0, "cancel", b"{}"

@@ -7,7 +7,6 @@ A holder's transactions make few new versions of rows: PostgreSQL keeps each for
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import sys
@@ -137,28 +136,6 @@ def test_only_durable_commits_wait_for_the_disk(url: str, durability: str, durab
     with store.database.writing(durable=durable) as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == commit
     store.close()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_is_refused(pg_store: SqlStore) -> None:
-    holder = Holder(pg_store)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            pg_store.state(0)
-            said = "it read"
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        said = lines.read()
-    assert said.startswith("StoreError: ")
-    assert "was opened before this process was forked" in said
-    holder.accept(NOW)
 
 
 def test_the_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) -> None:

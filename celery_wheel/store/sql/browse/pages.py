@@ -189,7 +189,6 @@ def _between(criteria: Criteria, before: Position) -> tuple[Position, Position]:
 
 
 def _values(one: Range, **more: Any) -> dict[str, Any]:
-    """Return the bound values of a range."""
     shard, place, low, high = one
     ends = {"low_ms": low[0], "low_seq": low[1], "high_ms": high[0], "high_seq": high[1]}
     return {"shard": shard, "place": place, **ends, **more}

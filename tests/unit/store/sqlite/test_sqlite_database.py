@@ -24,7 +24,6 @@ from celery_wheel.store.sqlite.database import SqliteDatabase
 from celery_wheel.store.sqlite.locks import FORK_GATE, FileLease
 from tests.kit.holder import EVERYTHING, NOW, Holder
 from tests.kit.patience import patience, wait_until
-from tests.kit.processes import python
 
 FULL, NORMAL = 2, 1
 
@@ -130,35 +129,6 @@ def test_a_shard_is_free_again_when_its_epoch_could_not_be_raised(path: Path, st
         other.execute("ALTER TABLE elsewhere RENAME TO wheel_shard")
     with closing(open_store(f"sqlite:///{path}")) as standby:
         assert standby.acquire(0, "host-b", 0, 1) == 1
-
-
-FORKED = """
-import os, sys
-from celery_wheel.store import open_store
-from celery_wheel.errors import StoreError
-
-store = open_store(sys.argv[1])
-assert store.acquire(0, "parent", 0, 1) == 1
-child = os.fork()
-if child == 0:
-    try:
-        store.state(0)
-    except StoreError as error:
-        print(error, flush=True)
-    sys.stdin.read()  # outlives its parent
-os._exit(0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, store: SqlStore) -> None:
-    parent = python(path.with_name("forked.log"), "-c", FORKED, f"sqlite:///{path}", stdin=True)
-    wait_until(lambda: not parent.is_alive() and parent.lines(), "it has ended, and its child has not")
-    assert store.acquire(0, "standby", 0, 1) == 2
-    parent.close_stdin()
-    said = parent.said()
-    assert "was opened before this process was forked" in said
-    assert "open it anew in each process" in said
 
 
 # -- the log ------------------------------------------------------------------------------------------
