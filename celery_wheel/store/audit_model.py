@@ -13,7 +13,7 @@ So a change of a person that is in the store is in the log, and a request that w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from celery_wheel.errors import ArgumentError
@@ -46,13 +46,6 @@ class AuditEntry:
     details: str
     bulk: str | None
     results: str  #: JSON object: name → result
-
-
-@dataclass(slots=True)
-class AuditChange:
-    """The part of a ``Change`` that concerns the audit log."""
-
-    audits: list[AuditEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,13 @@
     10:30  paused: next_ms = None, since_ms = 10:30
     12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
 
-A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox.
+A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox. A
+definition is opaque here: ``celery_wheel.engine.recurring`` reads it.
 
 Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
 of (schedule, revision, instant). Each instant that was due and did not run has a skip with its reason.
 Non-promises: an instant may have several runs: an edit withdraws one and makes another, and users trigger runs.
-``next_ms`` is the next instant to be made, and not yet a row; the rows that are pending are found by ``runs``. A
-definition is opaque here: ``celery_wheel.engine.recurring`` reads it. Instants that a calendar or a gap leaves out have
-no skips: ``Recurrence.why_not`` returns their reason.
-
-``ScheduleCriteria`` ─► ``SchedulePage``: in the order of names. Name ─► ``ScheduleDetail``: also of a deleted schedule.
+Instants that a calendar or a gap leaves out have no skips: ``Recurrence.why_not`` returns their reason.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import Any
 
-from celery_wheel.store.audit_model import AuditChange
+from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.values import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -177,8 +174,6 @@ class Run:
 
 @dataclass(slots=True)
 class RunEnd:
-    """The end of the run of a timer."""
-
     timer_id: int
     ended_ms: int
 
@@ -196,9 +191,10 @@ class Skip:
 
 
 @dataclass(slots=True)
-class ScheduleChange(AuditChange):
-    """The part of a ``Change`` that concerns schedules; removals come first."""
+class ScheduleChange:
+    """The part of a ``Change`` that concerns the audit log, and schedules; removals come first."""
 
+    audits: list[AuditEntry] = field(default_factory=list)
     removed_schedules: list[int] = field(default_factory=list)  #: runs and skips are forgotten later; revisions stay
     added_schedules: list[Schedule] = field(default_factory=list)  #: each is new
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id

@@ -15,6 +15,8 @@ migrations), opening only inserts their first rows.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Connection, inspect
@@ -25,15 +27,7 @@ from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
-from celery_wheel.store.sql.upkeep import (
-    check_version,
-    migrate,
-    move,
-    new_shard,
-    new_store,
-    newer_store_error,
-    store_row,
-)
+from celery_wheel.store.sql.upkeep import check_version, migrate, move, new_shard, new_store, store_row
 from celery_wheel.store.store_model import MovedStore, Progress
 from celery_wheel.values.text import EXAMPLES
 
@@ -88,15 +82,8 @@ def migrate_store(url: str) -> list[int]:
             f"the tables of the store {place.url.database} belong to another package; nothing was changed; "
             f"run: {place.made_by}"
         )
-    database = _database(place, "disk", False, LEASE_MS)
-    try:
+    with _unused(place, False, LEASE_MS) as database:
         return migrate(database)
-    except StoreUnusable:
-        raise
-    except StoreError as error:
-        raise StoreUnusable(str(error)) from error
-    finally:
-        database.close()
 
 
 def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> MovedStore:
@@ -107,19 +94,20 @@ def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> M
     old_place, new_place = place_of(old_url), place_of(new_url)
     if old_place.url == new_place.url:
         raise SettingError(f"the new store must be another than the old one, got {shown_place(new_url)} for both")
-    old = _database(old_place, "disk", False, MOVE_MS)
-    try:
-        new = _database(new_place, "disk", True, MOVE_MS)
+    with _unused(old_place, False, MOVE_MS) as old, _unused(new_place, True, MOVE_MS) as new:
+        return move(old, new, shown_place(new_url), new_place.own, now_ms, progress)
+
+
+@contextmanager
+def _unused(place: StorePlace, create: bool, lease_ms: int) -> Iterator[Database]:
+    """Yield the database of a store that no scheduler uses; raises StoreUnusable for each of its errors."""
+    with closing(_database(place, "disk", create, lease_ms)) as database:
         try:
-            return move(old, new, shown_place(new_url), new_place.own, now_ms, progress)
-        finally:
-            new.close()
-    except StoreUnusable:
-        raise
-    except StoreError as error:
-        raise StoreUnusable(str(error)) from error
-    finally:
-        old.close()
+            yield database
+        except StoreUnusable:
+            raise
+        except StoreError as error:
+            raise StoreUnusable(str(error)) from error
 
 
 def _database(place: StorePlace, durability: str, create: bool, lease_ms: int) -> Database:
@@ -189,8 +177,6 @@ def _make(connection: Connection, shards: int) -> Any:
 
 
 def _check(name: str, found: Any, shards: int | None, place: StorePlace) -> None:
-    if found.schema_version > SCHEMA_VERSION:
-        raise newer_store_error(name, found.schema_version)
     if found.schema_version < SCHEMA_VERSION:
         remedy = f"stop every scheduler, then run: {MIGRATE}" if place.own else f"run: {place.made_by}"
         raise StoreOutdated(

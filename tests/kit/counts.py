@@ -44,14 +44,16 @@ def check_tally(store: SqlStore) -> None:
 
 
 @contextmanager
-def reads_of(store: SqlStore) -> Iterator[list[str]]:
-    """Yield the statements that read the store, as they come."""
+def reads_of(store: SqlStore, given: list[Any] | None = None) -> Iterator[list[str]]:
+    """Yield the statements that read the store, as they come; ``given`` gets the values of each."""
     engine: Any = getattr(store.database, "_reader", None) or store.database._engine  # type: ignore[attr-defined]
     said: list[str] = []
 
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+    def note(_connection: object, _cursor: object, statement: str, values: object, *_: object) -> None:
         if statement.startswith("SELECT"):
             said.append(statement)
+            if given is not None:
+                given.append(values)
 
     event.listen(engine, "before_cursor_execute", note)
     try:

@@ -10,17 +10,14 @@ from typing import Any
 
 from celery_wheel.control import Wheel
 from celery_wheel.store.schedule_model import OCCURRENCE
+from tests.replays.places import as_base64, as_read
 
 #: No page of a replay is full.
 ALL = 1_000
 
 
 def picture(wheel: Wheel, names: Iterable[str]) -> dict[str, Any]:
-    """Return all that a store says of its tasks, schedules and commands, as JSON has it.
-
-    Args:
-        names: ids of tasks.
-    """
+    """Return all that a store says of its tasks, schedules and commands, as JSON has it; ``names`` are ids of tasks."""
     store = wheel.store
     shards = range(store.shards)
     found = {
@@ -38,8 +35,7 @@ def picture(wheel: Wheel, names: Iterable[str]) -> dict[str, Any]:
         "inbox": store.handover.count_inbox(),
         "audit": len(wheel.audit(limit=ALL).items),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
-    return plain
+    return as_read(found)
 
 
 def _state(wheel: Wheel, name: str) -> list[Any] | None:
@@ -47,11 +43,7 @@ def _state(wheel: Wheel, name: str) -> list[Any] | None:
     if detail is None:
         return None
     task, kinds = detail.task, [one.kind for one in detail.outcomes]
-    return [detail.state, task.task, task.target, task.eta_ms, _base64(detail.body)[:400], kinds]
-
-
-def _base64(body: bytes) -> str:
-    return base64.b64encode(body).decode()
+    return [detail.state, task.task, task.target, task.eta_ms, as_base64(detail.body)[:400], kinds]
 
 
 def _schedule(wheel: Wheel, one: Any) -> list[Any]:
@@ -66,12 +58,8 @@ def _history(wheel: Wheel, name: str) -> list[Any]:
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Return the parts of a picture that are otherwise than expected."""
-    names = sorted(expected.keys() | found.keys())
-    return [
-        f"{name}: expected {expected.get(name)!r}, found {found.get(name)!r}"
-        for name in names
-        if expected.get(name) != found.get(name)
-    ]
+    pairs = {name: (expected.get(name), found.get(name)) for name in sorted(expected.keys() | found.keys())}
+    return [f"{name}: expected {one!r}, found {other!r}" for name, (one, other) in pairs.items() if one != other]
 
 
 def faults(expected: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -96,11 +84,9 @@ def faults(expected: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, A
 
 def flat(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers, the properties and the rest of a message as one object."""
-    parts = {name: value for name, value in message.items() if name not in ("headers", "properties")}
-    return {
-        **parts,
-        **{f"{part}.{name}": one for part in ("headers", "properties") for name, one in message[part].items()},
-    }
+    parts = ("headers", "properties")
+    rest = {name: value for name, value in message.items() if name not in parts}
+    return rest | {f"{part}.{name}": one for part in parts for name, one in message[part].items()}
 
 
 def name_of(message: Mapping[str, Any]) -> str:

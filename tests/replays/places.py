@@ -78,7 +78,7 @@ def write_redis(client: Any, into: Path) -> None:
         kind = client.type(key).decode()
         read = {"list": lambda key: client.lrange(key, 0, -1), "hash": client.hgetall, "string": client.get}[kind]
         found[key.decode()] = _text(read(key))
-    _write(into, found)
+    write(into, found)
 
 
 def read_redis(file: Path, client: Any) -> None:
@@ -105,10 +105,9 @@ def write_rabbitmq(app: Any, names: Sequence[str], into: Path) -> None:
             found[name] = []
             while (message := channel.basic_get(name, no_ack=True)) is not None:
                 properties = dict(message.properties)
-                headers, body = properties.pop("application_headers", {}), message.body
-                body = body.encode() if isinstance(body, str) else bytes(body)
-                found[name].append({"headers": headers, "properties": properties, "body": _base64(body)})
-    _write(into, found)
+                headers = properties.pop("application_headers", {})
+                found[name].append({"headers": headers, "properties": properties, "body": as_base64(message.body)})
+    write(into, found)
 
 
 def read_rabbitmq(file: Path, app: Any) -> None:
@@ -117,11 +116,7 @@ def read_rabbitmq(file: Path, app: Any) -> None:
             channel.queue_declare(name, durable=True, auto_delete=False)
             for one in messages:
                 properties = one["properties"]
-                kinds = (
-                    properties.pop("priority", None),
-                    properties.pop("content_type"),
-                    properties.pop("content_encoding"),
-                )
+                kinds = [properties.pop(name, None) for name in ("priority", "content_type", "content_encoding")]
                 message = channel.prepare_message(base64.b64decode(one["body"]), *kinds, one["headers"], properties)
                 channel.basic_publish(message, exchange="", routing_key=name)
 
@@ -139,25 +134,25 @@ def take(app: Any, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _received(queue: str, message: Any) -> dict[str, Any]:
-    body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     found = {
         "queue": queue,
         "headers": message.headers,
         "properties": {name: message.properties.get(name) for name in PROPERTIES},
         "kind": [message.content_type, message.content_encoding],
-        "body": _base64(body),
+        "body": as_base64(message.body),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))  # as it is read from a file
-    return plain
+    return as_read(found)
 
 
-def _base64(body: bytes) -> str:
-    return base64.b64encode(body).decode()
+def as_base64(body: bytes | str) -> str:
+    return base64.b64encode(body.encode() if isinstance(body, str) else bytes(body)).decode()
 
 
-def _write(into: Path, value: Any) -> None:
+def as_read(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a value as it is read from a file."""
+    found: dict[str, Any] = json.loads(json.dumps(value))
+    return found
+
+
+def write(into: Path, value: Any) -> None:
     into.write_text(json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def write_expected(into: Path, value: Any) -> None:
-    _write(into, value)

@@ -8,23 +8,17 @@
 
     a holder that is      ends by
     killed                its sessions, which end with it; the lease expires by the database's clock alone
-    stopped               its lease: it is fenced when it continues. Inside a transaction, by
-                          idle_in_transaction_session_timeout, half of the lease; where PostgreSQL does not count the
-                          session as idle (in a COPY, or in a message), by the next holder: ``StoppedHolders``
+    stopped               its lease; inside a transaction, by idle_in_transaction_session_timeout, half of the lease, or
+                          (in a COPY, or in a message) by the next holder: ``StoppedHolders``
     disconnected          tcp_user_timeout and keepalives, half of the lease, on both sides
 
     a durable commit      the session's synchronous_commit ("on": fsync, and its synchronous standbys), never "off"
     durable=False         synchronous_commit=off, as always with durability "memory": a crash of the server may lose
                           the last moments, in whole commits; the next durable commit makes it durable too
 
-READ COMMITTED is enough. Every transaction of a holder begins with its shard's row at its epoch: the second of two
-waits for the row and reads it anew. It finds its own epoch, and then sees every commit of the first; or it finds
-another, and writes nothing. A takeover updates the same row, so no transaction of a former epoch commits after it.
-
-Plans: every statement has an index made for it, and the planner may not scan the table instead: after a burst that its
-statistics do not cover, it would read 10 million rows for a chunk of 1,000. Each plan is made anew (a tenth of a
-millisecond): a plan from the time of empty tables used the wrong index. Polls run by libpq alone, on a session of their
-own: a cursor's conversions and the pool's checks take three times as long as all the rest.
+READ COMMITTED is enough: a holder's transactions and a takeover begin with the shard's row at an epoch, and the second
+of two waits for it and reads it anew. Plans may not scan a table (its statistics do not cover a burst), and are made
+anew (one from the time of empty tables used the wrong index).
 
 Non-promise: a pooler that shares sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses prepared
 statements and settings. Connect to the server itself, or to a pool by session.
@@ -53,14 +47,7 @@ from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.postgresql.bell import NotifyBell
 from celery_wheel.store.postgresql.errors import Sent, describe, may_pass, sqlstate
 from celery_wheel.store.postgresql.server import STATEMENTS, read_server
-from celery_wheel.store.postgresql.sessions import (
-    STATEMENT_TIMEOUT_MS,
-    StoppedHolders,
-    connect,
-    connect_args,
-    patience_ms,
-    prepare,
-)
+from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, StoppedHolders, connect, connect_args, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.sql.database import errors_for_people
 from celery_wheel.store.sql.statement import Prepared
@@ -68,7 +55,10 @@ from celery_wheel.store.store_model import Bell, ServerState
 
 
 class PostgresqlPolls:
-    """Cheap polls: whether a query has a row, as a prepared statement."""
+    """Cheap polls: whether a query has a row, as a prepared statement.
+
+    By libpq alone: a cursor's conversions and the pool's checks take three times as long as all the rest.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -126,7 +116,7 @@ class PostgresqlDatabase:
         self.name = _name(url)
         self.statements = statements()
         self._commits = {None: durability == "disk", True: True, False: False}
-        self._stopped = StoppedHolders(self.name, patience_ms(lease_ms), lease_ms)
+        self._stopped = StoppedHolders(self.name, lease_ms)
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",
@@ -313,10 +303,7 @@ def _roll_back(connection: Connection) -> None:
         return
     try:
         connection.exec_driver_sql("ROLLBACK")
-    except (
-        SQLAlchemyError,
-        psycopg.Error,
-    ):  # the first error is the one to report; the server rolls back at the end of the session
+    except (SQLAlchemyError, psycopg.Error):  # the first error is reported; the end of the session rolls back as well
         connection.invalidate()
 
 

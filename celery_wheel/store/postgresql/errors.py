@@ -79,11 +79,7 @@ _MEANINGS = {
         _NOTHING,
         "let wheel_store name the primary, or all hosts with ?target_session_attrs=read-write; or reset the setting",
     ),
-    "08004": (
-        "refuses the connection",
-        f"{_UNKNOWN}, and it is tried again",
-        "read the server's log",
-    ),
+    "08004": ("refuses the connection", f"{_UNKNOWN}, and it is tried again", "read the server's log"),
     "57P01": ("ended the session: it shuts down, or another scheduler took the shard", _UNKNOWN, _ANEW),
     "57P": ("is starting, stopping or recovering", _UNKNOWN, _ANEW),
     "57014": ("stopped a statement that took too long", _NOTHING, "check the server's load and pg_stat_activity"),
@@ -103,11 +99,7 @@ _MEANINGS = {
         "nothing was read or written",
         "make it: createdb, or set wheel_store to another database",
     ),
-    "3F000": (
-        "has no schema for the tables",
-        "nothing was read or written",
-        "make the schema named in search_path",
-    ),
+    "3F000": ("has no schema for the tables", "nothing was read or written", "make the schema named in search_path"),
     "42501": (
         "does not permit this user to do it",
         _NOTHING,

@@ -13,12 +13,10 @@ Autovacuum and fillfactor are set when the tables are made::
     wheel_tally, wheel_total        updated in every commit, one row an hour, queue and task; and their sums
     wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
 
-The defaults wait until a fifth of a table is dead, 2 million rows of 10 million; they also pause often.
-
-Measured (docs/benchmarks.md; python -m tests.benchmarks.bloat --rows 2000000): with these
-parameters, tables and indexes stop growing after the first vacuum, since the dead rows are those of one nap and one
-vacuum; with the defaults, no large table was vacuumed in 192 s, and both ended 2.5 and 2.9 times as large. So
-there are no partitions. For more than about 5,000 tasks/s all day, lower autovacuum_naptime on the server.
+The defaults wait until a fifth of a table is dead, and pause often. Measured (docs/benchmarks.md; python -m
+tests.benchmarks.bloat --rows 2000000): with these parameters, tables and indexes stop growing after the first vacuum;
+with the defaults they ended 2.5 and 2.9 times as large. So there are no partitions. For more than about 5,000 tasks/s
+all day, lower autovacuum_naptime on the server.
 """
 
 from __future__ import annotations

@@ -11,19 +11,13 @@ A statement makes the settings, not ``options`` of the connection: a pooler that
 ``pool_mode=session``) refuses those, or drops them silently. The settings override those of the database, of the role
 and of ``?options=`` in the URL; a setting that the server's version does not know is left out.
 
-Where the server, the database or the role has synchronous_commit=off, the session has it on, and a transaction that may
-be lost turns it off for itself. Any other value (local, remote_apply, …) is the operator's choice. The session sets it
-too: a setting of the session outranks a later reload of the server's configuration, which reaches open sessions even in
-the middle of a transaction. It costs nothing; a statement in each transaction took 20 to 50 µs.
+Where synchronous_commit is off, the session has it on; any other value (local, remote_apply, …) is the operator's
+choice, and the session sets it too: so a later reload of the server's configuration does not change it.
 
-The transaction that takes the shard runs this query first. The query compares the lease with the begin of that
-transaction, as the takeover does: with two instants, a lease could expire between them; no session would be ended, and
-the takeover would wait for the stopped holder's lock. A lease also counts as expired when it ends further in the future
-than any lease can: then the server's clock was put back.
-
+The takeover and its query for a stopped session compare the lease with one instant, the begin of their transaction. A
+lease also counts as expired when it ends further in the future than any lease can: the server's clock was put back.
 PostgreSQL shows the age of another user's session only to members of pg_read_all_stats. Without the age, a session
-counts as stopped when it has the row a second time, since the first attempt waited for it as long as a lease. Where
-this user may not end the session, the error names the necessary grant.
+counts as stopped when it has the row a second time, since the first attempt waited for it as long as a lease.
 """
 
 from __future__ import annotations
@@ -140,9 +134,8 @@ _ROW_LOCK = f"""
 class StoppedHolders:
     """Remembers, for one store object, the process that had a shard's row locked at the last attempt."""
 
-    def __init__(self, name: str, patience_ms: int, lease_ms: int) -> None:
+    def __init__(self, name: str, lease_ms: int) -> None:
         self._name = name
-        self._patience_ms = patience_ms
         self._lease_ms = lease_ms
         self._seen: dict[int, int] = {}
 
@@ -151,7 +144,7 @@ class StoppedHolders:
 
         Raises StoreError where the session belongs to another user and this user may not end it.
         """
-        values = (self._patience_ms, shard, own_epoch, self._lease_ms)
+        values = (patience_ms(self._lease_ms), shard, own_epoch, self._lease_ms)
         found = connection.exec_driver_sql(_ROW_LOCK, values).first()
         if found is None:
             self._seen.pop(shard, None)

@@ -17,27 +17,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    Boolean,
-    ColumnElement,
-    Connection,
-    Integer,
-    LargeBinary,
-    SmallInteger,
-    Subquery,
-    Table,
-    Text,
-    Uuid,
-    and_,
-    bindparam,
-    column,
-    literal_column,
-    select,
-    true,
-    values,
-)
+from sqlalchemy import BigInteger, Connection, LargeBinary, Text, bindparam, column, literal_column, select, values
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
@@ -50,16 +30,9 @@ BEGAN_SQL = "floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint"
 
 COPY_FROM = 20
 
-#: Subclasses first: SmallInteger and BigInteger are Integers too.
-_TYPES = {
-    SmallInteger: "int2",
-    BigInteger: "int8",
-    Integer: "int4",
-    LargeBinary: "bytea",
-    Uuid: "uuid",
-    Text: "text",
-    Boolean: "bool",
-}
+#: SQLAlchemy's name of a type → PostgreSQL's.
+_TYPES = {"small_integer": "int2", "big_integer": "int8", "integer": "int4", "large_binary": "bytea"}
+_TYPES |= {"uuid": "uuid", "text": "text", "boolean": "bool"}
 
 
 class CopyInsert:
@@ -67,7 +40,7 @@ class CopyInsert:
 
     __slots__ = ("_copy", "_insert", "_types", "_uuids", "names")
 
-    def __init__(self, table: Table, insert: Prepared) -> None:
+    def __init__(self, table: Any, insert: Prepared) -> None:
         self._insert = insert
         self.names = insert.names
         columns = ", ".join(f'"{name}"' for name in self.names)
@@ -96,16 +69,15 @@ class CopyInsert:
 
 
 def _type_of(type_: Any) -> str:
-    kind_of = getattr(type_, "impl", type_)
-    return next(name for kind, name in _TYPES.items() if isinstance(kind_of, kind))
+    return _TYPES[getattr(type_, "impl", type_).__visit_name__]
 
 
-def _rows_in(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
+def _rows_in(columns: Sequence[Any], range_: Any) -> Any:
     """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
     return select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq)
 
 
-def _known_of(columns: Sequence[Any], shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+def _known_of(columns: Sequence[Any], shard: Any, envelopes: list[Any]) -> Any:
     """Look up each id by itself.
 
     The planner may ignore an index for ``IN``: without statistics of the tables (new, restored, upgraded) it
@@ -113,19 +85,21 @@ def _known_of(columns: Sequence[Any], shard: BindParameter[int], envelopes: list
     ids: 124 ms at 500,000 rows, and in proportion, instead of half a millisecond.
     """
     wanted = values(column("id", LargeBinary), name="wanted").data([(one,) for one in envelopes])
-    here = select(*columns).where(and_(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id))
+    here = select(*columns).where(timer.c.shard == shard, timer.c.envelope_id == wanted.c.id)
     found = here.limit(constant(1)).lateral("found")
-    return select(*found.c).select_from(wanted.join(found, true()))
+    return select(*found.c).select_from(wanted.join(found, literal_column("true")))
 
 
-def _claims_on(keys: list[BindParameter[str]]) -> Subquery:
+def _claims_on(keys: list[Any]) -> Any:
     """Look up each key by itself: for ``IN`` the planner read every watch of the shard, 10 ms at 40,000 watches."""
     listed = values(column("key", Text), name="listed").data([(one,) for one in keys])
     wanted = select(listed.c.key).distinct().subquery("wanted")
-    here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
+    here = (watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
     # The planner does not flatten a subquery with an OFFSET.
-    found = select(watch.c.key, watch.c.timer_id).where(here).offset(constant(0)).lateral("found")
-    return select(found.c.key, found.c.timer_id).select_from(wanted.join(found, true())).subquery("claim")
+    found = select(watch.c.key, watch.c.timer_id).where(*here).offset(constant(0)).lateral("found")
+    return (
+        select(found.c.key, found.c.timer_id).select_from(wanted.join(found, literal_column("true"))).subquery("claim")
+    )
 
 
 @cache

@@ -12,10 +12,8 @@
     samples of 8,000 ──► 3, if it packs a tenth better  and so on, each time eight times as many were accepted
 
 One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It stays in the
-store for ever, since rows that were packed by it may. A route is looked up by its digest in each transaction, and made
-where it is missing: a route of a transaction that was rolled back is in no memory. Each acquisition of a shard reads
-all anew (``forget``): a database that was restored, or failed over without the last commits, may have lost what this
-process remembers.
+store for ever. A route is looked up by its digest in each transaction, and made where it is missing. Each acquisition
+of a shard reads all anew (``forget``): a database that failed over may have lost what this process remembers.
 
 Promise: a row is unpacked to the bytes that were packed. A dictionary is committed before a row is packed by it.
 """
@@ -153,7 +151,7 @@ class Catalogue:
     # -- reading ---------------------------------------------------------------------------------------
 
     def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
-        """Return the row with these values of the columns ``clauses.ROW``."""
+        """Return the row with these values of the columns ``ROW``."""
         id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number = values
         route_ = self._routes.get(route_id) or self._route(connection, route_id)
         packing = self._packings.get(number) or self.packing(connection, number)
@@ -184,7 +182,6 @@ class Catalogue:
         return split(self.packing(connection, number).unpack(packed))
 
     def packing(self, connection: Connection, number: int) -> Packing:
-        """Return the packing of that number."""
         found = self._packings.get(number)
         if found is None:
             content = connection.scalar(select(dictionary.c.content).where(dictionary.c.id == number))
@@ -248,6 +245,15 @@ class Catalogue:
         return {bytes(digest): id_ for part in parts for digest, id_ in self._statements.routes.at(connection, part)}
 
 
+class StorePart:
+    """A part of ``SqlStore`` or of ``Browse``. ``shards``: the number that the store had when it was opened."""
+
+    def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
+        self._database = database
+        self._statements = database.statements
+        self._catalogue = catalogue
+        self.shards = shards
+
+
 def digest_of(one: Route) -> bytes:
-    """Return the digest by which a store knows a route."""
     return blake2b(repr(_values_of(one)).encode(), digest_size=16).digest()

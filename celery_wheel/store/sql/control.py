@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, select
 
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import fence
 from celery_wheel.store.sql.loads import LoadStatements
 from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
@@ -82,25 +82,16 @@ class ControlStatements:
         self.set_gate = ObjectInsert(new, "shard")
         place = [gate.c[name] == bindparam(f"at_{name}") for name in ("shard", "scope", "name")]
         self.remove_gate = statements(delete(gate).where(*place))
+        before: Any = bindparam("before_ms", type_=BigInteger)
         self.forget_answers, self.forget_audit = (
-            statements(
-                delete(table).where(
-                    table.c.shard == bindparam("at_shard"), table.c.at_ms < bindparam("before_ms", type_=BigInteger)
-                )
-            )
+            statements(delete(table).where(table.c.shard == bindparam("at_shard"), table.c.at_ms < before))
             for table in (answer, audit)
         )
         over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
         self.forget_tombstones = statements(delete(tombstone).where(over))
 
 
-class SqlControl:
-    """A part of ``SqlStore``."""
-
-    _database: Database
-    _statements: Statements
-    _catalogue: Catalogue
-
+class SqlControl(StorePart):
     @property
     def _control(self) -> ControlStatements:
         return self._statements.of(ControlStatements)

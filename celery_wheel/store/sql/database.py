@@ -77,8 +77,7 @@ class Database(Protocol):
         Does nothing and returns True where the lease is in the shard's row.
         """
 
-    def release(self, shard: int) -> None:
-        """Undo ``hold``."""
+    def release(self, shard: int) -> None: ...
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         """End the session of a holder that stopped with the shard's row locked, in the transaction that takes the row.
@@ -108,14 +107,7 @@ class Describe(Protocol):
 
 @contextmanager
 def errors_for_people(name: str, describe: Describe, *errors: type[Exception], reading: bool = False) -> Iterator[None]:
-    """Raise StoreError for a database's errors.
-
-    Args:
-        name: the store's name in the message.
-        describe: returns the message from the name and the error: state, consequence, remedy.
-        errors: the classes that the database and its driver raise.
-        reading: the block writes nothing.
-    """
+    """Raise StoreError for the errors of the store ``name``, in the words of ``describe``."""
     try:
         yield
     except errors as error:

@@ -17,29 +17,10 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, select
 
-from celery_wheel.store.model import (
-    HOUR_MS,
-    STOPPED,
-    Position,
-    RangeSummary,
-    Row,
-    TallyKey,
-)
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.model import HOUR_MS, STOPPED, Position, RangeSummary, Row, TallyKey
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import batch, bytes_to_task_id, outcome, route, tally, task_id_to_bytes, timer
-from celery_wheel.store.sql.statement import (
-    BATCH_RANGE,
-    KEY_PLACES,
-    ROW,
-    Prepared,
-    Statements,
-    constant,
-    in_parts,
-    in_range,
-    numbered,
-    span,
-)
+from celery_wheel.store.sql.statement import KEY_PLACES, ROW, Statements, constant, in_parts, in_range, numbered, span
 
 #: The position of a row, as a plain tuple.
 _POSITION = attrgetter("due_ms", "seq")
@@ -53,9 +34,8 @@ class DispatchStatements:
         sizes = select(*in_order, timer.c.size).where(in_range()).order_by(*in_order)
         self.sizes = statements(sizes.limit(bindparam("limit")))
         hour = timer.c.due_ms.op("/")(bindparam("hour_ms"))
-        groups = select(
-            hour.label("hour"), timer.c.route, func.count().label("count"), func.sum(timer.c.size).label("bytes")
-        )
+        sums = (func.count().label("count"), func.sum(timer.c.size).label("bytes"))
+        groups = select(hour.label("hour"), timer.c.route, *sums)
         of_range = groups.where(in_range()).group_by("hour", timer.c.route).subquery()
         named = select(of_range.c.hour, route.c.target, route.c.task, of_range.c.count, of_range.c.bytes)
         self.summary = statements(named.join(route, route.c.id == of_range.c.route))
@@ -77,20 +57,15 @@ class DispatchStatements:
         )
         # The caller compares the ends of the batches: with the ends as a condition, SQLite uses their index, which
         # covers the whole history, and not that of the time, which covers the last minutes.
-        since = select(*BATCH_RANGE).where(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))
+        of_lane = and_(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))
+        since = select(batch.c.from_due_ms, batch.c.from_seq).where(of_lane)
         self.batches_since = statements(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
         counts = select(tally.c.hour, route.c.target, route.c.task, tally.c.pending)
         by_route = counts.join(route, route.c.id == tally.c.route)
         self.pending = statements(by_route.where(tally.c.shard == bindparam("shard"), tally.c.pending > 0))
 
 
-class SqlDispatch:
-    """A part of ``SqlStore``."""
-
-    _database: Database
-    _statements: Statements
-    _catalogue: Catalogue
-
+class SqlDispatch(StorePart):
     @property
     def _dispatch(self) -> DispatchStatements:
         return self._statements.of(DispatchStatements)
@@ -153,18 +128,17 @@ class SqlDispatch:
             found = self._found(connection, self._dispatch.rows, shard, row_ids)
             return self._catalogue.rows(connection, found)
 
-    def _found(self, connection: Connection, query: Prepared, shard: int, values: Sequence[Any]) -> list[Any]:
+    def _found(self, connection: Connection, query: Any, shard: int, values: Sequence[Any]) -> list[Any]:
         """Run the query for the values, as many at a time as it has places."""
         return [row for part in in_parts(values, KEY_PLACES) for row in query.at(connection, (shard, *part))]
 
-    def _of_tasks(self, connection: Connection, query: Prepared, shard: int, task_ids: Sequence[str]) -> list[Any]:
+    def _of_tasks(self, connection: Connection, query: Any, shard: int, task_ids: Sequence[str]) -> list[Any]:
         return self._found(connection, query, shard, list(map(task_id_to_bytes, task_ids)))
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
             batches = self._dispatch.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
-        starts = [Position(batch.from_due_ms, batch.from_seq) for batch in batches]
-        return min((start for start in starts if start < upto), default=None)
+        return min((start for start in (Position(*one) for one in batches) if start < upto), default=None)
 
     def pending(self, shard: int) -> dict[TallyKey, int]:
         with self._database.reading() as connection:

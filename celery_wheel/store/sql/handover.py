@@ -9,31 +9,20 @@
     mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
     mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
 
-Every write begins with the fence of the shard's epoch, like every write of a holder: it raises Fenced and writes
-nothing where another holder has the shard. A transaction has at most a thousand rows, and a later call does not find
-them again: every method can be interrupted at any point and called again.
+Every write begins with the fence of the shard's epoch. A transaction has at most a thousand rows, and a later call does
+not find them again: every method can be interrupted at any point and called again.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    delete,
-    exists,
-    func,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, select, tuple_, update
 
 from celery_wheel.store.model import (
     HOUR_MS,
@@ -56,22 +45,11 @@ from celery_wheel.store.sql.changes import ChangeStatements, recount
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
-from celery_wheel.store.sql.intake import ENVELOPES, IntakeStatements
+from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
-from celery_wheel.store.sql.schema import (
-    batch,
-    inbox,
-    lane,
-    outcome,
-    revision,
-    route,
-    schedule,
-    timer,
-    uuids_to_bytes,
-    watch,
-)
-from celery_wheel.store.sql.statement import IN_PLACES, columns_of, in_parts
+from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, revision, route, schedule, timer, watch
+from celery_wheel.store.sql.statement import IN_PLACES, columns_of
 from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
 
 #: The columns of the place of a message, as a ``StoredMessage`` has them.
@@ -109,13 +87,10 @@ class SqlHandover:
 
     def pending(self, shard: int) -> Iterator[StoredMessage]:
         """Iterate over the pending messages of all lanes, in order of position, with their bytes, a page at a time."""
-        lanes = [self._lane(shard, state) for state in self._lanes(shard)]
-        for _, message in heapq.merge(*lanes, key=itemgetter(0)):
-            yield message
-
-    def _lanes(self, shard: int) -> list[LaneState]:
         with self._database.reading() as connection:
-            return read_lanes(connection, self._statements, shard)
+            lanes = read_lanes(connection, self._statements, shard)
+        for _, message in heapq.merge(*(self._lane(shard, state) for state in lanes), key=itemgetter(0)):
+            yield message
 
     def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, StoredMessage]]:
         after = state.offset
@@ -168,17 +143,12 @@ class SqlHandover:
             .order_by(timer.c.id)
         )
         with self._database.reading() as connection:
-            for part in in_parts(uuids_to_bytes(envelope_ids), IN_PLACES):
-                known = self._statements.of(IntakeStatements).known(
-                    connection, shard=shard, **dict(zip(ENVELOPES, part, strict=True))
-                )
-                ids = sorted({row_id for _, _, row_id in known})
-                for start in range(0, len(ids), STOPPED_AT_ONCE):
-                    some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
-                    rows = connection.execute(messages.where(some)).all()
-                    for row in rows:
-                        why = {"outcome": row.kind, "reason": row.reason} if row.lane == STOPPED else {}
-                        found.append(self._stored(connection, row, **why))
+            ids = self._statements.of(IntakeStatements).known_rows(connection, shard, envelope_ids)
+            for start in range(0, len(ids), STOPPED_AT_ONCE):
+                some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
+                for row in connection.execute(messages.where(some)).all():
+                    why = {"outcome": row.kind, "reason": row.reason} if row.lane == STOPPED else {}
+                    found.append(self._stored(connection, row, **why))
         return found
 
     def _stored(
@@ -283,19 +253,13 @@ class SqlHandover:
     ) -> None:
         """Move ``ids`` to lane STOPPED, and give them and the rows ``stopped`` the outcome."""
         number: int = self._statements.of(LeaseStatements).seq(connection, at_shard=hold.shard).scalar_one()
-        count = number >> SHARD_BITS
-
-        def next_seq() -> int:
-            nonlocal count
-            count += 1
-            return count << SHARD_BITS | hold.shard
-
-        moves = [Move(row_id, STOPPED, hold.now_ms, next_seq()) for row_id in ids]
-        moved = [Outcome(next_seq(), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
+        seqs = (count << SHARD_BITS | hold.shard for count in itertools.count((number >> SHARD_BITS) + 1))
+        moves = [Move(row_id, STOPPED, hold.now_ms, next(seqs)) for row_id in ids]
+        moved = [Outcome(next(seqs), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
         self._statements.of(ChangeStatements).move.many(connection, moves, hold.shard)
         self._statements.of(ControlStatements).unwatch.many(connection, [(row_id,) for row_id in ids])
         self._statements.of(ChangeStatements).add_outcome.many(connection, moved, hold.shard)
-        advance(connection, self._statements, hold.shard, hold.epoch, count << SHARD_BITS | hold.shard)
+        advance(connection, self._statements, hold.shard, hold.epoch, moved[-1].id if moved else number)
 
     def _shrink(self, connection: Connection, hold: ShardEpoch, early: Any) -> None:
         """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
@@ -311,9 +275,8 @@ class SqlHandover:
         advance(connection, self._statements, hold.shard, hold.epoch, weight=int(weight) - early.bytes)
 
     def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
-        """Return lanes with another offset that they may have once nothing is pending in them: lanes whose watermark is
-        in the future, or that are in doubt. The new offset is after every row in the lane and before every later row.
-        """
+        """Return the new offsets of lanes that are in doubt, or have a watermark in the future, once nothing is pending
+        in them: each is after every row in the lane and before every later row."""
         with self._database.reading() as connection:
             seq: int = self._statements.of(LeaseStatements).seq(connection, at_shard=shard).scalar_one()
             lanes = read_lanes(connection, self._statements, shard)

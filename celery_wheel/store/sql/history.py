@@ -12,15 +12,12 @@
                   │                 └ an archive has all events up to it: raised by ``note_archived``
                   └ the highest number of an event that was forgotten, wholly or in part: so an archive knows of a loss
 
-A timer goes with its outcomes, claims and run; skips of schedules go by their age. A settled row is anywhere in the
-tables, which are in the order of arrival: the ids of a transaction are sorted, so that a page is visited once, and a
-transaction is short, since every other writer waits for it. It need not be durable: history that comes back is
-forgotten again.
+A timer goes with its outcomes, claims and run; skips of schedules go by their age. Transactions are short, since every
+other writer waits for them, and need not be durable: history that comes back is forgotten again.
 
 With ``wheel_history_archive`` a batch that must stay keeps all younger batches, and a row is forgotten only when every
-event of it is archived: its settlement, and each later one of the same positions, after a rollback of the broker, have
-numbers up to the mark; its outcomes have numbers up to the mark of their shard, which is not the row's where the store
-was resharded in between.
+event of it is archived: its settlement and each later one of the same positions (after a rollback of the broker), and
+its outcomes, by the mark of their shard, which is not the row's where the store was resharded in between.
 """
 
 from __future__ import annotations
@@ -29,19 +26,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    ScalarSelect,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, ScalarSelect, Table, and_, bindparam, case, delete, func, select, update
 
 from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
 from celery_wheel.store.sql.control import ControlStatements
@@ -49,17 +34,7 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import batch, lane, outcome, shard, tally, timer, total
-from celery_wheel.store.sql.statement import (
-    BATCH_RANGE,
-    IN_PLACES,
-    Statements,
-    constant,
-    held,
-    in_parts,
-    in_range,
-    numbered,
-    span,
-)
+from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_parts, in_range, numbered, span
 from celery_wheel.store.store_model import Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
@@ -72,9 +47,7 @@ BATCHES_AT_ONCE = 200
 class HistoryStatements:
     def __init__(self, statements: Statements) -> None:
         of_shard = batch.c.shard == bindparam("shard")
-        self.oldest_batches = statements(
-            select(*BATCH_RANGE).where(of_shard).order_by(batch.c.id).limit(bindparam("limit"))
-        )
+        self.oldest_batches = statements(select(batch).where(of_shard).order_by(batch.c.id).limit(bindparam("limit")))
         in_order = (timer.c.due_ms, timer.c.seq)
         ids = select(timer.c.id).where(in_range()).order_by(*in_order)
         self.ids_in_range = statements(ids.limit(bindparam("limit")))
@@ -84,9 +57,8 @@ class HistoryStatements:
         self.forget_batch = statements(delete(batch).where(batch.c.id == gone))
         self.forget_tally = statements(delete(tally).where(tally.c.shard == bindparam("shard"), tally.c.pending == 0))
         place = (total.c.kind == bindparam("kind"), total.c.number < bindparam("before"))
-        self.forget_total = statements(
-            delete(total).where(*place, total.c.shard == bindparam("shard"), total.c.pending == 0)
-        )
+        empty_sums = delete(total).where(*place, total.c.shard == bindparam("shard"), total.c.pending == 0)
+        self.forget_total = statements(empty_sums)
         empty = [_first(timer, "due_ms", "seq").is_(None), _first(batch, "to_due_ms", "to_seq").is_(None)]
         self.forget_lanes = statements(delete(lane).where(lane.c.shard == bindparam("shard"), lane.c.closed, *empty))
         self._prepare_archive(statements)
@@ -158,25 +130,18 @@ class ArchiveFloors:
 
 
 class ForgetTransaction:
-    """One transaction of ``forget``."""
-
     def __init__(
         self, connection: Connection, statements: Statements, floors: ArchiveFloors, shard: int, epoch: int, limit: int
     ) -> None:
-        self._connection = connection
-        self._statements = statements
-        self._history = statements.of(HistoryStatements)
-        self._floors = floors
-        self._shard = shard
-        self._epoch = epoch
-        self._limit = limit
+        self._connection, self._statements = connection, statements
+        self._history, self._floors = statements.of(HistoryStatements), floors
+        self._shard, self._epoch, self._limit = shard, epoch, limit
         self._ids: set[int] = set()
         self._batches: list[tuple[int]] = []
         self._highest = 0  #: of the numbers of forgotten events
         self._mark: int | None = None  #: events after it stay
         self._lowest: dict[int, Position] | None = None
-        #: Whether this transaction may have left history to forget.
-        self.more = False
+        self.more = False  #: whether it may have left history to forget
 
     def run(self, retention: Retention) -> int:
         """Remove history; returns the number of removed rows."""
@@ -271,13 +236,11 @@ class ForgetTransaction:
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:
     """Remove up to ``limit`` rows, in as many transactions as that takes; returns how many."""
-    removed = 0
-    more = True
+    removed, more = 0, True
     while more and removed < limit:
+        at_once = min(ROWS_AT_ONCE, limit - removed)
         with database.writing(durable=False) as connection:
-            part = ForgetTransaction(
-                connection, database.statements, floors, shard, epoch, min(ROWS_AT_ONCE, limit - removed)
-            )
+            part = ForgetTransaction(connection, database.statements, floors, shard, epoch, at_once)
             removed += part.run(retention)
             more = part.more
     return removed

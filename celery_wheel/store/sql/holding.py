@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, c
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import LaneState, Position, ShardRecord
-from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.catalogue import Catalogue, StorePart
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import lane, scheduler, shard, snapshot
 from celery_wheel.store.sql.statement import SHOWN, Statements, held, in_order, places
@@ -117,15 +117,10 @@ def live_schedulers(connection: Connection, statements: Statements, since_ms: in
     return list(statements.of(LeaseStatements).schedulers(connection, since_ms=since_ms).scalars())
 
 
-class SqlHolding:
-    """A part of ``SqlStore``."""
-
+class SqlHolding(StorePart):
     def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
-        self._database = database
-        self._statements = database.statements
+        super().__init__(database, catalogue, shards)
         self._lease = database.statements.of(LeaseStatements)
-        self._catalogue = catalogue
-        self.shards = shards
         #: A lock for each shard: a shard whose row is locked, or whose host does not answer, delays no other shard.
         self._holding: dict[int, threading.Lock] = {}
         self._held: dict[int, int] = {}  #: shard → the last epoch in which this store object held it
@@ -180,8 +175,13 @@ class SqlHolding:
 
     def _show(self, connection: Connection, renewed: Sequence[Renewal], now_ms: int) -> None:
         """Store the holders' snapshots, in the transaction that has renewed their leases."""
-        show = self._lease.show
-        show.many(connection, in_order(show, [_shown(one, now_ms) for one in renewed]))
+        rows = []
+        for one in renewed:
+            figures = dict(one.snapshot)
+            levels = figures.pop("levels", None)
+            row = {"figures": json.dumps(figures), "levels": None if levels is None else json.dumps(levels)}
+            rows.append({"at_shard": one.shard, "at_ms": now_ms, **row})
+        self._lease.show.many(connection, in_order(self._lease.show, rows))
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""
@@ -227,17 +227,6 @@ class SqlHolding:
             f"{format_count(self.shards, 'shard')} when it was opened; nothing was done; its tables were emptied since "
             "(manage.py flush), or it was resharded: restart the scheduler, with wheel_shards set to the store's number"
         )
-
-
-def _shown(one: Renewal, now_ms: int) -> dict[str, object]:
-    figures = dict(one.snapshot)
-    levels = figures.pop("levels", None)
-    return {
-        "at_shard": one.shard,
-        "at_ms": now_ms,
-        "figures": json.dumps(figures),
-        "levels": None if levels is None else json.dumps(levels),
-    }
 
 
 def read_lanes(connection: Connection, statements: Statements, shard: int, *, closed: bool = False) -> list[LaneState]:

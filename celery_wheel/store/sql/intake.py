@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, or_, select
 
 from celery_wheel.store.model import COMMITTED, BulkLoadChunk, InboxItem, NewItem
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import (
     answer,
     bytes_to_task_id,
@@ -71,6 +71,12 @@ class IntakeStatements:
         self._prepare_commands(statements)
         self._prepare_loads(statements)
 
+    def known_rows(self, connection: Connection, shard: int, envelope_ids: Sequence[str]) -> list[int]:
+        """Return the ids of the rows with these envelope ids, sorted."""
+        parts = in_parts(uuids_to_bytes(envelope_ids), IN_PLACES)
+        found = [self.known(connection, shard=shard, **dict(zip(ENVELOPES, part, strict=True))) for part in parts]
+        return sorted({row_id for rows in found for _, _, row_id in rows})
+
     def _prepare_commands(self, statements: Statements) -> None:
         item = places("shard", "kind", "payload")
         self.put_command = statements(insert(inbox).values(item).returning(inbox.c.id))
@@ -100,12 +106,7 @@ class IntakeStatements:
         self.accept_chunk = statements(delete(load_chunk).where(taken))
 
 
-class SqlIntake:
-    """A part of ``SqlStore``."""
-
-    _database: Database
-    _statements: Statements
-
+class SqlIntake(StorePart):
     @property
     def _intake(self) -> IntakeStatements:
         return self._statements.of(IntakeStatements)

@@ -8,19 +8,12 @@
     commit ─► committed ─► holders accept it (``intake``) ─► done       or abort ─► aborted, and its chunks are removed
 
 The fence of a part: its transaction locks the load's row (shared) and the part's row; the load must be open, in the
-run in which the part was claimed, and the attempt must be the last that claimed the part. Therefore
-
-    abort       first changes the state, which waits for open transactions, and then deletes their chunks: a later
-                transaction finds the changed state and writes nothing
-    a retry     of a part claims it anew; an earlier attempt that still runs writes nothing any more
-    a new run   of the same name takes over an open load; an earlier run that still runs writes nothing any more
-    commit      commits exactly the parts in its argument, with their attempts and their numbers of messages
+run in which the part was claimed, and the attempt must be the last that claimed the part. So an earlier attempt or run
+that still works writes nothing more, and ``abort``, which changes the state before it deletes chunks, leaves none.
 
 A part has several short transactions: on SQLite, one transaction for the minutes of a part would stop the scheduler's
 writes, and on PostgreSQL a process that hangs in one would block its successor. No reader uses a chunk before its load
-is committed, so the chunks of a part need not be committed together.
-
-A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
+is committed. A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
 """
 
 from __future__ import annotations
@@ -29,19 +22,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from celery_wheel.errors import LoadEnded
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
@@ -96,7 +77,8 @@ class SqlLoads:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
         with self._database.writing(durable=True) as connection:
             found = self._lock(connection, name, now_ms)
-            return found if found.is_loaded else _begin_run(connection, found, found.run + 1, now_ms)
+            opened = {"state": OPEN, "run": found.run + 1, "begun_ms": now_ms, "ended_ms": None}
+            return found if found.is_loaded else _changed(connection, found.id, **opened)
 
     def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
         """Open the load in this run, together with the other processes of the run, or return it where it is committed.
@@ -108,15 +90,12 @@ class SqlLoads:
             if found.is_loaded:
                 return found
             if found.run < run:
-                return _begin_run(connection, found, run, now_ms)
+                return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
             _check_open(connection, found.id, run)
             return found
 
     def _lock(self, connection: Connection, name: str, now_ms: int) -> BulkLoad:
-        """Lock the load, which may be new.
-
-        SQLite has one writer. On PostgreSQL a process that begins the same load at once waits for its row.
-        """
+        """Lock the load, which may be new: a process that begins the same load at once waits for its row."""
         locked = _LOAD.where(load.c.name == name).with_for_update()
         found = connection.execute(locked).one_or_none()
         if found is None:
@@ -178,11 +157,7 @@ class SqlLoads:
                 self.finish(claim, 0)
 
     def abort(self, load_id: int, now_ms: int, run: int | None = None) -> bool:
-        """Abort an open load and remove its chunks; returns False where it was not open.
-
-        Args:
-            run: abort only this run; None: any run.
-        """
+        """Abort an open load (or only its run ``run``), and remove its chunks; returns False where it was not open."""
         with self._database.writing(durable=True) as connection:
             is_open = (load.c.id == load_id, load.c.state == OPEN, *([] if run is None else [load.c.run == run]))
             ended = update(load).where(*is_open).values(state=ABORTED, ended_ms=now_ms)
@@ -216,11 +191,9 @@ class SqlLoads:
         """Return the latest loads, newest first. An open load that began long ago was abandoned: resume or abort it."""
         figures = select(func.count(), _ROWS)
         with self._database.reading() as connection:
-            found = connection.execute(_LOAD.order_by(load.c.id.desc()).limit(limit)).all()
-            return [
-                BulkLoadSummary(BulkLoad(*row), *connection.execute(figures.where(load_chunk.c.load == row.id)).one())
-                for row in found
-            ]
+            loads = [BulkLoad(*row) for row in connection.execute(_LOAD.order_by(load.c.id.desc()).limit(limit)).all()]
+            left = [connection.execute(figures.where(load_chunk.c.load == one.id)).one() for one in loads]
+        return [BulkLoadSummary(one, *of_it) for one, of_it in zip(loads, left, strict=True)]
 
     def by_name(self, name: str) -> BulkLoad | None:
         with self._database.reading() as connection:
@@ -244,16 +217,12 @@ class SqlLoads:
             return count_pending_in(connection)
 
 
-def _begin_run(connection: Connection, found: BulkLoad, run: int, now_ms: int) -> BulkLoad:
-    return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
-
-
 def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:
     connection.execute(update(load).where(load.c.id == load_id).values(**values))
     return BulkLoad(*connection.execute(_LOAD.where(load.c.id == load_id)).one())
 
 
-def _is_of_part(load_id: int, part: int) -> tuple[ColumnElement[bool], ...]:
+def _is_of_part(load_id: int, part: int) -> tuple[Any, ...]:
     return load_chunk.c.load == load_id, load_chunk.c.part == part
 
 

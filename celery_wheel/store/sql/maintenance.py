@@ -5,14 +5,10 @@
     refuse      a shard that its holder did not give up (its last chunk may be in doubt), inbox items, open loads
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
-                a row that its shard has already is removed: a broker that was restored from before a resharding
-                delivered the message to its former shard once more; one whose id another task has there gets an id
-                of its own
+                a row that its shard has already is removed: a restored broker delivered it to the former shard too
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
-    shrink      the removed shards go with their history and their answers
-                with ``archived_only`` it is refused to remove history, or to move a task with history, that is not
-                archived
+    shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
 Promises: tasks with one key stay in one shard, in their order. No pending task is lost, and none is dispatched earlier.
 Dispatched rows stay in their shard, with their numbers and its mark: pending tasks do not concern an archive.
@@ -23,21 +19,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import DAY_MS, HOUR_MS, OPEN, SHARD_BITS, TallyKey
@@ -174,9 +159,8 @@ class _Resharding:
     # -- move --------------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        self._counters = {
-            number: seq >> SHARD_BITS for number, seq in self._execute(select(shard.c.shard, shard.c.seq))
-        }
+        seqs = self._execute(select(shard.c.shard, shard.c.seq))
+        self._counters = {number: seq >> SHARD_BITS for number, seq in seqs}
         main = select(lane.c.shard, lane.c.watermark_due_ms).where(lane.c.lane == 0)
         self._floors = {row.shard: row.watermark_due_ms for row in self._execute(main)}
         for number in range(self._done.before):
@@ -248,10 +232,7 @@ class _Resharding:
 
     def _present(self, to: int, rows: Mapping[str, Any]) -> list[Any]:
         """Return the rows that a shard has already; rows whose id another task has there get ids of their own.
-
-        Args:
-            rows: by the envelope ids with which they would move.
-        """
+        ``rows`` are by the envelope ids with which they would move."""
         present = select(timer.c.envelope_id, timer.c.task_id)
         here = present.where(timer.c.shard == to, timer.c.envelope_id.in_(list(rows)))
         found = dict(self._execute(here).all())
@@ -285,12 +266,8 @@ class _Resharding:
             rows = self._execute(found).mappings().all()
             last = {tuple(row[name] for name in names): dict(row) for row in rows}
             present = {(row["shard"], *(row[name] for name in names)) for row in rows}
-            missing = [
-                {**row, "shard": shard}
-                for place, row in last.items()
-                for shard in range(self._done.after)
-                if (shard, *place) not in present
-            ]
+            wanted = product(last.items(), range(self._done.after))
+            missing = [{**row, "shard": to} for (place, row), to in wanted if (to, *place) not in present]
             if missing:
                 self._execute(insert(table), missing)
 
@@ -321,13 +298,8 @@ class SqlMaintenance:
         self._database = database
 
     def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
-        """Give the store ``shards`` shards, in one transaction.
-
-        Raises StoreUnusable, with the remedy, where that is impossible now.
-
-        Args:
-            archived_only: refuse where history would be removed that is not archived.
-        """
+        """Give the store ``shards`` shards, in one transaction. Raises StoreUnusable, with the remedy, where that is
+        impossible now; with ``archived_only`` also where history would be removed that is not archived."""
         if not 1 <= shards <= 2**SHARD_BITS:
             raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
         with self._database.writing() as connection:
@@ -360,23 +332,13 @@ class SqlMaintenance:
         return found
 
     def archivable(self, after: Mapping[int, int]) -> list[Archivable]:
-        """Return all shards in order, at one moment.
-
-        Args:
-            after: shard → number after which events are counted; a missing shard counts from 0.
-        """
+        """Return all shards in order, at one moment. ``after``: shard → number after which events are counted, or 0."""
         with self._database.snapshot() as connection:
-            return [
-                Archivable(
-                    shard=row.shard,
-                    seq=row.seq,
-                    forgotten=row.forgotten,
-                    archived=row.archived,
-                    first_ms=_first_after(connection, row.shard, row.forgotten),
-                    days=_days(connection, row.shard, after.get(row.shard, 0), row.seq),
-                )
-                for row in connection.execute(_MARKS).all()
-            ]
+            found = []
+            for row in connection.execute(_MARKS).all():  # in the order of the fields
+                days = _days(connection, row.shard, after.get(row.shard, 0), row.seq)
+                found.append(Archivable(*row, _first_after(connection, row.shard, row.forgotten), days))
+        return found
 
 
 def _first_after(connection: Connection, shard: int, after: int) -> int | None:

@@ -20,16 +20,8 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, inser
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Row
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleChange, Skip, readable, whole
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.schema import (
-    lane,
-    revision,
-    schedule,
-    schedule_run,
-    schedule_skip,
-    timer,
-)
+from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.schema import lane, revision, schedule, schedule_run, schedule_skip, timer
 from celery_wheel.store.sql.statement import (
     ROW,
     ObjectInsert,
@@ -125,34 +117,29 @@ def _latest_first(runs: Any) -> list[ColumnElement[int]]:
 RUN_COLUMNS, ROW_COLUMNS = len(names_of(Run)), len(ROW)
 
 
-class SqlSchedules:
-    """A part of ``SqlStore``."""
-
-    _database: Database
-    _statements: Statements
-    _catalogue: Catalogue
+class SqlSchedules(StorePart):
+    @property
+    def _of_schedules(self) -> ScheduleStatements:
+        return self._statements.of(ScheduleStatements)
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
-        due = self._statements.of(ScheduleStatements).due
+        due = self._of_schedules.due
         with self._database.reading() as connection:
             return [schedule_of(row) for row in due(connection, shard=shard, upto_ms=upto_ms, limit=limit)]
 
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
         with self._database.reading() as connection:
-            next_ms: int | None = (
-                self._statements.of(ScheduleStatements).next(connection, shard=shard, skip=skip).scalar()
-            )
+            next_ms: int | None = self._of_schedules.next(connection, shard=shard, skip=skip).scalar()
         return next_ms
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
-        named = self._statements.of(ScheduleStatements).named
+        named = self._of_schedules.named
         with self._database.reading() as connection:
             rows = [row for part in in_parts(names, NAME_PLACES) for row in named.at(connection, part)]
         return list({row.id: schedule_of(row[1:]) for row in rows if row.shard == shard}.values())
 
     def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
-        statements = self._statements.of(ScheduleStatements)
-        query = statements.pending_runs if pending_only else statements.runs
+        query = self._of_schedules.pending_runs if pending_only else self._of_schedules.runs
         with self._database.reading() as connection:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
             found = self._runs(connection, shard, rows)
@@ -160,7 +147,7 @@ class SqlSchedules:
         return found[:limit]
 
     def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
-        query = self._statements.of(ScheduleStatements).runs_at
+        query = self._of_schedules.runs_at
         with self._database.reading() as connection:
             rows = [row for one, at_ms in instants for row in query(connection, schedule=one, instant_ms=at_ms)]
             return self._runs(connection, shard, rows)

@@ -29,24 +29,23 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_meta               one row: version, UUID, secret, number of shards, brokers
     lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
-A row without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions, whose pages
-are two thirds full, and 30 in each of the others. Three choices make it small:
+A row of wheel_timer without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions,
+whose pages are two thirds full, and 30 in each of the others. Three choices make it small:
 
     message      the bytes of 720 characters are packed to 60, those of 1,800 with 600 of arguments to 290
     route        two bytes in place of seven columns of names
     UUIDs        16 bytes; a task id that is no UUID is kept as text after a zero byte, which no task id has; two zero
                  bytes if one made 16. Equal ids are equal bytes, and no other comparison is made
 
-wheel_timer has three indexes, and no more: each index costs a page written per message, unless new entries come at its
-end. The entries of two do, since their ids are UUIDv7; those of the third do not, since due times come in any order:
+wheel_timer has three indexes: each costs a page written per message, unless new entries come at its end. The entries of
+two do, since their ids are UUIDv7; those of the third do not, since due times come in any order:
 
     position    (shard, lane, due_ms, seq, size)    range reads, the guard's count and ``slice_end`` use it alone
     envelope    (shard, envelope_id), unique        accepting is idempotent
     task        (shard, task_id)                    cancel and show
 
 No foreign keys, which cost a lookup a row, and no composite primary keys, which Django cannot map before 5.2.
-Text has no length limit here: ``celery_wheel.values.text`` has the rule. On PostgreSQL an index row has room for 2,704
-bytes, so task_id, queue (or routing_key) and task must each stay below that.
+On PostgreSQL an index row has room for 2,704 bytes: ``celery_wheel.values.text`` limits texts to less.
 """
 
 from __future__ import annotations
@@ -72,6 +71,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 UUID_BYTES, UUID_CHARACTERS = 16, 36
@@ -162,6 +162,14 @@ def shard_column() -> Column[int]:
     return Column("shard", SmallInteger, nullable=False, comment="number of the shard, from 0")
 
 
+def table(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    return Table(f"wheel_{name}", metadata, *parts, **options)
+
+
+def sharded(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    return table(name, surrogate(), shard_column(), *parts, **options)
+
+
 def required(name: str, type_: Any, comment: str) -> Column[Any]:
     return Column(name, type_, nullable=False, comment=comment)
 
@@ -170,11 +178,8 @@ def optional(name: str, type_: Any, comment: str) -> Column[Any]:
     return Column(name, type_, nullable=True, comment=comment)
 
 
-audit = Table(
-    "wheel_audit",
-    metadata,
-    surrogate(),
-    shard_column(),
+audit = sharded(
+    "audit",
     required("request", Text, "chosen by the asker, the same in each shard; UUIDv7"),
     required("at_ms", BigInteger, "time of asking; instant, Unix milliseconds"),
     required("origin", Text, "admin, cli or api"),
@@ -188,9 +193,8 @@ audit = Table(
 )
 
 
-timer = Table(
-    "wheel_timer",
-    metadata,
+timer = table(
+    "timer",
     seq_id("first seq of the row; never changes"),
     shard_column(),
     required("lane", BigInteger, "number of its lane; -1: it is stopped"),
@@ -213,9 +217,8 @@ timer = Table(
     Index("wheel_timer_task", "shard", "task_id"),
 )
 
-route = Table(
-    "wheel_route",
-    metadata,
+route = table(
+    "route",
     surrogate(),
     required("digest", LargeBinary, "of the other columns; 16 bytes"),
     required("task", Text, "name of the task"),
@@ -233,20 +236,16 @@ route = Table(
     sqlite_autoincrement=True,
 )
 
-dictionary = Table(
-    "wheel_dictionary",
-    metadata,
+dictionary = table(
+    "dictionary",
     surrogate(),
     required("made_ms", BigInteger, "instant, Unix milliseconds"),
     required("content", LargeBinary, "a dictionary of zstd"),
     sqlite_autoincrement=True,
 )
 
-lane = Table(
-    "wheel_lane",
-    metadata,
-    surrogate(),
-    shard_column(),
+lane = sharded(
+    "lane",
     required("lane", BigInteger, "number of the lane, from 0"),
     required("offset_due_ms", BigInteger, "rows up to this position are settled; instant, Unix milliseconds"),
     required("offset_seq", BigInteger, "second half of the offset's position"),
@@ -259,9 +258,8 @@ lane = Table(
     UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 
-shard = Table(
-    "wheel_shard",
-    metadata,
+shard = table(
+    "shard",
     Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
     required("epoch", BigInteger, "raised whenever the shard is taken; an older epoch may write nothing"),
     optional("holder", Text, "the scheduler that holds the shard; none: it was given up"),
@@ -273,18 +271,16 @@ shard = Table(
 )
 
 # Apart from the shard's row, which every commit rewrites.
-snapshot = Table(
-    "wheel_snapshot",
-    metadata,
+snapshot = table(
+    "snapshot",
     Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
     optional("at_ms", BigInteger, "time of the snapshot; instant, Unix milliseconds"),
     optional("figures", Text, "figures of the holder; JSON object"),
     optional("levels", Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
 )
 
-batch = Table(
-    "wheel_batch",
-    metadata,
+batch = table(
+    "batch",
     seq_id("a seq"),
     shard_column(),
     required("lane", BigInteger, "number of the lane"),
@@ -301,9 +297,8 @@ batch = Table(
     Index("wheel_batch_range", "shard", "lane", "to_due_ms", "to_seq"),
 )
 
-outcome = Table(
-    "wheel_outcome",
-    metadata,
+outcome = table(
+    "outcome",
     seq_id("a seq"),
     shard_column(),
     required("timer_id", BigInteger, "id of the timer"),
@@ -315,33 +310,24 @@ outcome = Table(
     Index("wheel_outcome_timer", "timer_id"),
 )
 
-tally = Table(
-    "wheel_tally",
-    metadata,
-    surrogate(),
-    shard_column(),
+tally = sharded(
+    "tally",
     required("hour", Integer, "due_ms // 3,600,000; hours since 1970"),
     required("route", BigInteger, "id of the route that has the queue and the task, and nothing else"),
     required("pending", BigInteger, "pending messages"),
     UniqueConstraint("shard", "route", "hour", name="wheel_tally_place"),
 )
 
-total = Table(
-    "wheel_total",
-    metadata,
-    surrogate(),
-    shard_column(),
+total = sharded(
+    "total",
     required("kind", Text, "hour, day or name: a sum of the tally for it"),
     required("number", BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
     required("pending", BigInteger, "pending messages"),
     UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
 
-inbox = Table(
-    "wheel_inbox",
-    metadata,
-    surrogate(),
-    shard_column(),
+inbox = sharded(
+    "inbox",
     required("kind", Text, "message, messages, or the name of a command"),
     required("payload", LargeBinary, "the message, some messages packed, or the command's arguments"),
     optional("rows", Integer, "messages in it, where they are packed"),
@@ -350,9 +336,8 @@ inbox = Table(
     sqlite_autoincrement=True,
 )
 
-load = Table(
-    "wheel_load",
-    metadata,
+load = table(
+    "load",
     surrogate(),
     required("name", Text, "chosen by the loading process; at most one load of a name is committed"),
     required("state", Text, "open, committed, done (committed and wholly accepted) or aborted"),
@@ -366,9 +351,8 @@ load = Table(
     sqlite_autoincrement=True,
 )
 
-load_part = Table(
-    "wheel_load_part",
-    metadata,
+load_part = table(
+    "load_part",
     surrogate(),
     required("load", BigInteger, "id of the load"),
     required("part", Integer, "number of the part, from 0"),
@@ -377,9 +361,8 @@ load_part = Table(
     UniqueConstraint("load", "part", name="wheel_load_part_place"),
 )
 
-load_chunk = Table(
-    "wheel_load_chunk",
-    metadata,
+load_chunk = table(
+    "load_chunk",
     surrogate(),
     required("load", BigInteger, "id of the load"),
     required("part", Integer, "number of the part, from 0"),
@@ -393,9 +376,8 @@ load_chunk = Table(
     sqlite_autoincrement=True,
 )
 
-answer = Table(
-    "wheel_answer",
-    metadata,
+answer = table(
+    "answer",
     Column("id", Uuid(as_uuid=False), primary_key=True, comment="chosen by the sender of the command; UUID"),
     shard_column(),
     required("at_ms", BigInteger, "time of the answer; instant, Unix milliseconds"),
@@ -403,11 +385,8 @@ answer = Table(
     Index("wheel_answer_age", "shard", "at_ms"),
 )
 
-tombstone = Table(
-    "wheel_tombstone",
-    metadata,
-    surrogate(),
-    shard_column(),
+tombstone = sharded(
+    "tombstone",
     required("task_id", Text, "Celery's task id"),
     required("until_ms", BigInteger, "removed after this; instant, Unix milliseconds"),
     required("reason", Text, "reason, for people"),
@@ -415,11 +394,8 @@ tombstone = Table(
     UniqueConstraint("shard", "task_id", name="wheel_tombstone_place"),
 )
 
-watch = Table(
-    "wheel_watch",
-    metadata,
-    surrogate(),
-    shard_column(),
+watch = sharded(
+    "watch",
     required(
         "kind",
         Text,
@@ -431,11 +407,8 @@ watch = Table(
     Index("wheel_watch_timer", "timer_id"),
 )
 
-gate = Table(
-    "wheel_gate",
-    metadata,
-    surrogate(),
-    shard_column(),
+gate = sharded(
+    "gate",
     required("scope", Text, "all, queue or task"),
     required("name", Text, "name of the queue or the task; empty: all"),
     required("state", Text, "paused; or slow: it was resumed, and its backlog is dispatched evenly"),
@@ -446,9 +419,8 @@ gate = Table(
     UniqueConstraint("shard", "scope", "name", name="wheel_gate_place"),
 )
 
-schedule = Table(
-    "wheel_schedule",
-    metadata,
+schedule = table(
+    "schedule",
     seq_id("a seq"),
     shard_column(),
     required("name", Text, "unique in the store; its shard is that of the name"),
@@ -466,9 +438,8 @@ schedule = Table(
     Index("wheel_schedule_due", "shard", "next_ms", "id"),
 )
 
-revision = Table(
-    "wheel_revision",
-    metadata,
+revision = table(
+    "revision",
     surrogate(),
     required("schedule", BigInteger, "id of the schedule"),
     required("number", Integer, "revision of the schedule that the change made"),
@@ -482,9 +453,8 @@ revision = Table(
     Index("wheel_revision_name", "name", "id"),
 )
 
-schedule_run = Table(
-    "wheel_schedule_run",
-    metadata,
+schedule_run = table(
+    "schedule_run",
     Column("timer_id", ID, primary_key=True, autoincrement=False, comment="id of the timer"),
     required("schedule", BigInteger, "id of the schedule"),
     required("instant_ms", BigInteger, "intended time; instant, Unix milliseconds"),
@@ -493,11 +463,8 @@ schedule_run = Table(
     Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
 )
 
-schedule_skip = Table(
-    "wheel_schedule_skip",
-    metadata,
-    surrogate(),
-    shard_column(),
+schedule_skip = sharded(
+    "schedule_skip",
     required("schedule", BigInteger, "id of the schedule"),
     required("from_ms", BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
     required("to_ms", BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
@@ -508,16 +475,14 @@ schedule_skip = Table(
     Index("wheel_schedule_skip_age", "shard", "at_ms"),
 )
 
-scheduler = Table(
-    "wheel_scheduler",
-    metadata,
+scheduler = table(
+    "scheduler",
     Column("name", Text, primary_key=True, comment="host, a random part, process id"),
     required("seen_ms", BigInteger, "its last sign of life; instant, Unix milliseconds"),
 )
 
-meta = Table(
-    "wheel_meta",
-    metadata,
+meta = table(
+    "meta",
     Column("id", SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
     required("schema_version", Integer, "version of this description that the tables follow"),
     required("uuid", Uuid(as_uuid=False), "made with the store; brokers keep it beside the offset"),

@@ -21,26 +21,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Subquery,
-    Table,
-    and_,
-    bindparam,
-    insert,
-    literal_column,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, insert, literal_column, select, tuple_
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from celery_wheel.store.model import Position, Row
-from celery_wheel.store.sql.schema import batch, shard, snapshot, timer, watch
+from celery_wheel.store.sql.schema import shard, snapshot, timer, watch
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; spare places repeat the
 #: last value. SQLite before 3.32 allows 999.
@@ -66,7 +53,7 @@ class Prepared:
 
     __slots__ = ("_constants", "names", "sql")
 
-    def __init__(self, clause: ClauseElement, dialect: Dialect) -> None:
+    def __init__(self, clause: ClauseElement, dialect: Any) -> None:
         compiled = clause.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)  # noqa: S101 - for the type checker
         self.sql = compiled.string
@@ -95,11 +82,11 @@ def rows_by_id(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
     return select(*columns).where(timer.c.id.in_(select(timer.c.id).where(range_)))
 
 
-def known_among(columns: Sequence[Any], at_shard: BindParameter[int], envelopes: list[BindParameter[str]]) -> Any:
+def known_among(columns: Sequence[Any], at_shard: Any, envelopes: list[Any]) -> Any:
     return select(*columns).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
 
 
-def claims_among(keys: list[BindParameter[str]]) -> Subquery:
+def claims_among(keys: list[Any]) -> Any:
     """Select the watches of the bound ``shard`` and ``kind`` on these keys."""
     here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
     return select(watch.c.key, watch.c.timer_id).where(here).subquery("claim")
@@ -118,15 +105,15 @@ class Statements:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: Any,
         insert_or: Callable[[Table], Any],
         *,
         clock: ColumnElement[int] | None = None,
         began: ColumnElement[int] | None = None,
         adding: Callable[[Table, Prepared], InsertStatement] | None = None,
         rows_in: Callable[[Sequence[Any], ColumnElement[bool]], Any] = rows_by_id,
-        known_of: Callable[[Sequence[Any], BindParameter[int], list[BindParameter[str]]], Any] = known_among,
-        claims_on: Callable[[list[BindParameter[str]]], Subquery] = claims_among,
+        known_of: Callable[[Sequence[Any], Any, list[Any]], Any] = known_among,
+        claims_on: Callable[[list[Any]], Any] = claims_among,
     ) -> None:
         self._dialect = dialect
         self._adding = adding
@@ -198,11 +185,11 @@ def in_order(statement: InsertStatement, rows: Iterable[Mapping[str, Any]]) -> l
     return [tuple([row[name] for name in statement.names]) for row in rows]
 
 
-def places(*names: str) -> dict[str, BindParameter[Any]]:
+def places(*names: str) -> dict[str, Any]:
     return {name: bindparam(name) for name in names}
 
 
-def numbered(word: str, count: int = KEY_PLACES) -> list[BindParameter[Any]]:
+def numbered(word: str, count: int = KEY_PLACES) -> list[Any]:
     """Return the places of an ``IN``."""
     return [bindparam(f"{word}_{n}") for n in range(count)]
 
@@ -226,17 +213,6 @@ ROW = columns_of(Row, timer, without=("task_id",), packed=timer.c.message)
 #: The values of ``shard_record`` that a holder shows of itself, beside those of its row.
 SHOWN = (snapshot.c.at_ms.label("snapshot_at_ms"), snapshot.c.figures.label("snapshot"))
 
-BATCH_RANGE = (
-    batch.c.id,
-    batch.c.lane,
-    batch.c.from_due_ms,
-    batch.c.from_seq,
-    batch.c.to_due_ms,
-    batch.c.to_seq,
-    batch.c.bytes,
-    batch.c.dispatched_ms,
-)
-
 
 def in_range() -> ColumnElement[bool]:
     position = tuple_(timer.c.due_ms, timer.c.seq)
@@ -249,15 +225,8 @@ def in_range() -> ColumnElement[bool]:
 
 
 def span(shard: int, lane: int, after: Position, upto: Position) -> dict[str, int]:
-    """Return the bound values of a range."""
-    return {
-        "shard": shard,
-        "lane": lane,
-        "after_due_ms": after.due_ms,
-        "after_seq": after.seq,
-        "upto_due_ms": upto.due_ms,
-        "upto_seq": upto.seq,
-    }
+    first = {"shard": shard, "lane": lane, "after_due_ms": after.due_ms, "after_seq": after.seq}
+    return {**first, "upto_due_ms": upto.due_ms, "upto_seq": upto.seq}
 
 
 def held() -> ColumnElement[bool]:

@@ -9,16 +9,15 @@
               new                      every row ─► ARRIVING, committed ────────────┴─► current: a scheduler may use it
                                                                1                2     3
 
-The tables are the same in every database, so the rows keep their ids, positions and epochs, and the store its UUID and
-its secret. Nothing changes for the broker: on Redis the offsets belong to the UUID, and wheel queues stay where they
-are. History, gates, dictionaries and the audit log move along.
+The rows keep their ids, positions and epochs, and the store its UUID and its secret: nothing changes for the broker,
+whose offsets belong to the UUID.
 
 A kill before 1 leaves the new database as it was. After 1 it has a copy that nobody may use: the old store is in use,
 and the next move copies anew. After 2 neither may be used, and the next move only does step 3. So at every moment at
 most one of the two can be used, and the one that can has everything.
 
-The seal is a trigger on the tables that processes write which have opened the old store before: a scheduler cannot
-acquire a shard, nor a sender put a request into the inbox or withdraw it there.
+The seal is a trigger on the tables that a process with the old store still open may write: a scheduler cannot acquire a
+shard, nor a sender put a request into the inbox or withdraw it there.
 """
 
 from __future__ import annotations
@@ -26,20 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Insert,
-    Select,
-    Table,
-    Update,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, Executable, Table, delete, func, insert, inspect, select, text, update
 
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import OPEN, ORIGIN, SCHEMA_VERSION
@@ -58,7 +44,7 @@ ROWS_AT_ONCE = 500
 #: Written by processes that have opened the store: the inbox, bulk loads, the shards' leases.
 SEALED = (inbox, load, shard)
 
-#: Rows that are not the store's, but of its processes at work, and the row that is written last.
+#: Rows about running processes, which are not copied, and the row that is written last.
 LEFT = (scheduler, meta)
 
 #: Dialect → the statement that keeps other transactions from writing these tables until the commit; SQLite has one
@@ -69,21 +55,21 @@ LOCK = {"postgresql": "LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE"}
 SQLSTATE = "WM001"
 
 
-def store_row(*names: str) -> Select[Any]:
+def store_row(*names: str) -> Executable:
     """Select these columns of the one row of ``wheel_meta``, or all columns."""
     return select(*[meta.c[name] for name in names]) if names else select(meta)
 
 
-def new_store(uuid: str, secret: str, version: int, shards: int, brokers: str | None = None) -> Insert:
+def new_store(uuid: str, secret: str, version: int, shards: int, brokers: str | None = None) -> Executable:
     own = {"uuid": uuid, "secret": secret, "shards": shards, "brokers": brokers}
     return insert(meta).values(id=1, schema_version=version, **own)
 
 
-def update_store(**values: int | str) -> Update:
+def update_store(**values: int | str) -> Executable:
     return update(meta).values(**values)
 
 
-def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -> list[Insert]:
+def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -> list[Executable]:
     """Insert a shard without history, and its main lane."""
     row = {"shard": number, "epoch": epoch, "seq": seq, "history_bytes": 0, "archived": archived, "forgotten": 0}
     ends = {f"{end}_{half}": getattr(ORIGIN, half) for end in ("offset", "watermark") for half in ("due_ms", "seq")}
@@ -91,16 +77,13 @@ def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -
     return [insert(shard).values(**row), insert(snapshot).values(shard=number), first]
 
 
-def first_holder() -> Select[Any]:
+def first_holder() -> Executable:
     """Select the holder of the first shard; in a store that was moved, the new place."""
     return select(shard.c.holder).where(shard.c.shard == 0)
 
 
 def migrate(database: Database) -> list[int]:
-    """Bring the tables to this version; returns the versions of the steps, none where the tables are current.
-
-    Raises StoreUnusable, with the remedy; nothing was changed then.
-    """
+    """Bring the tables to this version; returns the versions of the steps. Raises StoreUnusable, with the remedy."""
     with database.making() as connection:
         steps = range(_version(connection, database.name), SCHEMA_VERSION)
         if not steps:
@@ -117,7 +100,6 @@ def migrate(database: Database) -> list[int]:
 
 
 def moved_store_error(name: str, place: str) -> StoreUnusable:
-    """Return the error for a store that was moved."""
     return StoreUnusable(
         f"the store {name} was moved to {place}; nothing runs from it any more; set wheel_store to the new place, and "
         "restart everything that uses the wheel"
@@ -125,7 +107,9 @@ def moved_store_error(name: str, place: str) -> StoreUnusable:
 
 
 def check_version(connection: Connection, name: str, version: int) -> None:
-    """Raise StoreUnusable for a store that was moved away, or that a move has not completed."""
+    """Raise StoreUnusable for a store of a newer version, one that was moved, or one that a move has not completed."""
+    if version > SCHEMA_VERSION:
+        raise newer_store_error(name, version)
     if version == MOVED:
         raise moved_store_error(name, str(connection.execute(first_holder()).scalar()))
     if version == ARRIVING:
@@ -136,7 +120,6 @@ def check_version(connection: Connection, name: str, version: int) -> None:
 
 
 def newer_store_error(name: str, version: int) -> StoreUnusable:
-    """Return the error for a store that a newer celery-wheel made."""
     return StoreUnusable(
         f"the store {name} was made by a newer celery-wheel (its tables have version {version}, this "
         f"celery-wheel knows {SCHEMA_VERSION}); nothing was changed; run: pip install -U celery-wheel"
@@ -150,8 +133,6 @@ def _version(connection: Connection, name: str) -> int:
         raise StoreUnusable(
             f"{name} has no tables of a store; nothing was changed; start a scheduler, which makes them"
         )
-    if found > SCHEMA_VERSION:
-        raise newer_store_error(name, found)
     check_version(connection, name, found)
     return int(found)
 
@@ -205,11 +186,7 @@ def _postgresql(said: str) -> Iterator[str]:
 
 
 def move(old: Database, new: Database, place: str, own: bool, now_ms: int, progress: Progress) -> MovedStore:
-    """Move a store.
-
-    Args:
-        place: of the new store, for the errors of the old one.
-        own: the tables of the new database may be made here.
+    """Move a store to ``place``, the name in the errors of the old one; ``own``: its tables may be made here.
 
     Raises StoreUnusable, with the remedy; the old store is as before then.
     """
@@ -313,12 +290,12 @@ def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
 
 
 def _free(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a shard at a new place, whose lease has ended, by any clock."""
+    """Return the shard's row with an expired lease, at an epoch that fences the old place."""
     return {**row, "epoch": row["epoch"] + EPOCH_LEAP, "lease_until_ms": None if row["holder"] is None else 0}
 
 
 def _set_identity(target: Connection, table: Table) -> None:
-    """Let PostgreSQL count on from the rows; SQLite does so itself."""
+    """Set PostgreSQL's sequence after the highest id; SQLite does so by itself."""
     [key] = table.primary_key.columns
     if target.dialect.name == "postgresql" and key.identity is not None:
         last = func.coalesce(select(func.max(key)).scalar_subquery(), 0) + 1

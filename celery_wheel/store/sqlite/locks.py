@@ -10,19 +10,16 @@
 
     FileLease  wheel.sqlite3.shard-0.lock, beside the store: flock while held; holder and pid in it, for people
 
-A thread that releases a ``threading.Lock`` may take it again at once: with many small transactions, it then keeps all
-other threads waiting. A waiter may be interrupted anywhere (Ctrl-C); its ticket would get the lock and never pass it
-on, so the waiter removes it, or passes the lock on where the ticket already has it.
+A thread that releases a ``threading.Lock`` may take it again at once, and keep all other threads waiting. A waiter may
+be interrupted anywhere (Ctrl-C); it removes its ticket, or passes the lock on where the ticket already has it.
 
-SQLite keeps the locks of its connections and its mutexes in the memory of the process, and a child inherits both. A
-fork during another thread's transaction leaves the child with "database is locked" for its whole life, or with a mutex
-that no thread releases. Open, idle connections do no harm. Non-promises: a fork that waited for PATIENCE_S continues,
-and a fork that does not run Python's hooks (a fork in C) does not wait.
+A child inherits the locks and mutexes that SQLite keeps in the memory of the process: after a fork during another
+thread's transaction, the child gets "database is locked" for ever. Non-promises: a fork that waited for PATIENCE_S
+continues, and a fork that does not run Python's hooks (a fork in C) does not wait.
 
-The kernel releases a lease with its last descriptor, so at a holder's death, ``kill -9`` included, a standby takes over
-at once, without a time-out or a clock. ``fcntl.lockf`` would not do: its locks belong to a process, and two stores of
-one process could both hold a shard. A forked child closes the descriptors that it inherits, which would keep the lock
-beyond the holder's death. The file is never removed: between an unlink and an open, two processes could lock two files.
+The kernel releases a lease with its last descriptor: at a holder's death a standby takes over at once, without a clock.
+A lock of ``fcntl.lockf`` belongs to the process, so that two stores in it could both hold a shard. The file is never
+removed: between an unlink and an open, two processes could lock two files.
 """
 
 from __future__ import annotations

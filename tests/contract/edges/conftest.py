@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.edges import peers
-from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.servers.redis import RedisServer
 
 FENCING = ("redis", "model of redis", "celery_wheel.testing")
@@ -21,23 +21,22 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         yield server
 
 
+IN_MEMORY: dict[str, type[Any]] = {
+    "model of redis": peers.ModelRedisPeer,
+    "model of rabbitmq": peers.ModelRabbitPeer,
+    "memory transport": peers.MemoryTransportPeer,
+    "celery_wheel.testing": peers.MemoryBrokerPeer,
+}
+
+
 def made(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     peer: peers.Peer
-    match kind:
-        case "redis":
-            server: RedisServer = request.getfixturevalue("redis_server")
-            peer = peers.RedisPeer(server.url, server.client())
-        case "rabbitmq":
-            rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
-            peer = peers.RabbitPeer(rabbit)
-        case "model of redis":
-            peer = peers.ModelRedisPeer()
-        case "model of rabbitmq":
-            peer = peers.ModelRabbitPeer()
-        case "memory transport":
-            peer = peers.MemoryTransportPeer()
-        case _:
-            peer = peers.MemoryBrokerPeer()
+    if kind == "redis":
+        peer = peers.RedisPeer(request.getfixturevalue("redis_server"))
+    elif kind == "rabbitmq":
+        peer = peers.RabbitPeer(request.getfixturevalue("rabbit_server"))
+    else:
+        peer = IN_MEMORY[kind]()
     yield peer
     peer.close()
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import amqp
-import redis
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
@@ -23,6 +21,7 @@ from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.testing.engine import MemoryBroker
 from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
 from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.redis import RedisServer
 from tests.simulation import model_rabbit, model_redis
 
 QUEUE = wheel_queue_name("wheel", SHARD)
@@ -94,11 +93,10 @@ class Peer(ABC):
 class RedisPeer(Peer):
     blocks = True
 
-    def __init__(self, url: str, client: redis.Redis) -> None:
+    def __init__(self, server: RedisServer) -> None:
         super().__init__()
-        self.url = url
-        self.client = client
-        client.flushall()
+        self.url, self.client = server.url, server.client()
+        self.client.flushall()
 
     def make(self, **options: Any) -> RedisBroker:
         return RedisBroker(self.url, **{"store": AT_A, "reader": QueuedMessageReader(), **options})
@@ -251,10 +249,8 @@ class RabbitPeer(Peer):
         self.channel.queue_declare(QUEUE, passive=True)  # the answer comes after the messages published before it
 
     def dispatched(self, queue: str = "mail") -> list[int]:
-        found = deque[int]()
-        while (message := self.channel.basic_get(queue, no_ack=True)) is not None:
-            found.append(number_of(message.body))
-        return list(found)
+        messages = iter(lambda: self.channel.basic_get(queue, no_ack=True), None)
+        return [number_of(message.body) for message in messages]
 
     def cut(self, edge: Any) -> None:
         """End all connections of the virtual host, the peer's own as well."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from celery_wheel.store import open_store
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.backends import ALL, SQL, SqlBackend
+from tests.contract.stores.backends import ALL, LEASE_MS, SQL, SqlBackend
 from tests.kit.holder import Holder
+from tests.kit.servers.postgres import PostgresServer
 
 MakeStore = Callable[[], Store]
 MakeSqlStore = Callable[[], SqlStore]
+MakeUrl = Callable[[str], str]
+KINDS = ("sqlite", "postgresql")
 
 
 @pytest.fixture(params=ALL)
@@ -67,3 +74,38 @@ def holder(store: Store) -> Holder:
 @pytest.fixture
 def sql_holder(sql_store: SqlStore) -> Holder:
     return Holder(sql_store)
+
+
+@pytest.fixture
+def second(sql_store: SqlStore) -> Holder:
+    """Return a scheduler that holds shard 1."""
+    return Holder(sql_store, shard=1)
+
+
+@pytest.fixture
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+    """Return the URL of a new database of each kind in ``KINDS``."""
+    numbers = count()
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/{next(numbers)}.sqlite3"
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        return postgres.new_database()
+
+    return make
+
+
+# -- PostgreSQL alone -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    """Return the URL of an empty database."""
+    return postgres.new_database()
+
+
+@pytest.fixture
+def pg_store(url: str) -> Iterator[SqlStore]:
+    with closing(open_store(url, lease_ms=LEASE_MS)) as store:
+        yield store

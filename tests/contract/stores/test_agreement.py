@@ -7,18 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.store.model import (
-    ORIGIN,
-    STOPPED,
-    Batch,
-    Change,
-    LaneState,
-    Move,
-    Outcome,
-    Position,
-    StoredMessage,
-    TallyKey,
-)
+from celery_wheel.store.model import ORIGIN, STOPPED, Batch, Change, LaneState, Move, Position, StoredMessage, TallyKey
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import model
@@ -58,7 +47,7 @@ class Pair:
         messages = [row.id for row in self.rows if row.id in there]
         for row_id in rng.sample(messages, min(len(messages), rng.randrange(3))):
             change.moves.append(Move(row_id, rng.choice(LANES), NOW + rng.randrange(SPAN), holder.seq()))
-            change.outcomes.append(Outcome(holder.seq(), row_id, "moved", "", "test", self.at_ms))
+            change.outcomes.append(holder.outcome(row_id, "moved", self.at_ms))
         if rng.random() < 0.4:
             from_, to = sorted((self.position(), self.position()))
             lane = rng.choice(LANES[1:])
@@ -105,8 +94,8 @@ class Pair:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_reads_the_same(make_sql_store: Callable[[], SqlStore], seed: int) -> None:
-    pair = Pair(make_sql_store(), model()(), seed)
+def test_any_history_reads_the_same(sql_store: SqlStore, seed: int) -> None:
+    pair = Pair(sql_store, model()(), seed)
     for _ in range(60):
         pair.step()
         pair.compare()

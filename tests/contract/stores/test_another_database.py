@@ -5,41 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import move_store, open_store
 from celery_wheel.store.model import Position
 from celery_wheel.store.sql.schema import metadata
 from celery_wheel.store.store_model import EPOCH_LEAP
+from tests.contract.stores.conftest import KINDS, MakeUrl
+from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.processes import Process
-from tests.kit.servers.postgres import PostgresServer
 
 #: Not moved, or written by each opening.
 LEFT = ("wheel_scheduler", "wheel_meta")
-
-KINDS = ("sqlite", "postgresql")
-
-MakeUrl = Callable[[str], str]
-
-
-@pytest.fixture
-def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
-    numbers = count()
-
-    def make(kind: str) -> str:
-        if kind == "sqlite":
-            return f"sqlite:///{tmp_path}/{next(numbers)}.sqlite3"
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        return postgres.new_database()
-
-    return make
 
 
 def fill(url: str) -> None:
@@ -58,11 +40,8 @@ def fill(url: str) -> None:
 def content(url: str) -> dict[str, list[dict[str, Any]]]:
     """Return every row of the store, its epochs without the leap by which a move fences the old place."""
     tables = [table for table in metadata.sorted_tables if table.name not in LEFT]
-    with closing(open_store(url, shards=None, create=False)) as store, store.database.reading() as connection:
-        found = {
-            table.name: [dict(row) for row in connection.execute(select(table).order_by(*table.primary_key)).mappings()]
-            for table in tables
-        }
+    with closing(open_store(url, shards=None, create=False)) as store:
+        found = {table.name: rows_of(store, table) for table in tables}
     for row in found["wheel_shard"]:
         row["epoch"] %= EPOCH_LEAP
     return found
@@ -117,9 +96,8 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
     with closing(open_store(new_url, shards=2)) as store:
         assert (store.uuid, store.brokers()) == (uuid, {"redis://a:6379/0", "redis://b:6379/0"})
         assert store.derived_id("occurrence 1") == derived_id  # nothing is made twice, in the old place and in the new
-        pending = store.handover.count_pending(0)
+        assert store.handover.count_pending(0) == 1_300 - 100 - 1
         assert store.state(0).epoch > EPOCH_LEAP
-    assert pending == 1_300 - 100 - 1
     go_on(new_url)
     after = content(new_url)
     assert after["wheel_shard"][0]["epoch"] == before["wheel_shard"][0]["epoch"] + 1

@@ -15,11 +15,6 @@ from celery_wheel.values.ids import uuid7
 from tests.kit.holder import NOW, Holder
 
 
-@pytest.fixture
-def second(sql_store: SqlStore) -> Holder:
-    return Holder(sql_store, shard=1)
-
-
 def entry(results: dict[str, Any], request: str | None = None, **parts: Any) -> AuditEntry:
     values = {"at_ms": NOW, "origin": "cli", "actor": "anna", "action": "cancel", "reason": "", "details": "{}"}
     return AuditEntry(request or uuid7(), results=json.dumps(results), **{**values, "bulk": None, **parts})

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position
-from celery_wheel.store.ports.pages import Criteria, Page, Task
+from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.sql.browse import pages as pages_module
 from celery_wheel.store.sql.holding import read_lanes
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.test_browsing_walks import walk
+from tests.kit.counts import reads_of
 from tests.kit.holder import NOW, Holder, hour_of, ids, place
 
 EVERYTHING = Criteria()
-
-
-@pytest.fixture
-def second(sql_store: SqlStore) -> Holder:
-    return Holder(sql_store, shard=1)
-
-
-def walk(turn: Callable[[Position], Page[Task]], start: Position) -> list[int]:
-    """Return the ids of all pages, in order."""
-    found: list[int] = []
-    page = turn(start)
-    while True:
-        found += [one.id for one in page.items]
-        if page.next is None:
-            return found
-        page = turn(page.next)
-
-
-def test_pending_tasks_come_in_order_of_position_across_shards_and_lanes(
-    sql_holder: Holder, second: Holder, sql_store: SqlStore
-) -> None:
-    sql_holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN, "slow")])
-    rows = [
-        *sql_holder.accept(*range(NOW, NOW + 40, 4)),
-        *second.accept(*range(NOW + 2, NOW + 40, 4)),
-    ]
-    aside = [sql_holder.row(due, lane=3) for due in range(NOW + 1, NOW + 40, 4)]
-    sql_holder.apply(rows=aside)
-    wanted = ids(sorted([*rows, *aside], key=place))
-    for limit in (1, 3, 7, 1000):
-        assert walk(lambda after, n=limit: sql_store.browse.pending(EVERYTHING, after, n), ORIGIN) == wanted  # type: ignore[misc]
 
 
 def test_rows_are_found_by_their_ids_in_every_state(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
@@ -65,7 +35,7 @@ def test_a_dispatched_task_is_not_pending_and_has_the_time_of_its_dispatch(
     rows = sql_holder.accept(*range(NOW, NOW + 10))
     sql_holder.settle(ORIGIN, place(rows[3]), at_ms=NOW + 100)
     sql_holder.settle(place(rows[3]), place(rows[6]), at_ms=NOW + 200)
-    assert walk(lambda after: sql_store.browse.pending(EVERYTHING, after, 2), ORIGIN) == ids(rows[7:])
+    assert [one.id for one in sql_store.browse.pending(EVERYTHING).items] == ids(rows[7:])
     page = sql_store.browse.dispatched(EVERYTHING, limit=5)
     assert [one.id for one in page.items] == ids(rows[6:1:-1])
     assert [one.late_ms for one in page.items] == [194, 195, 196, 97, 98]
@@ -80,32 +50,6 @@ def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, s
     assert (only.dispatched_ms, only.late_ms) == (None, None)
 
 
-def test_pages_are_of_a_shard_a_task_a_queue_and_a_time(
-    sql_holder: Holder, second: Holder, sql_store: SqlStore
-) -> None:
-    sql_holder.accept(NOW, NOW + HOUR_MS, task="app.a", queue="x")
-    b = sql_holder.accept(NOW + 5, NOW + 3 * HOUR_MS, task="app.b", queue=None, routing_key="y")
-    other = second.accept(NOW + 7, task="app.b", queue="y")
-    for rows, holder in ((b, sql_holder), (other, second)):
-        tally = {}
-        for row in rows:
-            tally[hour_of(row)] = tally.get(hour_of(row), 0) + 1
-        holder.apply(tally=tally)
-
-    def found(**criteria: object) -> list[int]:
-        return [one.id for one in sql_store.browse.pending(Criteria(**criteria)).items]  # type: ignore[arg-type]
-
-    assert found(task="app.b") == ids([b[0], *other, b[1]])
-    assert found(queue="y") == ids([b[0], *other, b[1]])
-    assert found(queue="y", shard=0) == ids(b)
-    assert found(task="app.b", queue="x") == []
-    assert found(from_ms=NOW + 5, to_ms=NOW + HOUR_MS) == ids([b[0], *other])
-    assert found(task="app.b", from_ms=NOW + 6) == ids([*other, b[1]])
-    assert found(shard=2) == []
-    everything = sql_store.browse.dispatched(Criteria(task="app.b"))
-    assert everything.items == []
-
-
 def test_a_filter_reads_a_bounded_number_of_rows_and_returns_where_to_continue(
     sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,20 +60,19 @@ def test_a_filter_reads_a_bounded_number_of_rows_and_returns_where_to_continue(
     rare = Criteria(task="app.rare")
     first = sql_store.browse.pending(rare, limit=5)
     assert ([one.id for one in first.items], first.next) == ([rows[3].id], place(rows[19]))
-    assert walk(lambda after: sql_store.browse.pending(rare, after, 2), ORIGIN) == ids([rows[n] for n in (3, 25, 47)])
+    found = walk(partial(sql_store.browse.pending, rare, limit=2))
+    assert [one.id for one in found] == ids([rows[n] for n in (3, 25, 47)])
     sql_holder.put_offset(place(rows[-1]))
-    found = walk(lambda before: sql_store.browse.dispatched(rare, before, 2), pages_module.END)
-    assert found == ids([rows[n] for n in (47, 25, 3)])
+    found = walk(partial(sql_store.browse.dispatched, rare, limit=2), pages_module.END)
+    assert [one.id for one in found] == ids([rows[n] for n in (47, 25, 3)])
 
 
 def test_outcomes_come_latest_first_with_their_reasons(sql_holder: Holder, sql_store: SqlStore) -> None:
     bad = [sql_holder.reject(b"no message %d" % n, at_ms=NOW + n) for n in range(3)]
-    rows = sql_holder.accept(NOW)
-    sql_holder.apply(
-        rejects=bad,
-        outcomes=[sql_holder.outcome(one.id, "rejected", NOW + n) for n, one in enumerate(bad)],
-    )
-    sql_holder.apply(moves=[sql_holder.stop(rows[0])], outcomes=[sql_holder.outcome(rows[0].id, "cancelled", NOW + 1)])
+    [row] = sql_holder.accept(NOW)
+    outcomes = [sql_holder.outcome(one.id, "rejected", NOW + n) for n, one in enumerate(bad)]
+    outcomes.append(sql_holder.outcome(row.id, "cancelled", NOW + 1))
+    sql_holder.apply(rejects=bad, moves=[sql_holder.stop(row)], outcomes=outcomes)
     page = sql_store.browse.outcomes(["rejected"], EVERYTHING, limit=2)
     assert [one.timer_id for one in page.items] == [bad[2].id, bad[1].id]
     assert page.items[0].reason == "asked for"
@@ -142,12 +85,8 @@ def test_a_detail_has_the_bytes_and_the_outcomes_of_a_message(sql_holder: Holder
     early, late, gone = sql_holder.accept(NOW, NOW + 10, NOW + 20, task_id="same", body=b"\x00\xff")
     sql_holder.settle(ORIGIN, place(early), at_ms=NOW + 3)
     sql_holder.apply(moves=[sql_holder.stop(gone)], outcomes=[sql_holder.outcome(gone.id)])
-    found = sql_store.browse.find("same")
-    assert {one.task.id: one.state for one in found} == {
-        early.id: "dispatched",
-        late.id: "pending",
-        gone.id: "cancelled",
-    }
+    found = {one.task.id: one.state for one in sql_store.browse.find("same")}
+    assert found == {early.id: "dispatched", late.id: "pending", gone.id: "cancelled"}
     left = sql_store.browse.detail(early.id)
     assert left is not None
     assert (left.task.late_ms, left.body, left.queue, left.outcomes) == (3, b"\x00\xff", "celery", [])
@@ -208,24 +147,15 @@ def test_outcomes_are_read_within_bounds_and_times(
     monkeypatch.setattr(pages_module, "SCAN", 20)  # for two shards
     monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
     rows = [sql_holder.row(NOW, task="app.rare" if n in (3, 25) else "app.often") for n in range(30)]
-    sql_holder.apply(rows=rows)
-    sql_holder.apply(
-        moves=[sql_holder.stop(row) for row in rows],
-        outcomes=[sql_holder.outcome(row.id, "rejected", NOW + n) for n, row in enumerate(rows)],
-    )
+    outcomes = [sql_holder.outcome(row.id, "rejected", NOW + n) for n, row in enumerate(rows)]
+    sql_holder.apply(rows=rows, moves=[sql_holder.stop(row) for row in rows], outcomes=outcomes)
     rare = Criteria(task="app.rare")
     first = sql_store.browse.outcomes(["rejected"], rare, limit=5)
     assert [one.at_ms - NOW for one in first.items] == [25]
     assert first.next is not None
     assert first.next.due_ms == NOW + 20
-    seen: list[int] = []
-    page = first
-    while True:
-        seen += [one.at_ms - NOW for one in page.items]
-        if page.next is None:
-            break
-        page = sql_store.browse.outcomes(["rejected"], rare, page.next, limit=5)
-    assert seen == [25, 3]
+    seen = walk(partial(sql_store.browse.outcomes, ["rejected"], rare, limit=5), pages_module.END)
+    assert [one.at_ms - NOW for one in seen] == [25, 3]
     of_a_time = sql_store.browse.outcomes(["rejected"], Criteria(from_ms=NOW + 5, to_ms=NOW + 8))
     assert [one.at_ms - NOW for one in of_a_time.items] == [7, 6, 5]
 
@@ -258,13 +188,14 @@ def test_pages_go_by_an_index(sql_store: SqlStore, sql_holder: Holder, second: H
             connection.exec_driver_sql("ANALYZE")
     one_task = Criteria(task="app.remind", queue="celery", from_ms=NOW, to_ms=NOW + 400)
     for criteria in (EVERYTHING, one_task):
-        with reads_of(sql_store) as said:
+        given = list[Any]()
+        with reads_of(sql_store, given) as said:
             for turn in (sql_store.browse.pending, sql_store.browse.dispatched, sql_store.browse.batches):
                 assert turn(criteria, limit=LIMIT).items
             assert sql_store.browse.outcomes(["rejected"], criteria, limit=LIMIT).items
-        assert len(said) > 8
+        assert len(set(said)) > 8
         with sql_store.database.reading() as connection:
-            for statement, values in said.items():
+            for statement, values in zip(said, given, strict=True):
                 plan = sqlite_plan if connection.dialect.name == "sqlite" else postgresql_plan
                 plan(connection, statement, values, LIMIT + 2 if criteria == EVERYTHING else 400)
 
@@ -281,23 +212,6 @@ def fill(holder: Holder) -> None:
     holder.apply(rows=rows, batches=batches, lanes=lanes, tally={hour_of(rows[0]): 200})
     outcomes = [holder.outcome(row.id, "rejected", row.due_ms - 400) for row in rows[400:]]
     holder.apply(moves=[holder.stop(row) for row in rows[400:]], outcomes=outcomes)
-
-
-@contextmanager
-def reads_of(store: SqlStore) -> Iterator[dict[str, Any]]:
-    """Yield the statements that read the store, each with its values."""
-    engine: Any = getattr(store.database, "_reader", None) or store.database._engine  # type: ignore[attr-defined]
-    said: dict[str, Any] = {}
-
-    def note(_c: object, _cursor: object, statement: str, values: object, *_: object) -> None:
-        if statement.startswith("SELECT"):
-            said[statement] = values
-
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield said
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 def sqlite_plan(connection: Connection, statement: str, values: Any, _most: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class World:
         message, due_ms = self.rows[row_id].message, self.place[row_id][1].due_ms
         return (
             criteria.task in (None, message.task)
-            and criteria.queue in (None, message.queue)
+            and criteria.queue in (None, message.queue or message.routing_key)
             and criteria.shard in (None, self.shard[row_id])
             and (criteria.from_ms is None or due_ms >= criteria.from_ms)
             and (criteria.to_ms is None or due_ms < criteria.to_ms)
@@ -70,7 +71,8 @@ class World:
         for _ in range(self.rng.randrange(1, 8)):
             due_ms = floor + self.rng.choice([0, 1, self.rng.randrange(HOURS * HOUR_MS)])
             task = self.rng.choices(TASKS, (10, 10, 1))[0]
-            row = holder.row(due_ms, lane=lane, task=task, queue=self.rng.choice(QUEUES))
+            route = {"queue": self.rng.choice([*QUEUES, None]), "routing_key": self.rng.choice(QUEUES)}
+            row = holder.row(due_ms, lane=lane, task=task, **route)
             holder.apply(rows=[row], tally={hour_of(row): 1})
             self.rows[row.id], self.shard[row.id] = row, holder.shard
             self.place[row.id] = (lane, place(row))
@@ -138,16 +140,19 @@ class World:
                 del self.place[row_id]
 
 
-def walk(turn: Callable[[Position], Page[Any]], start: Position, between: Callable[[], None], way: int) -> list[Any]:
-    """Return the lines of all pages. ``way``: 1 for growing positions, -1 for shrinking; each ``next`` must advance."""
-    found: list[Any] = []
+def walk(
+    turn: Callable[[Position], Page[Any]], start: Position = ORIGIN, between: Callable[[], object] = lambda: None
+) -> list[Any]:
+    """Return the lines of all pages; positions shrink from END on. Each ``next`` must advance."""
+    found, backward = list[Any](), start == pages.END
     while True:
         page = turn(start)
-        assert [one.position for one in page.items] == sorted((o.position for o in page.items), reverse=way < 0)
+        places = [one.position for one in page.items]
+        assert places == sorted(places, reverse=backward)
         found += page.items
         if page.next is None:
             return found
-        assert page.next > start if way > 0 else page.next < start
+        assert page.next < start if backward else page.next > start
         start = page.next
         between()
 
@@ -177,21 +182,16 @@ def test_a_task_that_stays_comes_once_whatever_changes_between_two_pages(sql_sto
         world.happen()
     for _ in range(10):
         wanted, limit = criteria_of(world.rng), world.rng.randrange(1, 6)
-        throughout = dict(world.pending(wanted))
+        throughout = set(world.pending(wanted).items())
 
-        def between(wanted: Criteria = wanted, throughout: dict[int, Position] = throughout) -> None:
+        def between(wanted: Criteria = wanted, throughout: set[tuple[int, Position]] = throughout) -> None:
             world.happen()
-            now = world.pending(wanted)
-            for row_id in [i for i, position in throughout.items() if now.get(i) != position]:
-                del throughout[row_id]
+            throughout.intersection_update(world.pending(wanted).items())
 
-        def turn(after: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return sql_store.browse.pending(wanted, after, limit)
-
-        found = walk(turn, ORIGIN, between, 1)
+        found = walk(partial(sql_store.browse.pending, wanted, limit=limit), between=between)
         lines = [one.position for one in found]
         assert len(set(lines)) == len(lines)
-        assert set(throughout.items()) <= {(one.id, one.position) for one in found}
+        assert throughout <= {(one.id, one.position) for one in found}
         assert all(world.fits(one.id, Criteria(task=wanted.task, queue=wanted.queue)) for one in found)
 
 
@@ -202,16 +202,9 @@ def test_without_changes_every_page_equals_the_models(sql_store: SqlStore, seed:
         world.happen()
     for _ in range(10):
         wanted, limit = criteria_of(world.rng), world.rng.randrange(1, 9)
-
-        def forward(after: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return sql_store.browse.pending(wanted, after, limit)
-
-        def backward(before: Position, wanted: Criteria = wanted, limit: int = limit) -> Page[Any]:
-            return sql_store.browse.dispatched(wanted, before, limit)
-
-        found = walk(forward, ORIGIN, lambda: None, 1)
+        found = walk(partial(sql_store.browse.pending, wanted, limit=limit))
         assert {one.id: one.position for one in found} == world.pending(wanted)
-        left = walk(backward, pages.END, lambda: None, -1)
+        left = walk(partial(sql_store.browse.dispatched, wanted, limit=limit), pages.END)
         assert {one.id for one in left} == {i for i in world.place if world.settled(i) and world.fits(i, wanted)}
         if not world.forgot:  # else the time of a dispatch may be unknown, or be that of a replay
             assert {one.id: one.dispatched_ms for one in left} == {one.id: world.left_ms[one.id] for one in left}

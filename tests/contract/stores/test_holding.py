@@ -5,9 +5,11 @@ The store lists the schedulers with a sign of life, and the holders of shards.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -18,16 +20,19 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
 from celery_wheel.store.ports import Renewal, Retention, Store
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.backends import SqlBackend
 from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, acquire
-from tests.kit.patience import patience
+from tests.kit.patience import patience, wait_until
+from tests.kit.processes import python
 
 AFTER_THE_LEASE = NOW + LEASE + 1
 
 
-def store_clock(store: Store, now_ms: int = NOW) -> int:
-    """The clock by which the store's leases run: its own, or the caller's ``now_ms``."""
-    own_ms = store.now_ms()
-    return now_ms if own_ms is None else own_ms
+def assert_leased(store: Store, shard: int = 0, now_ms: int = NOW) -> None:
+    """Assert that the lease is a new one by the store's own clock, or by the caller's ``now_ms``."""
+    own_ms, until_ms = store.now_ms(), store.state(shard).lease_until_ms
+    assert until_ms is not None
+    assert 0 <= (now_ms if own_ms is None else own_ms) + LEASE - until_ms < LEASE
 
 
 def test_a_new_store_holds_nothing(store: Store) -> None:
@@ -42,25 +47,16 @@ def test_acquiring_raises_the_epoch_and_names_the_holder(store: Store) -> None:
     state = store.state(0)
     assert epoch == state.epoch == 1
     assert state.holder == "host-a"
-    assert state.lease_until_ms is not None
-    assert 0 <= store_clock(store) + LEASE - state.lease_until_ms < LEASE
+    assert_leased(store)
+    assert store.acquire(0, "host-a", NOW, LEASE) == 2
 
 
-def test_acquiring_an_own_shard_raises_the_epoch_again(holder: Holder) -> None:
-    before = holder.epoch
-    assert holder.acquire() == before + 1
-
-
-def test_another_store_gets_nothing_while_the_holder_lives(make_store: Callable[[], Store]) -> None:
+def test_another_store_gets_another_shard_alone_while_the_holder_lives(make_store: Callable[[], Store]) -> None:
     holder, standby = Holder(make_store()), make_store()
     assert standby.acquire(0, "host-b", NOW, LEASE) is None
+    assert standby.acquire(1, "host-b", NOW, LEASE) == 1
     assert standby.state(0).epoch == holder.epoch
     holder.accept(NOW)
-
-
-def test_the_shards_of_one_store_are_held_apart(make_store: Callable[[], Store]) -> None:
-    Holder(make_store(), shard=0)
-    assert make_store().acquire(1, "host-b", NOW, LEASE) == 1
 
 
 def test_after_a_release_another_holder_takes_over_at_once(make_store: Callable[[], Store]) -> None:
@@ -102,8 +98,7 @@ def test_renewing_publishes_the_snapshot_and_the_lease(holder: Holder) -> None:
     holder.store.renew(0, holder.epoch, NOW + 700, LEASE, snapshot)
     state = holder.store.state(0)
     assert (state.snapshot, state.snapshot_at_ms) == (snapshot, NOW + 700)
-    assert state.lease_until_ms is not None
-    assert 0 <= store_clock(holder.store, NOW + 700) + LEASE - state.lease_until_ms < LEASE
+    assert_leased(holder.store, 0, NOW + 700)
     assert state.epoch == holder.epoch
 
 
@@ -116,8 +111,7 @@ def test_several_shards_are_renewed_together_but_for_those_of_former_epochs(hold
     assert (renewed, store.state(0)) == ({1}, before)
     state = store.state(1)
     assert (state.snapshot, state.snapshot_at_ms) == ({"n": 1}, NOW + 700)
-    assert state.lease_until_ms is not None
-    assert 0 <= store_clock(store, NOW + 700) + LEASE - state.lease_until_ms < LEASE
+    assert_leased(store, 1, NOW + 700)
     both = [Renewal(0, epoch, {"n": 2}), Renewal(1, other.epoch, {"n": 3})]
     assert store.renew_all(both, NOW + 900, LEASE) == {0, 1}
     assert [store.state(shard).snapshot for shard in (0, 1)] == [{"n": 2}, {"n": 3}]
@@ -192,8 +186,7 @@ def test_a_former_epoch_can_neither_renew_nor_forget(holder: Holder) -> None:
         holder.store.renew(0, old, NOW + 9_000, LEASE, {"ghost": True})
     with pytest.raises(Fenced):
         holder.store.forget(0, old, Retention(NOW + 1, NO_LIMIT), 10)
-    state = holder.store.state(0)
-    assert state == before
+    assert holder.store.state(0) == before
     assert holder.ids() == [row.id]
 
 
@@ -215,6 +208,7 @@ def test_a_derived_id_is_the_same_in_each_process_and_another_in_another_store(
 ) -> None:
     first, again = make_sql_store(), make_sql_store()
     with closing(open_store(f"sqlite:///{tmp_path}/another.sqlite3")) as other:
+        assert other.uuid != first.uuid
         found = [store.derived_id("occurrence 1 1 0 None") for store in (first, again, other)]
     assert found[0] == found[1] != found[2]
     assert first.derived_id("occurrence 1 1 1 None") != found[0]
@@ -236,40 +230,58 @@ def test_a_shard_that_cannot_be_taken_yet_delays_no_other_shard(
         return hold(shard, holder)
 
     monkeypatch.setattr(store.database, "hold", slow)
-    taken: list[int | None] = []
-    first = threading.Thread(target=lambda: taken.append(store.acquire(0, "a", NOW, LEASE)))
-    first.start()
-    assert waits.wait(patience(10))
-    other = threading.Thread(target=lambda: taken.append(store.acquire(1, "a", NOW, LEASE)))
-    other.start()
-    other.join(patience(10))
-    assert taken == [1]
-    may_end.set()
-    first.join()
-    assert taken == [1, 1]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(store.acquire, 0, "a", NOW, LEASE)
+        assert waits.wait(patience(10))
+        assert pool.submit(store.acquire, 1, "a", NOW, LEASE).result(patience(10)) == 1
+        assert not first.done()
+        may_end.set()
+        assert first.result() == 1
 
 
-def test_live_schedulers_are_listed_in_order(make_store: Callable[[], Store]) -> None:
+FORKED = """
+import os, sys
+from celery_wheel.store import open_store
+from celery_wheel.errors import StoreError
+
+store = open_store(sys.argv[1], shards=2)
+assert store.acquire(0, "parent", 0, 1_000) == 1
+child = os.fork()
+if child == 0:
+    try:
+        store.state(0)
+    except StoreError as error:
+        print(error, flush=True)
+    sys.stdin.read()  # outlives its parent
+    os._exit(0)
+store.put_inbox(0, [("message", b"")])
+os._exit(0)
+"""
+
+
+def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(
+    sql_backend: SqlBackend, sql_store: SqlStore, tmp_path: Path
+) -> None:
+    parent = python(tmp_path / "forked.log", "-c", FORKED, sql_backend.url, stdin=True)
+    wait_until(lambda: not parent.is_alive() and parent.lines(), "it has ended, and its child has not")
+    assert len(sql_store.read_inbox(0, 10)) == 1
+    assert acquire(sql_store, name="standby") == 2
+    parent.close_stdin()
+    assert re.search("was opened before this process was forked.* open it anew in each process", parent.said())
+
+
+def test_schedulers_with_a_sign_of_life_are_listed_in_order(make_store: Callable[[], Store]) -> None:
     one, other = make_store(), make_store()
-    assert one.register_scheduler("host-b/2", NOW, 1_500) == ["host-b/2"]
-    assert other.register_scheduler("host-a/1", NOW + 100, 1_500) == ["host-a/1", "host-b/2"]
+    assert one.register_scheduler("b", NOW, 1_500) == ["b"]
+    assert other.register_scheduler("a", NOW + 100, 1_500) == ["a", "b"]
+    assert other.register_scheduler("a", NOW + 1_500, 1_500) == ["a"]
+    assert one.register_scheduler("b", NOW + 1_600, 1_500) == ["a", "b"]
+    other.unregister_scheduler("a")
+    other.unregister_scheduler("nobody")
+    assert one.register_scheduler("b", NOW + 1_600, 1_500) == ["b"]
 
 
-def test_a_silent_scheduler_does_not_count_until_its_next_sign_of_life(store: Store) -> None:
-    store.register_scheduler("a", NOW, 1_500)
-    assert store.register_scheduler("b", NOW + 1_500, 1_500) == ["b"]
-    assert store.register_scheduler("a", NOW + 1_600, 1_500) == ["a", "b"]
-
-
-def test_an_unregistered_scheduler_is_gone_at_once(store: Store) -> None:
-    store.register_scheduler("a", NOW, 1_500)
-    store.unregister_scheduler("a")
-    store.unregister_scheduler("nobody")
-    assert store.register_scheduler("b", NOW, 1_500) == ["b"]
-
-
-def test_every_shard_has_its_holder(make_store: Callable[[], Store]) -> None:
-    store = make_store()
+def test_every_shard_has_its_holder(store: Store) -> None:
     assert set(store.holders().values()) <= {None}
     store.acquire(0, "host-a", NOW, LEASE)
     assert store.holders()[0] == "host-a"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import pytest
-from sqlalchemy import select
 
 from celery_wheel.errors import Fenced, LoadEnded, StoreUnusable
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
@@ -15,7 +18,10 @@ from celery_wheel.store.sql.schema import load_chunk
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult, WrittenSlice
 from tests.contract.stores.conftest import MakeSqlStore
+from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NOW, Holder
+
+R = TypeVar("R")
 
 
 def slice_of(number: int, *shards: int, digest: str = "d", rows: int = 3) -> list[PartChunk]:
@@ -43,11 +49,15 @@ def state(store: SqlStore, name: str = "monday") -> str | None:
     return None if found is None else found.state
 
 
+def loaded(store: SqlStore, name: str = "monday", *chunks: PartChunk) -> BulkLoad:
+    """Load one part, by default of one slice of shard 0."""
+    load = begun(store, name)
+    return commit(store, load, {0: written(store, load, 0, *(chunks or slice_of(0, 0)))})
+
+
 def left(store: SqlStore) -> list[tuple[int, int, int]]:
     """Return part, number and shard of every chunk, committed or not."""
-    with store.database.reading() as connection:
-        columns = (load_chunk.c.part, load_chunk.c.number, load_chunk.c.shard)
-        return sorted(tuple(row) for row in connection.execute(select(*columns)))
+    return sorted((row["part"], row["number"], row["shard"]) for row in rows_of(store, load_chunk))
 
 
 def payloads(store: SqlStore, shard: int = 0, max_rows: int = 1_000) -> list[bytes]:
@@ -69,8 +79,7 @@ def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> N
 
 
 def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> None:
-    load = begun(sql_store)
-    commit(sql_store, load, {0: written(sql_store, load, 0, *slice_of(0, 0))})
+    load = loaded(sql_store)
     again = begun(sql_store)
     assert again.is_loaded
     assert (again.id, again.run, again.rows) == (load.id, load.run, 3)
@@ -80,50 +89,47 @@ def test_a_load_that_is_committed_is_not_begun_again(sql_store: SqlStore) -> Non
     assert payloads(sql_store) == [b"0/0 d"]
 
 
-def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Holder) -> None:
-    store = sql_holder.store
-    assert isinstance(store, SqlStore)
+def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Holder, sql_store: SqlStore) -> None:
     for name in ("monday", "tuesday"):
-        load = begun(store, name)
-        commit(store, load, {0: written(store, load, 0, *(c for n in range(4) for c in slice_of(n, 0, digest=name)))})
-    assert store.has_arrivals(0)
-    assert payloads(store, max_rows=1) == [b"0/0 monday"], "at least one, or it would stay"
-    assert payloads(store, max_rows=7) == [b"0/0 monday", b"1/0 monday"]
-    assert [one.rows for one in store.read_loads(0, 13)] == [3, 3, 3, 3]
-    assert payloads(store, max_rows=15)[-1] == b"0/0 tuesday"
-    chunks, old = store.read_loads(0, 6), sql_holder.epoch
+        loaded(sql_store, name, *(chunk for n in range(4) for chunk in slice_of(n, 0, digest=name)))
+    assert sql_store.has_arrivals(0)
+    assert payloads(sql_store, max_rows=1) == [b"0/0 monday"], "at least one, or it would stay"
+    assert payloads(sql_store, max_rows=7) == [b"0/0 monday", b"1/0 monday"]
+    assert [one.rows for one in sql_store.read_loads(0, 13)] == [3, 3, 3, 3]
+    assert payloads(sql_store, max_rows=15)[-1] == b"0/0 tuesday"
+    chunks, old = sql_store.read_loads(0, 6), sql_holder.epoch
     sql_holder.acquire()
     with pytest.raises(Fenced):
-        store.apply(0, old, Change(rows=[sql_holder.row(NOW)], loaded=[one.id for one in chunks]))
-    assert len(payloads(store)) == 8
+        sql_store.apply(0, old, Change(rows=[sql_holder.row(NOW)], loaded=[one.id for one in chunks]))
+    assert len(payloads(sql_store)) == 8
     row = sql_holder.row(NOW)
     sql_holder.apply(rows=[row], loaded=[one.id for one in chunks])
-    assert (sql_holder.ids(), payloads(store)[0]) == ([row.id], b"2/0 monday")
+    assert (sql_holder.ids(), payloads(sql_store)[0]) == ([row.id], b"2/0 monday")
 
 
-def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(sql_holder: Holder) -> None:
-    store = sql_holder.store
-    assert isinstance(store, SqlStore)
-    load = begun(store)
-    there = written(store, load, 0, *slice_of(0, 0, 1))
-    assert not store.has_arrivals(0), "the load is not committed"
-    commit(store, load, {0: there})
+def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(
+    sql_holder: Holder, sql_store: SqlStore
+) -> None:
+    load = begun(sql_store)
+    there = written(sql_store, load, 0, *slice_of(0, 0, 1))
+    assert not sql_store.has_arrivals(0), "the load is not committed"
+    commit(sql_store, load, {0: there})
 
     def expire(now_ms: int) -> None:
-        store.expire(0, sql_holder.epoch, now_ms, now_ms)
+        sql_store.expire(0, sql_holder.epoch, now_ms, now_ms)
 
-    sql_holder.apply(loaded=[one.id for one in store.read_loads(0, 100)])
-    assert (store.has_arrivals(0), store.has_arrivals(1)) == (False, True)
+    sql_holder.apply(loaded=[one.id for one in sql_store.read_loads(0, 100)])
+    assert (sql_store.has_arrivals(0), sql_store.has_arrivals(1)) == (False, True)
     expire(NOW)
-    assert state(store) == COMMITTED, "the other shard's are there still"
-    other = Holder(store, 1)
-    other.apply(loaded=[one.id for one in store.read_loads(1, 100)])
+    assert state(sql_store) == COMMITTED, "the other shard's are there still"
+    other = Holder(sql_store, 1)
+    other.apply(loaded=[one.id for one in sql_store.read_loads(1, 100)])
     expire(NOW)
-    assert (state(store), begun(store).is_loaded) == (DONE, True)
+    assert (state(sql_store), begun(sql_store).is_loaded) == (DONE, True)
     expire(NOW + KEPT_MS)
-    assert state(store) == DONE
+    assert state(sql_store) == DONE
     expire(NOW + 2 + KEPT_MS)
-    assert state(store) is None
+    assert state(sql_store) is None
 
 
 # -- it is stopped ----------------------------------------------------------------------------------------
@@ -156,16 +162,28 @@ def test_abort_of_a_run_spares_a_later_run(sql_store: SqlStore) -> None:
     assert sql_store.loads.abort(first.id, NOW)
 
 
-def write_until_over(
-    store: SqlStore, load: BulkLoad, part: int, start: threading.Barrier, over: list[LoadEnded]
-) -> None:
-    start.wait()
-    try:
-        claim, _ = store.loads.claim(load.id, load.run, part)
-        for number in itertools.count():
-            store.loads.put(claim, slice_of(number, 0, 1))
-    except LoadEnded as error:
-        over.append(error)
+def raced(*calls: Callable[[], R], between: Callable[[], None] = lambda: None) -> list[R | LoadEnded]:
+    """Make the calls in threads that begin at once with ``between``; returns their results, a LoadEnded as well."""
+    start = threading.Barrier(len(calls) + 1)
+
+    def guarded(call: Callable[[], R]) -> R | LoadEnded:
+        start.wait()
+        try:
+            return call()
+        except LoadEnded as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        results = [pool.submit(guarded, call) for call in calls]
+        start.wait()
+        between()
+        return [one.result() for one in results]
+
+
+def write_for_ever(store: SqlStore, load: BulkLoad, part: int) -> None:
+    claim, _ = store.loads.claim(load.id, load.run, part)
+    for number in itertools.count():
+        store.loads.put(claim, slice_of(number, 0, 1))
 
 
 def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
@@ -173,20 +191,14 @@ def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
     stores = [make_sql_store() for _ in range(3)]
     for turn in range(8):
         load = begun(stores[0], f"turn {turn}")
-        start, over = threading.Barrier(3), list[LoadEnded]()
-        threads = [
-            threading.Thread(target=write_until_over, args=(stores[part + 1], load, part, start, over))
-            for part in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        start.wait()
-        for _ in range(turn):  # a little later each time
-            stores[0].loads.by_name(load.name)
-        assert stores[0].loads.abort(load.id, NOW)
-        for thread in threads:
-            thread.join()
-        assert len(over) == 2
+
+        def abort(load: BulkLoad = load, turn: int = turn) -> None:
+            for _ in range(turn):  # a little later each time
+                stores[0].loads.by_name(load.name)
+            assert stores[0].loads.abort(load.id, NOW)
+
+        parts = [partial(write_for_ever, stores[part + 1], load, part) for part in range(2)]
+        assert all(isinstance(one, LoadEnded) for one in raced(*parts, between=abort))
         assert left(stores[0]) == []
 
 
@@ -216,41 +228,26 @@ def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) 
     assert payloads(sql_store, shard=1) == [b"0/1 a", b"1/1 b"]
 
 
-def write_all(
-    store: SqlStore, load: BulkLoad, digest: str, start: threading.Barrier, won: list[tuple[str, str]]
-) -> None:
-    """Write eleven slices as ``b``, else ten."""
-    count = 11 if digest == "b" else 10
-    start.wait()
-    try:
-        claim, _ = store.loads.claim(load.id, load.run, 0)
-        for number in range(count):
-            store.loads.put(claim, slice_of(number, 0, digest=digest))
-        store.loads.finish(claim, count)
-    except LoadEnded:
-        return
-    won.append((digest, claim.attempt))
+def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: list[tuple[str, int, str]]) -> None:
+    """Write so many slices as one part."""
+    claim, _ = store.loads.claim(load.id, load.run, 0)
+    for number in range(count):
+        store.loads.put(claim, slice_of(number, 0, digest=digest))
+    store.loads.finish(claim, count)
+    won.append((digest, count, claim.attempt))
 
 
 def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
     """One attempt wins as a whole, without a slice of the other."""
-    stores = [make_sql_store() for _ in range(2)]
+    first, second = make_sql_store(), make_sql_store()
     for turn in range(8):
-        load = begun(stores[0], f"turn {turn}")
-        start, won = threading.Barrier(2), list[tuple[str, str]]()
-        threads = [
-            threading.Thread(target=write_all, args=(store, load, digest, start, won))
-            for store, digest in zip(stores, "ab", strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        digest, attempt = won[-1]  # one of the two attempts was over before the other began
-        before = payloads(stores[0], max_rows=10**6)
-        commit(stores[0], load, {0: PartResult(attempt, 33 if digest == "b" else 30)})
-        added = payloads(stores[0], max_rows=10**6)[len(before) :]
-        assert added == [b"%d/0 %s" % (n, digest.encode()) for n in range(11 if digest == "b" else 10)]
+        load, won = begun(first, f"turn {turn}"), list[tuple[str, int, str]]()
+        raced(partial(write_all, first, load, "a", 10, won), partial(write_all, second, load, "b", 11, won))
+        digest, count, attempt = won[-1]  # one of the two attempts was over before the other began
+        before = payloads(first, max_rows=10**6)
+        commit(first, load, {0: PartResult(attempt, 3 * count)})
+        added = payloads(first, max_rows=10**6)[len(before) :]
+        assert added == [b"%d/0 %s" % (n, digest.encode()) for n in range(count)]
 
 
 def test_an_abandoned_load_is_resumed(sql_store: SqlStore) -> None:
@@ -278,16 +275,6 @@ def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
     commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
 
 
-def come_late(store: SqlStore, load: BulkLoad, start: threading.Barrier, ended: list[str]) -> None:
-    start.wait()
-    try:
-        claim, _ = store.loads.claim(load.id, load.run, 0)
-        store.loads.put(claim, slice_of(0, 0, 1, digest="late"))
-        ended.append("written")
-    except LoadEnded:
-        ended.append("refused")
-
-
 def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> None:
     """Either the part or the commit is refused, as a whole."""
     stores = [make_sql_store() for _ in range(2)]
@@ -295,25 +282,21 @@ def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> 
     for turn in range(8):
         load = begun(stores[0], f"turn {turn}")
         parts = {0: written(stores[0], load, 0, *slice_of(0, 0))}
-        start, ended = threading.Barrier(2), list[str]()
-        thread = threading.Thread(target=come_late, args=(stores[1], load, start, ended))
-        thread.start()
-        start.wait()
-        for _ in range(turn % 4):
-            stores[0].loads.by_name(load.name)
-        try:
-            commit(stores[0], load, parts)
-            outcomes.add((COMMITTED, *thread_ended(thread, ended)))
-        except LoadEnded:
-            outcomes.add((OPEN, *thread_ended(thread, ended)))
+
+        def come_late(load: BulkLoad = load) -> str:
+            claim, _ = stores[1].loads.claim(load.id, load.run, 0)
+            stores[1].loads.put(claim, slice_of(0, 0, 1, digest="late"))
+            return "written"
+
+        def commit_it(load: BulkLoad = load, parts: dict[int, PartResult] = parts, turn: int = turn) -> str:
+            for _ in range(turn % 4):
+                stores[0].loads.by_name(load.name)
+            return commit(stores[0], load, parts).state
+
+        outcomes.add(tuple("refused" if isinstance(one, LoadEnded) else one for one in raced(come_late, commit_it)))
         stores[0].loads.abort(load.id, NOW)
-    assert outcomes <= {(COMMITTED, "refused"), (OPEN, "written")}
+    assert outcomes <= {("refused", COMMITTED), ("written", "refused")}
     assert not [one for one in left(stores[0]) if one[2] == 1], "something of a late part is there"
-
-
-def thread_ended(thread: threading.Thread, ended: list[str]) -> list[str]:
-    thread.join()
-    return ended
 
 
 # -- around it ------------------------------------------------------------------------------------------------
@@ -323,10 +306,8 @@ def test_loads_are_listed_with_their_remaining_chunks(sql_store: SqlStore) -> No
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
     begun(sql_store, "tuesday")
-    assert [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.latest()] == [
-        ("tuesday", OPEN, 0, 0),
-        ("monday", OPEN, 2, 6),
-    ]
+    latest = [(one.load.name, one.load.state, one.chunks, one.rows) for one in sql_store.loads.latest()]
+    assert latest == [("tuesday", OPEN, 0, 0), ("monday", OPEN, 2, 6)]
     assert len(sql_store.loads.latest(limit=1)) == 1
 
 
@@ -372,18 +353,17 @@ def test_a_run_that_was_aborted_is_not_joined_and_the_next_one_is(sql_store: Sql
     assert sql_store.loads.join("orders/41", 2, NOW).state == OPEN
 
 
-def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done(sql_holder: Holder) -> None:
-    store = sql_holder.store
-    assert isinstance(store, SqlStore)
+def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done(
+    sql_holder: Holder, sql_store: SqlStore
+) -> None:
     for name in ("a%/1", "a%/2", "a%/3", "A%/1", "ab/1", "a%"):
-        load = begun(store, name)
-        commit(store, load, {0: written(store, load, 0, *slice_of(0, 0))})
-    assert [one.name for one in store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]
-    accepted = store.read_loads(0, 6)
+        loaded(sql_store, name)
+    assert [one.name for one in sql_store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]
+    accepted = sql_store.read_loads(0, 6)
     sql_holder.apply(loaded=[one.id for one in accepted])
-    store.expire(0, sql_holder.epoch, NOW, NOW)
-    found = store.loads.by_prefix("a%/")
+    sql_store.expire(0, sql_holder.epoch, NOW, NOW)
+    found = sql_store.loads.by_prefix("a%/")
     assert [one.state for one in found] == [DONE, DONE, COMMITTED]
-    store.loads.forget([one.id for one in found[1:]])
-    assert [one.name for one in store.loads.by_prefix("a%/")] == ["a%/1", "a%/3"], "only what is wholly accepted"
-    store.loads.forget([])
+    sql_store.loads.forget([one.id for one in found[1:]])
+    assert [one.name for one in sql_store.loads.by_prefix("a%/")] == ["a%/1", "a%/3"], "only what is wholly accepted"
+    sql_store.loads.forget([])

@@ -22,7 +22,8 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -36,7 +37,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import LEASE_MS, SqlBackend
-from tests.contract.stores.killed import GROUP, KEY
+from tests.contract.stores.stopped import GROUP, KEY
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process, python
@@ -46,7 +47,7 @@ from tests.kit.warm import CELERY
 
 @pytest.fixture
 def start(sql_backend: SqlBackend, tmp_path: Path) -> Callable[[str], Process]:
-    program = ["-m", "tests.contract.stores.killed", sql_backend.url, sql_backend.durability]
+    program = ["-m", "tests.contract.stores.stopped", "killed", sql_backend.url, sql_backend.durability]
     return lambda where: python(tmp_path / "killed.log", *program, where, kind=CELERY)
 
 
@@ -122,18 +123,16 @@ def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     with PostgresServer() as server:
         server.sql(f"CREATE TABLESPACE small LOCATION '{small_disk}'", "CREATE DATABASE crammed TABLESPACE small")
-        store = open_store(server.url("crammed"))
-        holder = Holder(store)
-        body = os.urandom(1_000)
-        accepted, said = accept_until_full(holder, body)
-        assert re.search("has no room on its disk .*; nothing was written", said)
-        assert len(holder.slice()) == accepted > 0
-        store.renew(0, holder.epoch, NOW, LEASE, {})
-        assert mount("-o", "remount,size=64m", str(small_disk.parent))
-        holder.acquire()
-        holder.accept(*[NOW] * ROWS, body=body)
-        assert len(holder.slice()) == accepted + ROWS
-        store.close()
+        with closing(open_store(server.url("crammed"), lease_ms=LEASE_MS)) as store:
+            holder, body = Holder(store), os.urandom(1_000)
+            accepted, said = accept_until_full(holder, body)
+            assert re.search("has no room on its disk .*; nothing was written", said)
+            assert len(holder.slice()) == accepted > 0
+            store.renew(0, holder.epoch, NOW, LEASE, {})
+            assert mount("-o", "remount,size=64m", str(small_disk.parent))
+            holder.acquire()
+            holder.accept(*[NOW] * ROWS, body=body)
+            assert len(holder.slice()) == accepted + ROWS
 
 
 CANCEL = 0, "cancel", b"{}"
@@ -195,30 +194,16 @@ class Cut:
 
 
 @pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    return postgres.new_database()
-
-
-@pytest.fixture
-def direct(url: str) -> Iterator[SqlStore]:
-    store = open_store(url, lease_ms=LEASE_MS)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def cut(postgres: PostgresServer) -> Iterator[Cut]:
-    proxy = Cut(postgres.port)
-    yield proxy
-    proxy.close()
+    with closing(Cut(postgres.port)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def far(cut: Cut, url: str, direct: SqlStore, postgres: PostgresServer) -> Iterator[SqlStore]:
+def far(cut: Cut, url: str, pg_store: SqlStore, postgres: PostgresServer) -> Iterator[SqlStore]:
     """Return the same store behind the proxy."""
-    store = open_store(url.replace(f":{postgres.port}/", f":{cut.port}/"), lease_ms=LEASE_MS)
-    yield store
-    store.close()
+    with closing(open_store(url.replace(f":{postgres.port}/", f":{cut.port}/"), lease_ms=LEASE_MS)) as store:
+        yield store
 
 
 def holder(store: SqlStore) -> Callable[[], None]:
@@ -242,16 +227,16 @@ def cancel(store: SqlStore, turn: Callable[[], None], timeout_s: float) -> dict[
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_lost_answer_to_a_commit_does_not_cost_the_result(
-    direct: SqlStore, far: SqlStore, cut: Cut, arrives: bool
+    pg_store: SqlStore, far: SqlStore, cut: Cut, arrives: bool
 ) -> None:
     cut.passes_commit = arrives
-    assert cancel(far, holder(direct), patience()) == {"a": CommandResult.DONE}
+    assert cancel(far, holder(pg_store), patience()) == {"a": CommandResult.DONE}
     assert cut.cuts == 1
-    assert direct.read_inbox(0, 10) == []
+    assert pg_store.read_inbox(0, 10) == []
 
 
 def test_a_store_that_stays_away_after_the_commit_leaves_the_request_in_doubt(
-    direct: SqlStore, far: SqlStore, cut: Cut
+    pg_store: SqlStore, far: SqlStore, cut: Cut
 ) -> None:
     put = far.put_commands
 
@@ -262,28 +247,25 @@ def test_a_store_that_stays_away_after_the_commit_leaves_the_request_in_doubt(
     far.put_commands = put_and_vanish  # type: ignore[method-assign]
     with pytest.raises(RequestInDoubt, match=r"may still be carried out in shard 0, where it could not be withdrawn"):
         cancel(far, lambda: None, 0.3)
-    wait_until(lambda: direct.read_inbox(0, 10), "the request is there")
+    wait_until(lambda: pg_store.read_inbox(0, 10), "the request is there")
 
 
-def test_a_withdrawal_waits_for_a_transaction_whose_client_is_gone(direct: SqlStore, url: str) -> None:
+def test_a_withdrawal_waits_for_a_transaction_whose_client_is_gone(pg_store: SqlStore, url: str) -> None:
     """A server that waits for its standby commits after the client has given up."""
-    item = direct.put_command(*CANCEL)
-    assert direct.withdraw(item, CANCEL)
-    found: list[bool] = []
-    with psycopg.connect(url) as forgotten:
+    item = pg_store.put_command(*CANCEL)
+    assert pg_store.withdraw(item, CANCEL)
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as forgotten:
         forgotten.execute("INSERT INTO wheel_inbox (id, shard, kind, payload) VALUES (%s, %s, %s, %s)", (item, *CANCEL))
-        late = threading.Thread(target=lambda: found.append(direct.withdraw(item, CANCEL)))
-        late.start()
+        late = pool.submit(pg_store.withdraw, item, CANCEL)
         with psycopg.connect(url, autocommit=True) as looker:
             waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             wait_until(lambda: looker.execute(waits).fetchone() == (1,), "the withdrawal waits")
         forgotten.commit()
-    late.join(patience())
-    assert found == [True]
-    assert direct.read_inbox(0, 10) == []
+        assert late.result(patience())
+    assert pg_store.read_inbox(0, 10) == []
 
 
-def test_an_item_of_the_same_number_is_not_withdrawn(direct: SqlStore) -> None:
-    item = direct.put_command(0, "cancel", b'{"other": 1}')
-    assert not direct.withdraw(item, CANCEL)
-    assert [one.id for one in direct.read_inbox(0, 10)] == [item]
+def test_an_item_of_the_same_number_is_not_withdrawn(pg_store: SqlStore) -> None:
+    item = pg_store.put_command(0, "cancel", b'{"other": 1}')
+    assert not pg_store.withdraw(item, CANCEL)
+    assert [one.id for one in pg_store.read_inbox(0, 10)] == [item]

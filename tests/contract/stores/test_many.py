@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -84,57 +86,42 @@ def test_accepted_messages_equal_the_loaded_ones(app: Any, sql_holder: Holder) -
         assert values_of(row) == values_of(loaded)
 
 
-def break_it(backend: SqlBackend, postgres: PostgresServer | None) -> None:
-    """Make the next commit fail."""
-    if postgres is None:
-        Path(str(make_url(backend.url).database)).unlink()
-    else:
-        database = make_url(backend.url).database
-        postgres.sql("ALTER TABLE wheel_inbox ADD CHECK (kind <> 'messages') NOT VALID", database=str(database))
-
-
 def test_a_failure_in_the_middle_reports_the_durable_part(
-    app: Any, sql_backend: SqlBackend, request: pytest.FixtureRequest
+    app: Any, sql_backend: SqlBackend, sql_store: SqlStore
 ) -> None:
-    postgres = request.getfixturevalue("postgres") if "postgresql" in sql_backend.url else None
-    store, seen = sql_backend(), []
+    database, seen = str(make_url(sql_backend.url).database), list[int]()
 
     def progress(done: Any) -> None:
-        seen.append(len(waiting(store)))
-        if done.rows == 60:
-            break_it(sql_backend, postgres)
+        """Make the commit of the fourth group fail."""
+        seen.append(len(waiting(sql_store)))
+        if done.rows == 60 and Path(database).exists():
+            Path(database).unlink()
+        elif done.rows == 60:
+            with psycopg.connect(sql_backend.url) as session:
+                session.execute("ALTER TABLE wheel_inbox ADD CHECK (kind <> 'messages') NOT VALID")
 
-    try:
-        with pytest.raises(StoreError) as caught:
-            schedule_many(app, store, rows(230), group=20, progress=progress)
-        scheduled = caught.value.scheduled  # type: ignore[attr-defined]
-        assert (scheduled.rows, scheduled.count, seen) == (60, 60, [20, 40, 60])
-        assert "60 tasks, of the first 60 rows, are in the store" in caught.value.__notes__[0]
-        if postgres is not None:
-            assert len(waiting(store)) == 60
-    finally:
-        store.close()
+    with pytest.raises(StoreError) as caught:
+        schedule_many(app, sql_store, rows(230), group=20, progress=progress)
+    scheduled = caught.value.scheduled  # type: ignore[attr-defined]
+    assert (scheduled.rows, scheduled.count, seen) == (60, 60, [20, 40, 60])
+    assert "60 tasks, of the first 60 rows, are in the store" in caught.value.__notes__[0]
+    if "postgresql" in sql_backend.url:
+        assert len(waiting(sql_store)) == 60
 
 
 def test_an_ended_session_loses_nothing_that_was_reported_durable(app: Any, postgres: PostgresServer) -> None:
-    backend = SqlBackend(postgres.new_database())
-    store = backend()
     given = rows(100)
 
     def progress(done: Any) -> None:
         if done.rows == 40:
             postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
-    count = 0
-    try:
+    with closing(SqlBackend(postgres.new_database())()) as store:
         try:
             count = schedule_many(app, store, given, group=20, progress=progress).rows
         except StoreError as error:  # the store may also have replaced the dead session in time
             count = error.scheduled.rows  # type: ignore[attr-defined]
             assert count == 40
-        if count < len(given):
-            schedule_many(app, store, given[count:], group=20)
+        schedule_many(app, store, given[count:], group=20)
         found = sorted(waiting(store), key=attrgetter("eta_ms"))
         assert [int(one.body[2:].partition(b",")[0]) for one in found] == list(range(100))
-    finally:
-        store.close()

@@ -53,19 +53,17 @@ def test_an_overview_has_the_state_of_each_shard(sql_holder: Holder, sql_store: 
     assert (found.pending, found.overdue, found.behind_ms) == (6, 3, 90_000)
     assert [(one.name, one.reason, one.at_ms) for one in found.gates] == [("mail", "the provider is down", NOW - 7_000)]
     assert found.standby == ["standby"]
-    (levels,) = (one.snapshot for one in read_overview(sql_store, NOW, with_levels=True).shards[:1])
-    assert levels == {"dispatched": 7, "levels": [{"level": 0}]}
+    snapshot = read_overview(sql_store, NOW, with_levels=True).shards[0].snapshot
+    assert snapshot == {"dispatched": 7, "levels": [{"level": 0}]}
     assert (sql_store.browse.levels(0), sql_store.browse.levels(1)) == ([{"level": 0}], [])
 
 
 def test_an_overview_has_what_is_due_by_the_second_the_hour_and_the_day(
-    sql_holder: Holder, make_sql_store: MakeSqlStore
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
 ) -> None:
-    store = make_sql_store()
-    other = Holder(store, shard=1)
     accept(sql_holder, NOW - 2 * HOUR_MS, NOW + 400, NOW + 500, NOW + 61_000, task="app.a")
-    accept(other, NOW + 500, NOW + 47 * HOUR_MS, NOW + 49 * HOUR_MS, NOW + 300 * DAY_MS, task="app.b", queue="mail")
-    found = read_overview(store, NOW, with_seconds=True)
+    accept(second, NOW + 500, NOW + 47 * HOUR_MS, NOW + 49 * HOUR_MS, NOW + 300 * DAY_MS, task="app.b", queue="mail")
+    found = read_overview(sql_store, NOW, with_seconds=True)
     due = found.due
     assert due.seconds == {NOW: 3, NOW + 61_000: 1}
     assert due.minutes == {NOW: 3, NOW + 60_000: 1}
@@ -75,7 +73,7 @@ def test_an_overview_has_what_is_due_by_the_second_the_hour_and_the_day(
     assert due.days == {in_two_days: 1, far: 1}
     assert sum(due.hours.values()) + sum(due.days.values()) == found.pending == 8
     assert (found.queues, found.tasks) == ({"celery": 4, "mail": 4}, {"app.a": 4, "app.b": 4})
-    again = read_overview(store, NOW + 1_000, last=found)
+    again = read_overview(sql_store, NOW + 1_000, last=found)
     assert (again.due.seconds, again.due.seconds_ms) == (due.seconds, NOW)
 
 
@@ -90,16 +88,15 @@ def test_a_pause_of_everything_leaves_nothing_overdue(sql_holder: Holder, sql_st
 
 
 @pytest.mark.parametrize("shards", [1, 64])
-def test_a_reading_takes_four_statements_for_any_number_of_shards(make_sql_store: MakeSqlStore, shards: int) -> None:
-    store = make_sql_store()
-    store.maintenance.reshard(shards, shard_of, LATER)
+def test_a_reading_takes_four_statements_for_any_number_of_shards(sql_store: SqlStore, shards: int) -> None:
+    sql_store.maintenance.reshard(shards, shard_of, LATER)
     for shard in {0, shards - 1}:
-        holder = Holder(store, shard)
+        holder = Holder(sql_store, shard)
         accept(holder, LATER, LATER + DAY_MS)
-        store.renew(shard, holder.epoch, LATER, LEASE, {"levels": []})
+        sql_store.renew(shard, holder.epoch, LATER, LEASE, {"levels": []})
     for with_seconds in (False, True):
-        with reads_of(store) as statements:
-            found = read_overview(store, LATER, with_seconds=with_seconds, with_levels=True)
+        with reads_of(sql_store) as statements:
+            found = read_overview(sql_store, LATER, with_seconds=with_seconds, with_levels=True)
         assert len(found.shards) == shards
         assert found.pending == (2 if shards == 1 else 4)
         assert len(statements) == 4

@@ -7,26 +7,26 @@ A holder's transactions make few new versions of rows: PostgreSQL keeps each for
 
 from __future__ import annotations
 
-import os
 import random
+import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from celery_wheel.errors import SettingError, StoreError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Answer, LaneState, Position
 from celery_wheel.store.ports import Renewal, Retention
 from celery_wheel.store.postgresql.database import MAKING_LOCK
 from celery_wheel.store.postgresql.errors import describe
 from celery_wheel.store.postgresql.server import PARAMETERS
-from celery_wheel.store.sql.statement import span
+from celery_wheel.store.sql.statement import Prepared, span
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.text import MAX_TEXT_BYTES
 from tests.contract.stores.backends import LEASE_MS
@@ -35,18 +35,6 @@ from tests.kit.patience import wait_until
 from tests.kit.processes import python
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.statements import prepared
-
-
-@pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    return postgres.new_database()
-
-
-@pytest.fixture
-def pg_store(url: str) -> Iterator[SqlStore]:
-    store = open_store(url, lease_ms=LEASE_MS)
-    yield store
-    store.close()
 
 
 def refusal(url: str, **options: object) -> str:
@@ -74,47 +62,18 @@ def test_two_schedulers_that_start_at_once_make_one_store(url: str, tmp_path: Pa
     assert len({printed for _, printed in ends}) == 1
 
 
-def test_many_threads_may_open_a_new_store_at_the_same_moment(url: str) -> None:
-    together, uuids = threading.Barrier(4), []
-
-    def open_one() -> None:
-        together.wait()
-        store = open_store(url, shards=2)
-        uuids.append(store.uuid)
-        store.close()
-
-    threads = [threading.Thread(target=open_one) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(uuids) == 4
-    assert len(set(uuids)) == 1
-
-
 def test_the_maker_of_a_new_store_is_waited_for_longer_than_a_lease(url: str, postgres: PostgresServer) -> None:
     """On a busy machine, the tables may take longer than any transaction of a holder."""
-    opened = list[SqlStore]()
-    opening = threading.Thread(target=lambda: opened.append(open_store(url, lease_ms=100)))
     waits = (
         "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND query_start < now() - interval '0.3 s' "
         f"AND datname = '{url.rpartition('/')[2]}'"
     )
-    with psycopg.connect(url) as maker:
-        maker.execute(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
-        opening.start()
-        wait_until(lambda: postgres.sql(waits) or not opening.is_alive(), "it waits for three leases, or has given up")
-    opening.join()
-    [store] = opened
-    store.close()
-
-
-def test_the_driver_may_be_named(url: str) -> None:
-    first = open_store(url)
-    second = open_store(url.replace("postgresql://", "postgresql+psycopg://"))
-    assert first.uuid == second.uuid
-    first.close()
-    second.close()
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(url) as maker:
+            maker.execute(f"SELECT pg_advisory_xact_lock({MAKING_LOCK})")
+            opening = pool.submit(open_store, url, lease_ms=100)
+            wait_until(lambda: postgres.sql(waits) or opening.done(), "it waits for three leases, or has given up")
+        opening.result().close()
 
 
 def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,17 +89,11 @@ def test_opening_without_create_makes_nothing(url: str, postgres: PostgresServer
     assert postgres.sql("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'wheel%'", database=database) == [(0,)]
 
 
-def test_another_number_of_shards_is_refused(url: str) -> None:
-    open_store(url, shards=2).close()
-    assert "has 2 shards, not 3" in refusal(url, shards=3)
-
-
 def test_an_unreachable_server_is_named_without_the_password() -> None:
     said = refusal("postgresql://user:secret@127.0.0.1:1/wheel?options=-cfoo%3Dhidden")
     assert said.startswith("the store wheel on 127.0.0.1:1 cannot be reached (")
     assert "check that the server runs" in said
-    assert "secret" not in said
-    assert "hidden" not in said
+    assert not re.search("secret|hidden", said)
 
 
 def test_a_missing_database_is_named(postgres: PostgresServer) -> None:
@@ -158,64 +111,31 @@ def test_a_missing_right_to_make_tables_is_named(url: str, postgres: PostgresSer
 
 
 def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
-    store = open_store(url, lease_ms=3_000)
-    shown = {}
-    with store.database.writing() as connection:
-        for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout", "lock_timeout", "statement_timeout"):
-            shown[name] = connection.exec_driver_sql(f"SHOW {name}").scalar_one()
-        isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
-    with store.database.making() as connection:
-        making = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one()
-    store.close()
-    assert making == "1min", "a store that is made on a busy machine is no holder that stopped"
-    assert shown == {
+    expected = {
         "idle_in_transaction_session_timeout": "1500ms",
         "tcp_user_timeout": "1500",
         "lock_timeout": "3s",
         "statement_timeout": "1min",
+        "transaction_isolation": "read committed",
     }
-    assert isolation == "read committed"
+    with closing(open_store(url, lease_ms=3_000)) as store:
+        with store.database.writing() as connection:
+            shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in expected}
+        with store.database.making() as connection:
+            making = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one()
+    assert making == "1min", "a store that is made on a busy machine is no holder that stopped"
+    assert shown == expected
 
 
-@pytest.mark.parametrize(
-    ("durability", "durable", "commit"),
-    [("disk", None, "on"), ("disk", False, "off"), ("memory", None, "off"), ("memory", True, "on")],
-)
+@pytest.mark.parametrize(("durability", "durable", "commit"), [
+    ("disk", None, "on"), ("disk", False, "off"),
+    ("memory", None, "off"), ("memory", False, "off"), ("memory", True, "on"),
+])  # fmt: skip
 def test_only_durable_commits_wait_for_the_disk(url: str, durability: str, durable: bool | None, commit: str) -> None:
     store = open_store(url, durability=durability)
     with store.database.writing(durable=durable) as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == commit
     store.close()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_is_refused(pg_store: SqlStore) -> None:
-    holder = Holder(pg_store)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            pg_store.state(0)
-            said = "it read"
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        said = lines.read()
-    assert said.startswith("StoreError: ")
-    assert "was opened before this process was forked" in said
-    holder.accept(NOW)
-
-
-def test_a_closed_store_refuses_every_call(url: str) -> None:
-    store = open_store(url)
-    store.close()
-    store.close()
-    with pytest.raises(StoreError, match="was closed; nothing was read or written"):
-        store.state(0)
 
 
 def test_the_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) -> None:
@@ -295,13 +215,14 @@ def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
         "after": "t",
         **{n: n[9:].zfill(16).encode() for n in statement.names if n[:9] == "envelope_"},
     }
-    with pg_store.database.reading() as connection:
-        places = tuple(given.get(place, 1) for place in statement.names)
-        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    plan = explained(pg_store, statement, tuple(given.get(place, 1) for place in statement.names))
     assert PLANS[name] in plan
-    assert "Seq Scan" not in plan
-    assert "Filter: (envelope_id" not in plan
-    assert "Filter: (task_id" not in plan
+    assert not re.search(r"Seq Scan|Filter: \((envelope|task)_id", plan)
+
+
+def explained(store: SqlStore, statement: Prepared, places: tuple[object, ...]) -> str:
+    with store.database.reading() as connection:
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
 
 
 def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_store: SqlStore) -> None:
@@ -313,9 +234,7 @@ def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_stor
         connection.exec_driver_sql("ANALYZE wheel_timer, wheel_outcome, wheel_shard")
     statement = prepared(pg_store, "history.archived_in_range")
     given = {**span(0, 0, ORIGIN, Position(NOW + 3_000, 0)), "limit": 501}
-    with pg_store.database.reading() as connection:
-        places = tuple(given[name] for name in statement.names)
-        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+    plan = explained(pg_store, statement, tuple(given[name] for name in statement.names))
     assert "wheel_outcome_timer" in plan
     assert "wheel_outcome_pkey" not in plan
 
@@ -338,20 +257,14 @@ def test_every_text_that_the_rule_allows_fits_into_every_index(pg_store: SqlStor
     ("error", "said"),
     [
         (psycopg.errors.DiskFull("could not extend file"), "has no room on its disk .*; nothing was written, .*; free"),
-        (
-            psycopg.errors.SerializationFailure("could not serialize"),
-            "rolled back .*nothing was written",
-        ),
+        (psycopg.errors.SerializationFailure("could not serialize"), "rolled back .*nothing was written"),
         (psycopg.errors.DeadlockDetected("deadlock"), "rolled back the transaction .*is tried again"),
         (
-            psycopg.errors.ReadOnlySqlTransaction("read-only"),
-            "is read-only: it is a standby .*target_session_attrs=read-write",
+            psycopg.errors.ReadOnlySqlTransaction("no"),
+            "is read-only: it is a standby .*attrs=read-write",
         ),
         (psycopg.DataError("text cannot contain NUL"), "cannot keep a value .*nothing was written"),
-        (
-            psycopg.errors.DuplicatePreparedStatement("exists"),
-            "gives this process's sessions to other processes .*pool_mode=session",
-        ),
+        (psycopg.errors.DuplicatePreparedStatement("exists"), "gives this process's sessions to .*pool_mode=session"),
         (psycopg.errors.AdminShutdown("terminating"), "ended the session.*may be committed or not"),
         (psycopg.errors.CrashShutdown("crash"), "is starting, stopping or recovering .*may be committed or not"),
         (psycopg.errors.InvalidPassword("no"), "does not let this user in .*check user and password"),
@@ -362,8 +275,6 @@ def test_every_text_that_the_rule_allows_fits_into_every_index(pg_store: SqlStor
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_an_error_has_state_consequence_and_remedy(error: Exception, said: str) -> None:
-    import re
-
     assert re.match(f"the store wheel on db {said}", describe("wheel on db", error))
     read = describe("wheel on db", error, reading=True)
     assert "; nothing was read; " in read
@@ -376,15 +287,10 @@ COMMITS = 20
 _OF_THE_SERVER = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
 
 
-def _reload(server: PostgresServer, store: SqlStore, value: str) -> None:
-    """Change the configuration; returns when the store's open session has read it."""
-
-    def has_read_it() -> bool:
-        with store.database.reading() as connection:
-            return bool(connection.exec_driver_sql(_OF_THE_SERVER).scalar_one() == value)
-
-    server.sql(f"ALTER SYSTEM SET synchronous_commit = {value}", "SELECT pg_reload_conf()")
-    wait_until(has_read_it, f"the open session has read synchronous_commit = {value}")
+def _turn_off(server: PostgresServer, read: Callable[[str], object]) -> None:
+    """Change the configuration; returns when the open session has read it."""
+    server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
+    wait_until(lambda: read(_OF_THE_SERVER) == "off", "the open session has read the configuration")
 
 
 def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_off() -> None:
@@ -393,7 +299,8 @@ def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_
         with closing(open_store(server.url(), lease_ms=LEASE_MS)) as store:
             holder = Holder(store)
             holder.accept(NOW)
-            _reload(server, store, "off")
+            with store.database.reading() as connection:
+                _turn_off(server, lambda query: connection.exec_driver_sql(query).scalar_one())
             rows = [row.id for _ in range(COMMITS) for row in holder.accept(NOW)]
             items = [store.put_command(0, "cancel", b"{}") for _ in range(COMMITS)]
             server.kill()
@@ -409,21 +316,8 @@ def test_a_reload_in_the_middle_of_a_transaction_does_not_change_its_durability(
         closing(open_store(server.url(), lease_ms=LEASE_MS)) as store,
         store.database.writing() as connection,
     ):
-
-        def has_read_it() -> bool:
-            return bool(connection.exec_driver_sql(_OF_THE_SERVER).scalar_one() == "off")
-
-        server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
-        wait_until(has_read_it, "the session in the transaction has read the configuration")
+        _turn_off(server, lambda query: connection.exec_driver_sql(query).scalar_one())
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
-
-
-def test_a_store_that_need_not_be_durable_does_not_wait_for_the_log(postgres: PostgresServer) -> None:
-    url = postgres.new_database()
-    with closing(open_store(url, durability="memory", lease_ms=LEASE_MS)) as store:
-        for durable, said in ((None, "off"), (False, "off"), (True, "on")):
-            with store.database.writing(durable=durable) as connection:
-                assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == said
 
 
 #: Each update is a new version.
@@ -440,13 +334,12 @@ SNAPSHOT: dict[str, object] = {"recent": list(range(300)), "levels": [list(range
 
 
 @pytest.fixture
-def old_holder(url: str) -> Iterator[Holder]:
-    with closing(open_store(url, shards=2, lease_ms=LEASE_MS)) as store:
-        yield Holder(store)
+def holder(pg_store: SqlStore) -> Holder:
+    return Holder(pg_store)
 
 
 @pytest.fixture
-def versions(old_holder: Holder, url: str) -> Iterator[Callable[[], Counter[str]]]:
+def versions(holder: Holder, url: str) -> Iterator[Callable[[], Counter[str]]]:
     """Return the versions made since the last call, by table."""
     with psycopg.connect(url, autocommit=True) as session:
         session.execute(_COUNT)
@@ -458,37 +351,27 @@ def versions(old_holder: Holder, url: str) -> Iterator[Callable[[], Counter[str]
 
 
 def test_each_transaction_of_a_holder_makes_one_version_of_its_row_at_most(
-    old_holder: Holder, versions: Callable[[], Counter[str]]
+    holder: Holder, versions: Callable[[], Counter[str]]
 ) -> None:
-    [row] = old_holder.accept(NOW)
+    [row] = holder.accept(NOW)
     assert versions() == {"wheel_shard": 1}
-    old_holder.settle(ORIGIN, place(row), at_ms=NOW - 1)
+    holder.settle(ORIGIN, place(row), at_ms=NOW - 1)
     assert versions() == {"wheel_shard": 1}, "a settlement has a new seq, and bytes"
-    old_holder.apply(lanes=[LaneState(0, place(row), place(row))])
-    old_holder.apply(answers=[Answer("01900000-0000-7000-8000-000000000001", {}, NOW)])
-    old_holder.store.expire(0, old_holder.epoch, NOW, NOW)
-    old_holder.store.forget(0, old_holder.epoch, Retention(before_ms=NOW - 60_000, max_bytes=1_000_000), 10)
+    holder.apply(lanes=[LaneState(0, place(row), place(row))])
+    holder.apply(answers=[Answer("01900000-0000-7000-8000-000000000001", {}, NOW)])
+    holder.store.expire(0, holder.epoch, NOW, NOW)
+    holder.store.forget(0, holder.epoch, Retention(before_ms=NOW - 60_000, max_bytes=1_000_000), 10)
     assert versions() == {}, "no seq is new"
 
 
 def test_a_renewal_writes_the_snapshot_apart_from_the_lease(
-    old_holder: Holder, url: str, versions: Callable[[], Counter[str]]
+    holder: Holder, url: str, versions: Callable[[], Counter[str]]
 ) -> None:
     """Commits rewrite the row of the lease, which must not have the bytes of a snapshot in each version."""
-    store = old_holder.store
-    store.renew(0, old_holder.epoch, NOW, LEASE_MS, SNAPSHOT)
-    assert store.renew_all([Renewal(0, old_holder.epoch, SNAPSHOT)], NOW, LEASE_MS) == {0}
+    holder.store.renew(0, holder.epoch, NOW, LEASE_MS, SNAPSHOT)
+    assert holder.store.renew_all([Renewal(0, holder.epoch, SNAPSHOT)], NOW, LEASE_MS) == {0}
     assert versions() == {"wheel_shard": 2, "wheel_snapshot": 2}
-    assert store.state(0).snapshot == SNAPSHOT
+    assert holder.store.state(0).snapshot == SNAPSHOT
     with psycopg.connect(url) as session:
         [(bytes_,)] = session.execute("SELECT pg_column_size(s) FROM wheel_shard AS s WHERE shard = 0").fetchall()
     assert bytes_ < 200
-
-
-def test_a_former_holder_shows_no_snapshot(old_holder: Holder) -> None:
-    assert isinstance(old_holder.store, SqlStore)
-    former = old_holder.epoch
-    old_holder.store.renew(0, former, NOW, LEASE_MS, {"of": "the former"})
-    old_holder.acquire()
-    assert old_holder.store.renew_all([Renewal(0, former, {"of": "nobody"})], NOW, LEASE_MS) == set()
-    assert old_holder.store.state(0).snapshot == {"of": "the former"}

@@ -1,4 +1,4 @@
-"""A range is (after, upto] of one lane of one shard, in order of (due, seq).
+"""A range is (after, upto] of one lane of one shard, in order of (due, seq); rows move, and offsets go over them.
 
 Closed lanes: a closed lane leaves memory, and its rows stay dispatched.
 """
@@ -7,55 +7,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 
-from celery_wheel.store.model import (
-    HOUR_MS,
-    MAX_SEQ,
-    ORIGIN,
-    LaneState,
-    Position,
-    RangeSummary,
-    StoredMessage,
-    TallyKey,
-)
+from celery_wheel.store.model import HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, LaneState, Position, RangeSummary, StoredMessage
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.sql.schema import lane
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.holder import END, EVERYTHING, NO_LIMIT, NOW, Holder, ids, place
-from tests.kit.rows import tally_key
+from tests.kit.holder import END, EVERYTHING, NO_LIMIT, NOW, Holder, hour_of, ids, place
 
 
-def test_rows_come_in_order_of_due_time_and_then_of_arrival(holder: Holder) -> None:
-    a, b, c, d = holder.accept(NOW + 2, NOW + 1, NOW + 2, NOW)
-    assert holder.ids() == [d.id, b.id, a.id, c.id]
-
-
-def test_a_range_begins_after_its_start_and_ends_with_its_end(holder: Holder) -> None:
-    first, second, third = holder.accept(NOW, NOW, NOW + 1)
-    at = [place(first), place(second), place(third)]
-    count, slice_ = holder.store.count, holder.slice
-    assert [row.id for row in slice_(at[0], at[1])] == [second.id]
-    assert [row.id for row in slice_(at[0].previous(), at[0])] == [first.id]
-    assert [row.id for row in slice_(at[1], at[2].previous())] == []
-    assert slice_(at[1], at[1]) == []
-    assert slice_(at[2], at[0]) == []
-    assert (count(0, 0, at[0], at[1]), count(0, 0, at[1], at[1]), count(0, 0, at[2], at[0])) == (1, 0, 0)
-    assert count(0, 0, ORIGIN, at[2]) == 3
-
-
-def test_a_bound_need_not_be_the_position_of_a_row(holder: Holder) -> None:
-    [row] = holder.accept(NOW)
-    assert holder.store.count(0, 0, Position(NOW - 1, END.seq), Position(NOW, END.seq)) == 1
-    assert holder.store.count(0, 0, Position(NOW, 0), Position(NOW, row.seq)) == 1
-    assert holder.store.count(0, 0, Position(NOW, row.seq), Position(NOW + 1, 0)) == 0
-
-
-def test_a_range_sees_only_its_lane_and_shard(make_store: Callable[[], Store]) -> None:
-    store = make_store()
+def test_a_range_sees_only_its_lane_and_shard(store: Store) -> None:
     holder = Holder(store, shard=0)
     [here] = holder.accept(NOW)
     [there] = holder.accept(NOW, lane=1)
@@ -68,96 +32,148 @@ def test_a_range_sees_only_its_lane_and_shard(make_store: Callable[[], Store]) -
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_range_agrees_with_a_sorted_list(holder: Holder, seed: int) -> None:
-    rng = random.Random(seed)
-    rows = [holder.row(NOW + rng.randrange(40), body=b"x" * rng.randrange(50)) for _ in range(200)]
+    """Bounds are the places of rows, places just before them, and others; a slice has one row at least, of any size."""
+    rng, rows, store = random.Random(seed), list[StoredMessage](), holder.store
+    for _ in range(200):
+        parts = {name: rng.choice(["a", "b"]) for name in ("task", "routing_key")}
+        parts["queue"] = rng.choice(["a", "c", "", None])
+        due_ms = NOW + rng.randrange(40) + rng.randrange(2) * HOUR_MS
+        rows.append(holder.row(due_ms, body=b"x" * rng.choice([0, 20, 900]), **parts))
     holder.apply(rows=rows)
-    expected = sorted(rows, key=place)
-    for _ in range(40):
-        low, high = (Position(NOW + rng.randrange(-1, 41), rng.randrange(200 * 256)) for _ in range(2))
-        inside = [row for row in expected if low < place(row) <= high]
+    rows.sort(key=place)
+    places = [at for row in rows for at in (place(row), place(row).previous())]
+    places += [ORIGIN, END, *(Position(NOW + rng.randrange(-1, 41), rng.randrange(200 * 256)) for _ in range(50))]
+    for low, high in [(ORIGIN, END), (ORIGIN, ORIGIN), *(rng.sample(places, 2) for _ in range(60))]:
+        inside = [row for row in rows if low < place(row) <= high]
         assert [row.id for row in holder.slice(low, high)] == ids(inside)
-        assert holder.store.count(0, 0, low, high) == len(inside)
-        summary = holder.store.summary(0, 0, low, high)
-        assert (summary.count, summary.bytes) == (len(inside), sum(row.message.size for row in inside))
+        assert store.count(0, 0, low, high) == len(inside)
+        sizes = [row.message.size for row in inside]
+        assert store.summary(0, 0, low, high) == RangeSummary(len(inside), sum(sizes), Counter(map(hour_of, inside)))
+        count, weight = rng.randrange(1, 200), rng.choice([5, sum(sizes[:9]), rng.randrange(60_000)])
+        light = sum(total <= weight for total in accumulate(sizes))
+        taken = min(count, max(1, light))
+        assert store.slice_end(0, 0, low, high, count, weight) == (
+            high if taken >= len(inside) else place(inside[taken - 1])
+        )
 
 
-# -- slice_end -----------------------------------------------------------------------------------------------
+# -- rows that move --------------------------------------------------------------------------------------
 
 
-def test_a_range_within_bounds_ends_at_its_end(holder: Holder) -> None:
-    holder.accept(NOW, NOW + 1)
-    assert holder.store.slice_end(0, 0, ORIGIN, END, 2, NO_LIMIT) == END
-    assert holder.store.slice_end(0, 0, ORIGIN, END, 5_000, NO_LIMIT) == END
+def test_a_moved_row_is_at_its_new_position_only_with_its_message(holder: Holder) -> None:
+    first, second = holder.accept(NOW, NOW + 1)
+    [third] = holder.accept(NOW + 2, body=b"mine")
+    move = holder.move(first, NOW + 5)
+    holder.apply(moves=[move, holder.move(third, NOW + 1, lane=2)])
+    assert holder.ids() == [second.id, first.id]
+    [row] = holder.slice(place(second))
+    assert (row.id, row.position, row.eta_ms) == (first.id, place(move), NOW)
+    assert holder.store.count(0, 0, ORIGIN, place(first)) == 0
+    [moved] = holder.slice(lane=2)
+    assert (moved.id, moved.lane, moved.parts().body) == (third.id, 2, b"mine")
 
 
-def test_an_empty_range_reaches_to_its_end(holder: Holder) -> None:
-    assert holder.store.slice_end(0, 0, ORIGIN, END, 1, 1) == END
+def test_a_row_can_be_accepted_and_moved_in_one_change(holder: Holder) -> None:
+    row = holder.row(NOW)
+    move = holder.move(row, NOW + 7)
+    holder.apply(rows=[row], moves=[move])
+    assert [found.position for found in holder.slice()] == [place(move)]
 
 
-def test_a_count_ends_at_the_last_row_within(holder: Holder) -> None:
-    rows = sorted(holder.accept(NOW + 3, NOW + 1, NOW + 2, NOW + 2), key=place)
-    for count in (1, 2, 3):
-        upto = holder.store.slice_end(0, 0, ORIGIN, END, count, NO_LIMIT)
-        assert upto == place(rows[count - 1])
-        assert len(holder.slice(ORIGIN, upto)) == count
-    assert holder.store.slice_end(0, 0, place(rows[0]), END, 2, NO_LIMIT) == place(rows[2])
+def test_many_rows_move_at_once(holder: Holder) -> None:
+    rows = holder.accept(*range(NOW, NOW + 300))
+    holder.apply(moves=[holder.move(row, NOW + 1_000 - n) for n, row in enumerate(rows)])
+    assert holder.ids() == [row.id for row in reversed(rows)]
 
 
-def test_a_weight_ends_at_the_last_row_within(holder: Holder) -> None:
-    rows = [holder.row(NOW + n, headers=b"h" * 10, properties=b"p" * 20, body=b"b" * 70) for n in range(4)]
-    holder.apply(rows=rows)
-    slice_end = holder.store.slice_end
-    assert slice_end(0, 0, ORIGIN, END, 100, 199) == place(rows[0])
-    assert slice_end(0, 0, ORIGIN, END, 100, 200) == place(rows[1])
-    assert slice_end(0, 0, ORIGIN, END, 100, 399) == place(rows[2])
-    assert slice_end(0, 0, ORIGIN, END, 100, 400) == END
-    assert slice_end(0, 0, ORIGIN, END, 1, 400) == place(rows[0])
+def test_a_stopped_row_is_in_no_published_lane(holder: Holder) -> None:
+    cancelled, live = holder.accept(NOW, NOW + 1, task_id="t-1")
+    rest = holder.stop(cancelled, at_ms=NOW + 500)
+    holder.apply(moves=[rest], outcomes=[holder.outcome(cancelled.id)])
+    assert holder.ids() == [live.id]
+    assert holder.store.count(0, 0, *EVERYTHING) == 1
+    assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [live.id]
+    [row] = holder.slice(lane=STOPPED)
+    assert (row.id, row.position) == (cancelled.id, Position(NOW + 500, rest.seq))
+    assert [lane.lane for lane in holder.store.lanes(0)] == [0]
 
 
-def test_a_slice_has_at_least_one_row_of_any_size(holder: Holder) -> None:
-    heavy, light = holder.accept(NOW, NOW + 1, body=b"x" * 1000)
-    assert holder.store.slice_end(0, 0, ORIGIN, END, 10, 5) == place(heavy)
-    assert holder.store.slice_end(0, 0, place(heavy), END, 10, 5) == END
-    assert holder.store.slice_end(0, 0, ORIGIN, place(light).previous(), 1, 5) == place(light).previous()
+def test_a_stopped_row_can_be_moved_to_a_lane(holder: Holder) -> None:
+    [row] = holder.accept(NOW)
+    holder.apply(moves=[holder.stop(row)])
+    holder.apply(moves=[holder.move(row, NOW + 9)])
+    assert holder.ids() == [row.id]
+    assert holder.ids(STOPPED) == []
 
 
-# -- summary ---------------------------------------------------------------------------------------------
+# -- lanes -----------------------------------------------------------------------------------------------
 
 
-def test_a_summary_counts_by_hour_queue_and_task(holder: Holder) -> None:
-    rows = [
-        holder.row(NOW, task="a", queue="mail"),
-        holder.row(NOW + HOUR_MS - 1, task="a", queue="mail"),
-        holder.row(NOW + HOUR_MS, task="a", queue="mail"),
-        holder.row(NOW, task="b", queue="mail"),
-        holder.row(NOW, task="a", queue=None, routing_key="mail"),
-        holder.row(NOW, task="a", queue="", routing_key="other"),
+def test_a_lane_is_opened_by_naming_it(holder: Holder) -> None:
+    holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN), LaneState(1, Position(5, 6), Position(7, 8))])
+    assert holder.store.lanes(0) == [
+        LaneState(0, ORIGIN, ORIGIN),
+        LaneState(1, Position(5, 6), Position(7, 8)),
+        LaneState(3, ORIGIN, ORIGIN),
     ]
-    holder.apply(rows=rows)
-    hour = NOW // HOUR_MS
-    summary = holder.store.summary(0, 0, *EVERYTHING)
-    assert summary.tally == {
-        TallyKey(hour, "mail", "a"): 3,
-        TallyKey(hour + 1, "mail", "a"): 1,
-        TallyKey(hour, "mail", "b"): 1,
-        TallyKey(hour, "other", "a"): 1,
-    }
-    assert (summary.count, summary.bytes) == (6, sum(row.message.size for row in rows))
+    assert holder.store.lanes(1) == [LaneState(0, ORIGIN, ORIGIN)]
 
 
-def test_a_summary_agrees_with_the_rows_keys(holder: Holder) -> None:
-    """Settling subtracts from the tally exactly what accepting added."""
-    rng = random.Random(3)
-    for _ in range(60):
-        queue = rng.choice(["a", "b", "", None])
-        holder.accept(NOW + rng.randrange(3 * HOUR_MS), queue=queue, routing_key=rng.choice(["a", "k"]))
-    expected = Counter(map(tally_key, holder.slice()))
-    assert holder.store.summary(0, 0, *EVERYTHING).tally == expected
+def test_offset_and_watermark_move_forward_and_back(holder: Holder) -> None:
+    for offset, watermark in ((10, 20), (20, 20), (5, 9)):
+        state = LaneState(0, Position(offset, 1), Position(watermark, 2))
+        holder.apply(lanes=[state])
+        assert holder.store.lanes(0) == [state]
 
 
-def test_a_summary_of_nothing_is_empty(holder: Holder) -> None:
-    assert holder.store.summary(0, 0, *EVERYTHING) == RangeSummary(0, 0, {})
+def test_settling_moves_the_offset_and_keeps_the_rows(holder: Holder) -> None:
+    first, second = holder.accept(NOW, NOW + 1)
+    holder.settle(ORIGIN, place(first))
+    [lane] = holder.store.lanes(0)
+    assert lane.offset == place(first)
+    assert holder.ids() == [first.id, second.id]
+    assert holder.store.count(0, 0, lane.offset, EVERYTHING[1]) == 1
 
+
+# -- where a replay begins ---------------------------------------------------------------------------------
+
+
+def test_a_replay_begins_with_the_earliest_batch_since(holder: Holder) -> None:
+    at = [ORIGIN, Position(10, 1), Position(20, 2), Position(30, 3)]
+    for n in range(3):
+        holder.settle(at[n], at[n + 1], at_ms=NOW + n)
+
+    def start(since_ms: int, upto: Position = at[3], lane: int = 0) -> Position | None:
+        return holder.store.batch_start(0, lane, upto, since_ms)
+
+    assert start(NOW - 99) == start(NOW) == at[0]
+    assert start(NOW + 1) == at[1]
+    assert start(NOW + 2) == at[2]
+    assert start(NOW + 3) is None
+    assert start(NOW, lane=1) is None
+
+
+def test_a_batch_that_begins_before_counts_as_far_as_it_does(holder: Holder) -> None:
+    """After a broker lost writes, the offset may be inside a batch, and the broker may lose writes again."""
+    holder.settle(ORIGIN, Position(10, 1), at_ms=NOW)
+    holder.settle(Position(10, 1), Position(20, 2), at_ms=NOW + 1)
+    assert holder.store.batch_start(0, 0, Position(20, 1), NOW + 1) == Position(10, 1)
+    assert holder.store.batch_start(0, 0, Position(20, 1), NOW) == ORIGIN
+    assert holder.store.batch_start(0, 0, Position(10, 1), NOW + 1) is None
+    assert holder.store.batch_start(0, 0, Position(10, 0), NOW) == ORIGIN
+
+
+def test_a_replayed_range_counts_from_its_lowest_position(holder: Holder) -> None:
+    """After a replay the batches are no longer in the order of their positions."""
+    at = [ORIGIN, Position(10, 1), Position(20, 2)]
+    holder.settle(at[0], at[1], at_ms=NOW)
+    holder.settle(at[1], at[2], at_ms=NOW + 10)
+    holder.put_offset(at[0])
+    holder.settle(at[0], at[1], at_ms=NOW + 20)
+    assert holder.store.batch_start(0, 0, at[2], NOW + 5) == at[0]
+
+
+# -- closed lanes ---------------------------------------------------------------------------------------
 
 #: A lane is numbered by a seq: beyond 32 bits.
 NUMBER = (1 << 40) + 7

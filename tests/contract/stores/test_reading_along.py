@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from celery_wheel.store.model import Batch, Change, LaneState, Position, StoredMessage, TallyKey
 from celery_wheel.store.ports import Retention, Store
@@ -16,21 +17,9 @@ KEY = TallyKey(1, "q", "t")
 
 def run_all(*targets: Callable[[], None]) -> None:
     """Run each function in a thread; raise the first failure."""
-    failures: list[BaseException] = []
-
-    def guarded(target: Callable[[], None]) -> None:
-        try:
-            target()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=guarded, args=(target,)) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(len(targets)) as pool:
+        for one in [pool.submit(target) for target in targets]:
+            one.result()
 
 
 def test_readers_see_whole_changes_only(make_store: Callable[[], Store]) -> None:
@@ -93,9 +82,8 @@ def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
     assert store.pending(0) == {KEY: GROUP * GROUPS}
 
 
-def test_during_a_takeover_each_change_is_committed_whole_or_not_at_all(make_store: Callable[[], Store]) -> None:
+def test_during_a_takeover_each_change_is_committed_whole_or_not_at_all(store: Store) -> None:
     """One thread writes under an epoch while another raises it again and again."""
-    store = make_store()
     holder = Holder(store)
     accepted: list[int] = []
     done = threading.Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -75,12 +75,11 @@ def test_a_revision_with_values_of_other_types_is_read() -> None:
 
 def test_a_row_that_was_restored_from_a_copy_can_be_changed(sql_holder: Holder) -> None:
     """Its next revision has a number that is taken."""
-    holder = sql_holder
-    [one] = create(holder, "report")
+    [one] = create(sql_holder, "report")
     for note in ("before the copy was restored", "after it"):
         paused, change = revised(one, "paused", "ann", note, NOW, paused=True, note=note)
-        holder.apply(schedules=[paused], revisions=[change])
-        assert named(holder, "report") == [paused]
+        sql_holder.apply(schedules=[paused], revisions=[change])
+        assert named(sql_holder, "report") == [paused]
 
 
 def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
@@ -91,11 +90,11 @@ def test_a_schedule_replaces_that_of_its_id(holder: Holder) -> None:
 
 
 def test_a_removed_schedules_name_is_free_in_the_same_change(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [old] = create(holder, "report")
-    new = schedule(holder, "report", NOW + 1)
-    holder.apply(removed_schedules=[old.id], schedules=[new], revisions=[revision(replace(old, revision=2), "deleted")])
-    assert named(holder, "report") == [new]
+    [old] = create(sql_holder, "report")
+    new = schedule(sql_holder, "report", NOW + 1)
+    deleted = revision(replace(old, revision=2), "deleted")
+    sql_holder.apply(removed_schedules=[old.id], schedules=[new], revisions=[deleted])
+    assert named(sql_holder, "report") == [new]
     assert [row["what"] for row in rows_of(sql_store, schema.revision)] == ["created", "deleted"]
 
 
@@ -108,8 +107,11 @@ def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
 def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     """An edit withdraws the occurrence of an instant, and makes it anew."""
     [one] = create(holder, "report")
-    row, run = occurrence(holder, one, NOW)
+    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
     holder.apply(rows=[row], runs=[run])
+    [(found, of_run)] = holder.store.runs_of(0, [one.id], True, 9)
+    assert (found, of_run.task_id) == (run, "t-1")
+    assert values_of(replace(of_run, task_id="")) == values_of(holder.slice()[0])
     again = holder.row(NOW)
     holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
     assert runs(holder, one) == [Run(one.id, NOW, again.id), run]
@@ -132,14 +134,12 @@ def test_the_end_of_a_forgotten_run_makes_no_run(sql_holder: Holder, sql_store: 
 
 
 def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
-    holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
-    holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
-    found = [
-        (row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows_of(sql_store, schema.schedule_skip)
-    ]
-    assert sorted(found) == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
+    [one] = create(sql_holder, "report")
+    sql_holder.apply(skips=[Skip(one.id, NOW, NOW, 1, MISSED, NOW), Skip(one.id, NOW + 9, NOW + 9, 1, PAUSED, NOW)])
+    sql_holder.apply(skips=[Skip(one.id, NOW, NOW + 5, 6, MISSED, NOW + 5)])
+    rows = rows_of(sql_store, schema.schedule_skip)
+    found = sorted((row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows)
+    assert found == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
 
 
 # -- all or nothing -------------------------------------------------------------------------------------
@@ -160,50 +160,48 @@ def everything(holder: Holder, one: Schedule) -> dict[str, Any]:
 
 
 def test_a_former_holder_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
-    before, former = content(sql_store), holder.epoch
-    change = Change(seq=holder.highest_seq, **everything(holder, one))
-    holder.acquire()
+    [one] = create(sql_holder, "report")
+    before, former = content(sql_store), sql_holder.epoch
+    change = Change(seq=sql_holder.highest_seq, **everything(sql_holder, one))
+    sql_holder.acquire()
     with pytest.raises(Fenced):
         sql_store.apply(0, former, change)
     assert content(sql_store) == before
 
 
 def test_a_failure_of_the_last_part_leaves_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
-    before, parts = content(sql_store), everything(holder, one)
+    [one] = create(sql_holder, "report")
+    before, parts = content(sql_store), everything(sql_holder, one)
     with pytest.raises(StoreError):
-        holder.apply(**{**parts, "skips": [*parts["skips"], Skip(one.id, NOW, NOW, 2**70, MISSED, NOW)]})
+        sql_holder.apply(**{**parts, "skips": [*parts["skips"], Skip(one.id, NOW, NOW, 2**70, MISSED, NOW)]})
     assert content(sql_store) == before
-    holder.apply(**parts)
-    assert runs(holder, one) == parts["runs"]
+    sql_holder.apply(**parts)
+    assert runs(sql_holder, one) == parts["runs"]
 
 
 def test_a_step_of_no_schedule_writes_nothing(sql_holder: Holder, sql_store: SqlStore) -> None:
     """An occurrence of a deleted schedule must not exist."""
-    holder = sql_holder
-    [one] = create(holder, "report")
-    holder.apply(removed_schedules=[one.id])
+    [one] = create(sql_holder, "report")
+    sql_holder.apply(removed_schedules=[one.id])
     before = content(sql_store)
     with pytest.raises(StoreError, match="of a schedule that the store does not have; nothing was written"):
-        holder.apply(**everything(holder, one))
+        sql_holder.apply(**everything(sql_holder, one))
     assert content(sql_store) == before
 
 
 def test_a_name_is_taken_once(sql_holder: Holder) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
+    [one] = create(sql_holder, "report")
     with pytest.raises(StoreError, match="has one of these messages or ids already"):
-        create(holder, "other", "report")
-    assert named(holder, "report", "other") == [one]
+        create(sql_holder, "other", "report")
+    assert named(sql_holder, "report", "other") == [one]
 
 
 # -- the next instants ----------------------------------------------------------------------------------
 
 
-def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> None:
+def test_due_schedules_come_in_the_order_of_their_instants_and_a_herd_in_that_of_creation(holder: Holder) -> None:
+    herd = create(holder, *[f"herd-{n}" for n in range(500)], next_ms=NOW + 60)
+    assert holder.store.due_schedules(0, NOW + 60, 400) == herd[:400]
     made = [create(holder, f"s-{n}", next_ms=NOW + n * 7 % 10)[0] for n in range(10)]
     create(holder, "paused", next_ms=None)
     expected = sorted(made, key=lambda one: (one.next_ms, one.id))
@@ -211,11 +209,6 @@ def test_due_schedules_come_in_the_order_of_their_instants(holder: Holder) -> No
     assert holder.store.due_schedules(0, NOW + 4, 100) == expected[:5]
     assert holder.store.due_schedules(0, NOW + 9, 3) == expected[:3]
     assert holder.store.due_schedules(0, NOW - 1, 3) == []
-
-
-def test_a_herd_comes_in_the_order_of_creation(holder: Holder) -> None:
-    made = create(holder, *[f"s-{n}" for n in range(500)])
-    assert holder.store.due_schedules(0, NOW, 400) == made[:400]
 
 
 def test_the_next_instant_follows_every_change(holder: Holder) -> None:
@@ -232,17 +225,16 @@ def test_the_next_instant_follows_every_change(holder: Holder) -> None:
     assert store.next_schedule_ms(0) == NOW + MINUTE
 
 
-def test_each_shard_has_its_schedules(make_sql_store: Callable[[], SqlStore]) -> None:
-    store = make_sql_store()
-    one, other = Holder(store, shard=0), Holder(store, shard=1)
+def test_each_shard_has_its_schedules(sql_store: SqlStore) -> None:
+    one, other = Holder(sql_store, shard=0), Holder(sql_store, shard=1)
     [first], [second] = create(one, "first"), create(other, "second", next_ms=NOW + 1)
-    assert (store.due_schedules(0, LATER, 9), store.due_schedules(1, LATER, 9)) == ([first], [second])
-    assert (store.next_schedule_ms(0), store.next_schedule_ms(1)) == (NOW, NOW + 1)
-    assert store.schedules_named(0, ["first", "second"]) == [first]
+    assert (sql_store.due_schedules(0, LATER, 9), sql_store.due_schedules(1, LATER, 9)) == ([first], [second])
+    assert (sql_store.next_schedule_ms(0), sql_store.next_schedule_ms(1)) == (NOW, NOW + 1)
+    assert sql_store.schedules_named(0, ["first", "second"]) == [first]
     with pytest.raises(StoreError):
         one.apply(schedule_steps=[step(second)])
     one.apply(removed_schedules=[second.id])
-    assert store.schedules_named(1, ["second"]) == [second]
+    assert sql_store.schedules_named(1, ["second"]) == [second]
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 170])
@@ -276,19 +268,18 @@ def lose(store: SqlStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -
 def test_an_instant_is_made_once_where_a_commit_is_in_doubt(
     sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    holder = sql_holder
-    made = create(holder, *[f"s-{n}" for n in range(20)])
-    assert materialise(holder, NOW) == 20
+    made = create(sql_holder, *[f"s-{n}" for n in range(20)])
+    assert materialise(sql_holder, NOW) == 20
     lose(sql_store, monkeypatch, committed=committed)
     with pytest.raises(StoreError):
-        materialise(holder, NOW + MINUTE)
-    holder.acquire()
-    assert materialise(holder, NOW + MINUTE) == (0 if committed else 20)
-    assert materialise(holder, NOW + MINUTE) == 0
-    assert [one.made for one in named(holder, *[one.name for one in made])] == [2] * 20
+        materialise(sql_holder, NOW + MINUTE)
+    sql_holder.acquire()
+    assert materialise(sql_holder, NOW + MINUTE) == (0 if committed else 20)
+    assert materialise(sql_holder, NOW + MINUTE) == 0
+    assert [one.made for one in named(sql_holder, *[one.name for one in made])] == [2] * 20
     for one in made:
-        assert [run.instant_ms for run in runs(holder, one)] == [NOW + MINUTE, NOW]
-    assert len(holder.slice()) == 40
+        assert [run.instant_ms for run in runs(sql_holder, one)] == [NOW + MINUTE, NOW]
+    assert len(sql_holder.slice()) == 40
 
 
 # -- runs -----------------------------------------------------------------------------------------------
@@ -321,15 +312,6 @@ def test_runs_are_found_by_their_instants(holder: Holder) -> None:
     assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
 
 
-def test_a_run_has_its_row(holder: Holder) -> None:
-    [one] = create(holder, "report")
-    row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
-    holder.apply(rows=[row], runs=[run])
-    [(found, of_run)] = holder.store.runs_of(0, [one.id], True, 9)
-    assert (found, of_run.task_id) == (run, "t-1")
-    assert values_of(replace(of_run, task_id="")) == values_of(holder.slice()[0])
-
-
 def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:
     [one] = create(holder, "report")
     made = made_runs(holder, one, 6)
@@ -350,38 +332,33 @@ def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -
 
 
 def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    kept, deleted = create(holder, "kept", "deleted")
+    kept, deleted = create(sql_holder, "kept", "deleted")
     for one in (kept, deleted):
-        made_runs(holder, one, 3)
-    holder.apply(removed_schedules=[deleted.id])
-    holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
-    assert sql_store.forget(0, holder.epoch, Retention(NOW + 10, NO_LIMIT), 100) == 0
+        made_runs(sql_holder, one, 3)
+    sql_holder.apply(removed_schedules=[deleted.id])
+    sql_holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
+    assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 10, NO_LIMIT), 100) == 0
     assert len(rows_of(sql_store, schema.schedule_run)) == 6
-    assert sql_store.forget(0, holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 4
+    assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 4
     found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.schedule_run)}
     assert found == {(kept.id, NOW + 2), (deleted.id, NOW + 2)}
-    assert named(holder, "kept") == [kept]
+    assert named(sql_holder, "kept") == [kept]
     assert len(rows_of(sql_store, schema.revision)) == 2
 
 
-def test_skips_are_forgotten_by_their_age(make_sql_store: Callable[[], SqlStore]) -> None:
-    store = make_sql_store()
-    one, other = Holder(store, shard=0), Holder(store, shard=1)
+def test_skips_are_forgotten_by_their_age(sql_store: SqlStore) -> None:
+    one, other = Holder(sql_store, shard=0), Holder(sql_store, shard=1)
     [first], [second] = create(one, "first"), create(other, "second")
     one.apply(skips=[Skip(first.id, NOW + n, NOW + n, 1, MISSED, NOW + n) for n in range(1_200)])
     other.apply(skips=[Skip(second.id, NOW, NOW, 1, MISSED, NOW)])
-    assert store.forget(0, one.epoch, Retention(NOW + 1_100, NO_LIMIT), 100) == 0
-    left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(store, schema.schedule_skip)]
+    assert sql_store.forget(0, one.epoch, Retention(NOW + 1_100, NO_LIMIT), 100) == 0
+    left = [(row["schedule"], row["at_ms"] - NOW) for row in rows_of(sql_store, schema.schedule_skip)]
     assert sorted(left) == sorted([*[(first.id, n) for n in range(1_100, 1_200)], (second.id, 0)])
 
 
 def test_many_new_schedules_are_stored_whole(holder: Holder) -> None:
     """PostgreSQL gets them by COPY."""
-    made = [
-        schedule(holder, f"n{number}", None if number % 2 else NOW, note=f"ü {number}", paused=number % 3 == 0)
-        for number in range(30)
-    ]
+    made = [schedule(holder, f"n{n}", None if n % 2 else NOW, note=f"ü {n}", paused=n % 3 == 0) for n in range(30)]
     holder.apply(added_schedules=made, revisions=[revision(one) for one in made])
     found = holder.store.schedules_named(holder.shard, [one.name for one in made])
     assert sorted(found, key=lambda one: one.id) == made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -39,15 +38,14 @@ def walk(store: SqlStore, criteria: ScheduleCriteria, limit: int) -> list[list[s
         after = page.next
 
 
-def test_pages_come_in_the_order_of_names_over_all_shards(make_sql_store: Callable[[], SqlStore]) -> None:
-    store = make_sql_store()
-    one, other = Holder(store, shard=0), Holder(store, shard=1)
+def test_pages_come_in_the_order_of_names_over_all_shards(sql_store: SqlStore) -> None:
+    one, other = Holder(sql_store, shard=0), Holder(sql_store, shard=1)
     create(one, *[f"s-{n:02}" for n in range(0, 20, 2)])
     create(other, *[f"s-{n:02}" for n in range(1, 20, 2)])
     names = [f"s-{n:02}" for n in range(20)]
-    assert walk(store, ALL, 8) == [names[:8], names[8:16], names[16:]]
-    assert walk(store, ALL, 10) == [names[:10], names[10:]]
-    assert walk(store, ScheduleCriteria(shard=1), 100) == [names[1::2]]
+    assert walk(sql_store, ALL, 8) == [names[:8], names[8:16], names[16:]]
+    assert walk(sql_store, ALL, 10) == [names[:10], names[10:]]
+    assert walk(sql_store, ScheduleCriteria(shard=1), 100) == [names[1::2]]
 
 
 def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -98,27 +96,24 @@ def test_a_filter_that_matches_little_ends_a_page_early(
 
 
 def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
+    [one] = create(sql_holder, "report")
     changed = replace(one, revision=2)
-    holder.apply(schedules=[changed], revisions=[revision(changed, "changed", before="{}", at_ms=NOW + 1)])
-    made = [occurrence(holder, one, NOW + n) for n in range(4)]
+    sql_holder.apply(schedules=[changed], revisions=[revision(changed, "changed", before="{}", at_ms=NOW + 1)])
+    made = [occurrence(sql_holder, one, NOW + n) for n in range(4)]
     rows = [row for row, _ in made]
     skips = [Skip(one.id, NOW - 9, NOW - 5, 5, MISSED, NOW), Skip(one.id, NOW - 3, NOW - 3, 1, PAUSED, NOW)]
-    holder.apply(rows=rows, runs=[run for _, run in made], skips=skips)
-    holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 70)
-    holder.apply(
-        moves=[holder.stop(rows[1])],
-        outcomes=[holder.outcome(rows[1].id)],
+    sql_holder.apply(rows=rows, runs=[run for _, run in made], skips=skips)
+    sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 70)
+    sql_holder.apply(
+        moves=[sql_holder.stop(rows[1])],
+        outcomes=[sql_holder.outcome(rows[1].id)],
         lanes=[LaneState(0, place(rows[0]), place(rows[2]))],
     )
     found = sql_store.browse.schedule("report")
     assert found is not None
     assert found.schedule == changed
-    assert [(one.number, one.what, one.actor, one.before) for one in found.revisions] == [
-        (2, "changed", "anna", "{}"),
-        (1, "created", "anna", ""),
-    ]
+    changes = [(one.number, one.what, one.actor, one.before) for one in found.revisions]
+    assert changes == [(2, "changed", "anna", "{}"), (1, "created", "anna", "")]
     assert found.skips == skips[::-1]
     seen = [(run.instant_ms - NOW, run.state, run.dispatched_ms, run.reason) for run in found.runs]
     assert seen == [
@@ -130,56 +125,46 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
     assert [(run.timer_id, run.task_id) for run in found.runs] == [(row.id, row.message.task_id) for row in rows[::-1]]
 
 
-def test_a_run_that_was_accepted_late_is_due_at_its_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
-    """Its position is after the tasks before it, and says nothing about how late it is."""
-    [one] = create(sql_holder, "report")
-    row, run = occurrence(sql_holder, one, NOW)
-    sql_holder.apply(rows=[replace(row, due_ms=NOW + 8_000)], runs=[run])
-    found = sql_store.browse.schedule("report")
-    assert found is not None
-    assert [run.due_ms for run in found.runs] == [NOW]
-
-
-def test_the_last_sixty_runs_are_shown(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_the_last_sixty_runs_are_shown_as_due_at_their_instants(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """The position of a run that was accepted late is after the tasks before it, and says nothing of its due time."""
     [one] = create(sql_holder, "report")
     made = [occurrence(sql_holder, one, NOW + n) for n in range(70)]
-    sql_holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    rows = [replace(row, due_ms=NOW + 8_000) for row, _ in made]
+    sql_holder.apply(rows=rows, runs=[run for _, run in made])
     found = sql_store.browse.schedule("report")
     assert found is not None
-    assert [run.instant_ms - NOW for run in found.runs] == [*range(69, 9, -1)]
+    assert [(run.instant_ms - NOW, run.due_ms - NOW) for run in found.runs] == [(n, n) for n in range(69, 9, -1)]
 
 
 def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    [one] = create(holder, "report")
-    row, run = occurrence(holder, one, NOW)
-    holder.apply(rows=[row], runs=[run])
-    holder.settle(ORIGIN, Position(NOW, row.seq))
-    holder.apply(removed_schedules=[one.id], revisions=[revision(replace(one, revision=2), "deleted")])
+    [one] = create(sql_holder, "report")
+    row, run = occurrence(sql_holder, one, NOW)
+    sql_holder.apply(rows=[row], runs=[run])
+    sql_holder.settle(ORIGIN, Position(NOW, row.seq))
+    sql_holder.apply(removed_schedules=[one.id], revisions=[revision(replace(one, revision=2), "deleted")])
     found = sql_store.browse.schedule("report")
     assert found is not None
     assert (found.schedule, [one.what for one in found.revisions]) == (None, ["deleted", "created"])
     assert [run.state for run in found.runs] == ["dispatched"]
     assert sql_store.browse.schedule("unknown") is None
 
-    new: Schedule = schedule(holder, "report")
-    holder.apply(schedules=[new], revisions=[revision(new)])
+    new: Schedule = schedule(sql_holder, "report")
+    sql_holder.apply(schedules=[new], revisions=[revision(new)])
     found = sql_store.browse.schedule("report")
     assert found is not None
     assert (found.schedule, len(found.revisions), found.runs) == (new, 3, [])
 
 
 def test_pending_runs_are_counted_among_the_latest(sql_holder: Holder, sql_store: SqlStore) -> None:
-    holder = sql_holder
-    busy, idle, new = create(holder, "busy", "idle", "new")
-    made = [occurrence(holder, busy, NOW + n * MINUTE) for n in range(30)]
-    made += [occurrence(holder, idle, NOW - n * MINUTE) for n in range(1, 4)]
-    holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
-    holder.put_offset(Position(NOW + 12 * MINUTE, holder.highest_seq))
+    busy, idle, new = create(sql_holder, "busy", "idle", "new")
+    made = [occurrence(sql_holder, busy, NOW + n * MINUTE) for n in range(30)]
+    made += [occurrence(sql_holder, idle, NOW - n * MINUTE) for n in range(1, 4)]
+    sql_holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+    sql_holder.put_offset(Position(NOW + 12 * MINUTE, sql_holder.highest_seq))
     stopped = made[29][0]
-    holder.apply(moves=[holder.stop(stopped)], outcomes=[holder.outcome(stopped.id, "cancelled")])
+    sql_holder.apply(moves=[sql_holder.stop(stopped)], outcomes=[sql_holder.outcome(stopped.id, "cancelled")])
     assert sql_store.browse.pending_runs([busy.id, idle.id, new.id]) == {busy.id: 16}
-    holder.put_offset(ORIGIN)
+    sql_holder.put_offset(ORIGIN)
     assert sql_store.browse.pending_runs([busy.id, idle.id]) == {busy.id: 19, idle.id: 3}
     assert sql_store.browse.pending_runs([]) == {}
 
@@ -218,12 +203,10 @@ def test_a_schedule_with_a_note_that_is_to_run_is_failing(sql_holder: Holder, sq
     ],
 )
 def test_runs_in_a_row_that_the_next_one_replaced_are_counted(ends: list[int | None], replaced: int) -> None:
-    instants = range(240, 240 - 60 * len(ends), -60)
-    runs = [
-        ScheduleRun(at, at, "id", at, "dispatched", at, end, requested=False, reason="")
-        for at, end in zip(instants, ends, strict=True)
-    ]
-    triggered = ScheduleRun(170, 9, "id", 170, "dispatched", 170, 171, requested=True, reason="")
-    assert (
-        ScheduleDetail(None, [], sorted([*runs, triggered], key=lambda one: -one.instant_ms), []).replaced == replaced
-    )
+    def run(at: int, end: int | None, *, requested: bool = False) -> ScheduleRun:
+        return ScheduleRun(at, at, "id", at, "dispatched", at, end, requested=requested, reason="")
+
+    runs = [run(240 - 60 * n, end) for n, end in enumerate(ends)]
+    runs.append(run(170, 171, requested=True))
+    runs.sort(key=lambda one: -one.instant_ms)
+    assert ScheduleDetail(None, [], runs, []).replaced == replaced

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.backends import SqlBackend, postgresql, sqlite
+from tests.contract.stores.backends import postgresql, sqlite
 from tests.kit.holder import NOW, Holder
 from tests.kit.patience import factor, patience
 from tests.kit.schedules import MINUTE, create, materialise
@@ -27,20 +28,14 @@ DEFINITION = (
 
 
 @pytest.fixture(params=[pytest.param(sqlite, id="sqlite"), pytest.param(postgresql, id="postgresql")])
-def backend(request: pytest.FixtureRequest) -> SqlBackend:
-    found: SqlBackend = request.param(request)
-    return found
+def store(request: pytest.FixtureRequest) -> Iterator[SqlStore]:
+    with closing(request.param(request)()) as opened:
+        yield opened
 
 
-@pytest.fixture
-def store(backend: SqlBackend) -> Iterator[SqlStore]:
-    opened = backend()
-    yield opened
-    opened.close()
-
-
-def fill(store: SqlStore, *, is_postgresql: bool) -> None:
+def fill(store: SqlStore) -> None:
     """Add schedules that are spread over an hour, in another order than that of their ids."""
+    is_postgresql = store.database.server() is not None
     false = "false" if is_postgresql else "0"
     next_ms = f"{NOW} + n * 7919 - n * 7919 / {HOUR} * {HOUR}"
     values = f"n * 256, 0, 'schedule-' || n, '{DEFINITION}', 'api', 1, {next_ms}, 0, NULL, {false}, '', {false}, NULL"
@@ -65,8 +60,8 @@ def fastest_ms(call: Callable[[], object], times: int = 20) -> float:
     return min(taken) * 1_000
 
 
-def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore, backend: SqlBackend) -> None:
-    fill(store, is_postgresql="postgresql" in backend.url)
+def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore) -> None:
+    fill(store)
     holder = Holder(store)
     reads: dict[str, Callable[[], object]] = {
         "a few are due": lambda: store.due_schedules(0, NOW + 20, 500),

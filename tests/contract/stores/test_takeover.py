@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from celery_wheel.store.ports import Renewal
 from celery_wheel.store.postgresql.sessions import StoppedHolders
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.held import LEASE, ROWS
+from tests.contract.stores.stopped import LEASE, ROWS
 from tests.kit.holder import EVERYTHING, NOW, Holder, acquire
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process, python
@@ -30,17 +30,13 @@ from tests.kit.warm import CELERY
 #: The promised time on a quiet machine.
 TAKEOVER_S = 3.0
 
-
-@pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    return postgres.new_database()
+LOCKED = "SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE"
 
 
 @pytest.fixture
 def standby(url: str) -> Iterator[SqlStore]:
-    store = open_store(url, shards=2, lease_ms=LEASE)
-    yield store
-    store.close()
+    with closing(open_store(url, shards=2, lease_ms=LEASE)) as store:
+        yield store
 
 
 def _database(url: str) -> str:
@@ -50,7 +46,7 @@ def _database(url: str) -> str:
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
     """Start a holder in a process of its own, which has stopped at ``where``."""
-    with python(folder / "held.log", "-m", "tests.contract.stores.held", url, where, kind=CELERY) as process:
+    with python(folder / "held.log", "-m", "tests.contract.stores.stopped", "held", url, where, kind=CELERY) as process:
         process.wait_for("stopped")
         yield process
 
@@ -97,22 +93,19 @@ def test_a_standby_does_not_wait_for_a_shard_with_a_transaction_of_its_holder(
     Holder(standby)
     standby.renew(0, 1, NOW, 1, {})
     wait_until(lambda: _left_ms(standby, postgres, url) < 0, "the lease is over")
-    other = open_store(url, shards=2, lease_ms=LEASE)
-    with psycopg.connect(url) as session:
-        session.execute("SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE")
-        assert other.acquire(0, "host-b", NOW, LEASE) is None
-    assert other.acquire(0, "host-b", NOW, LEASE) == 2
-    other.close()
+    with closing(open_store(url, shards=2, lease_ms=LEASE)) as other:
+        with psycopg.connect(url) as session:
+            session.execute(LOCKED)
+            assert other.acquire(0, "host-b", NOW, LEASE) is None
+        assert other.acquire(0, "host-b", NOW, LEASE) == 2
 
 
-def test_a_shard_whose_row_is_locked_delays_no_renewal_of_another(url: str) -> None:
-    store = open_store(url, shards=2, lease_ms=LEASE)
-    holders = [Holder(store, shard=shard) for shard in (0, 1)]
+def test_a_shard_whose_row_is_locked_delays_no_renewal_of_another(url: str, standby: SqlStore) -> None:
+    renewals = [Renewal(shard, Holder(standby, shard=shard).epoch, {}) for shard in (0, 1)]
     with psycopg.connect(url) as session:
-        session.execute("SELECT 1 FROM wheel_shard WHERE shard = 0 FOR UPDATE")
-        assert store.renew_all([Renewal(one.shard, one.epoch, {}) for one in holders], NOW, LEASE) == {1}
-    assert store.renew_all([Renewal(one.shard, one.epoch, {}) for one in holders], NOW, LEASE) == {0, 1}
-    store.close()
+        session.execute(LOCKED)
+        assert standby.renew_all(renewals, NOW, LEASE) == {1}
+    assert standby.renew_all(renewals, NOW, LEASE) == {0, 1}
 
 
 def _left_ms(store: SqlStore, postgres: PostgresServer, url: str) -> int:
@@ -121,44 +114,34 @@ def _left_ms(store: SqlStore, postgres: PostgresServer, url: str) -> int:
 
 
 def test_a_holder_that_wakes_up_after_a_takeover_is_fenced(url: str, standby: SqlStore) -> None:
-    sleeper = open_store(url, shards=2)
-    holder = Holder(sleeper, name="host-a")
-    sleeper.renew(0, holder.epoch, NOW, 1, {})
-    acquire(standby, name="host-b")
-    for write in (lambda: holder.accept(NOW), lambda: sleeper.renew(0, holder.epoch, NOW, LEASE, {})):
-        with pytest.raises(Fenced):
-            write()
-    assert sleeper.acquire(0, "host-a", NOW, LEASE) is None
-    sleeper.close()
+    with closing(open_store(url, shards=2)) as sleeper:
+        holder = Holder(sleeper, name="host-a")
+        sleeper.renew(0, holder.epoch, NOW, 1, {})
+        acquire(standby, name="host-b")
+        for write in (lambda: holder.accept(NOW), lambda: sleeper.renew(0, holder.epoch, NOW, LEASE, {})):
+            with pytest.raises(Fenced):
+                write()
+        assert sleeper.acquire(0, "host-a", NOW, LEASE) is None
 
 
 def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> None:
     """While a holder commits, no standby acquires its shard, even where the lease ends meanwhile, and no call fails."""
-    store = open_store(url, shards=2, lease_ms=LEASE)
-    holder = Holder(store)
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:
-        holder.accept(NOW)
-        store.renew(0, holder.epoch, NOW, LEASE, {})
-        assert standby.acquire(0, "host-b", NOW, LEASE) is None
-    store.close()
-
-
-def test_the_same_name_on_another_machine_is_another_holder(url: str, standby: SqlStore) -> None:
-    """Two containers may have the same name, host/1."""
-    store = open_store(url, shards=2)
-    Holder(store, name="beat/1")
-    assert standby.acquire(0, "beat/1", NOW, LEASE) is None
-    store.close()
+    with closing(open_store(url, shards=2, lease_ms=LEASE)) as store:
+        holder = Holder(store)
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            holder.accept(NOW)
+            store.renew(0, holder.epoch, NOW, LEASE, {})
+            # Two containers may have the same name.
+            assert standby.acquire(0, "host-b", NOW, LEASE) is standby.acquire(0, "host-a", NOW, LEASE) is None
 
 
 def test_a_server_clock_that_was_put_back_delays_no_takeover(
     url: str, standby: SqlStore, postgres: PostgresServer
 ) -> None:
     """The lease of a holder that died just before ends an hour from now."""
-    dead = open_store(url, shards=2, lease_ms=LEASE)
-    Holder(dead)
-    dead.close()
+    with closing(open_store(url, shards=2, lease_ms=LEASE)) as dead:
+        Holder(dead)
     postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=_database(url))
     assert standby.acquire(0, "host-b", NOW, LEASE) == 2
 
@@ -185,8 +168,7 @@ def test_a_role_without_the_right_to_end_a_session_says_so(
     users: tuple[str, str], postgres: PostgresServer, tmp_path: Path
 ) -> None:
     owner, other = users
-    standby = open_store(other, shards=2, lease_ms=LEASE)
-    with held(owner, "copying", tmp_path) as process:
+    with closing(open_store(other, shards=2, lease_ms=LEASE)) as standby, held(owner, "copying", tmp_path) as process:
         process.signal(signal.SIGSTOP)
         said: list[str] = []
 
@@ -202,7 +184,6 @@ def test_a_role_without_the_right_to_end_a_session_says_so(
         assert "the shard is not taken" in said[-1]
         postgres.sql("GRANT pg_signal_backend TO other_one")
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
-    standby.close()
 
 
 # -- trouble in between ---------------------------------------------------------------------------------
@@ -243,16 +224,14 @@ def test_a_store_works_again_after_a_restart_of_the_server(how: str) -> None:
             server.start()
         else:
             server.restart()
-        wait_until(lambda: _reads(store), "the store reads again")
+
+        def reads() -> bool:
+            with suppress(StoreError):
+                return bool(store.state(0))
+            return False
+
+        wait_until(reads, "the store reads again")
         holder.acquire()
         assert holder.ids() == [row.id for row in rows]
         holder.accept(NOW)
         store.close()
-
-
-def _reads(store: SqlStore) -> bool:
-    try:
-        store.state(0)
-    except StoreError:
-        return False
-    return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,12 @@ import celery
 import pytest
 
 from celery_wheel.broker import wheel_queue_name
-from celery_wheel.errors import StoreConflict
+from celery_wheel.errors import StoreConflict, StoreUnusable
+from celery_wheel.operations.drain import open_existing_store, would_drain
 from celery_wheel.operations.stores import claim_broker
+from celery_wheel.store.ports import FullStore
 from celery_wheel.store.sql.schema import bytes_to_task_id
+from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
@@ -44,6 +47,28 @@ class LeavingStack(Stack):
         process = self.python("drain", "-m", "tests.integration.drain.killed_drain", *arguments)
         process.wait_for("stopped")
         return process
+
+    def claim_broker(self) -> None:
+        """Claim the broker for the app's store: its offsets are another store's, whose drain was seen a moment ago."""
+
+        def is_claimed() -> bool:
+            with suppress(StoreConflict):
+                claim_broker(self.app)
+                return True
+            return False
+
+        wait_until(is_claimed, "the broker is free")
+
+    def opened(self) -> closing[FullStore]:
+        return closing(open_existing_store(self.app))
+
+    def count_pending(self) -> int:
+        """Return the number of pending tasks; -1 while there is no store."""
+        try:
+            with self.opened() as store:
+                return would_drain(self.app, store).moved
+        except StoreUnusable:
+            return -1
 
     # -- tasks ---------------------------------------------------------------------------------------
 
@@ -106,10 +131,13 @@ def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[LeavingSt
         yield found
 
 
-def claimed(app: Any, shards: Iterable[int]) -> bool:
-    """Claim the broker for the app's store; False while a holder of the other store was seen lately."""
-    try:
-        claim_broker(app)
-    except StoreConflict:
-        return False
-    return True
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the path of a drain's file, which is not there yet."""
+    return tmp_path / "tasks.jsonl"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """Return the URL of another store, which is not there yet."""
+    return f"sqlite:///{tmp_path}/other.sqlite3"

@@ -15,12 +15,12 @@ from celery_wheel import broker
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.control import Wheel
 from celery_wheel.errors import FileUnusable, SettingError, StoreUnusable
-from celery_wheel.operations.drain import DrainResult, drain, import_, open_existing_store, would_drain
+from celery_wheel.operations.drain import DrainResult, drain, import_, would_drain
 from celery_wheel.operations.drain.hold import ShardHold
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.schema import bytes_to_task_id
-from tests.integration.drain.conftest import LeavingStack, claimed, now_ms, waiting
+from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
 from tests.kit.patience import PATIENCE_S, patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
@@ -36,7 +36,7 @@ def filled(stack: LeavingStack, count: int, in_s: float = 3_600, shards: int = 1
     now = datetime.now(UTC)
     sent = [send(stack, f"task {n}", in_s + (count - n) * every_s, now=now) for n in range(count)]
     with stack.service():
-        wait_until(lambda: pending(stack) == count, "all tasks are in the store")
+        wait_until(lambda: stack.count_pending() == count, "all tasks are in the store")
     return list(reversed(sent))
 
 
@@ -44,16 +44,8 @@ def send(stack: LeavingStack, tag: str, in_s: float, **options: Any) -> str:
     return stack.send_eta(tag, in_s, app=stack.app, **options)
 
 
-def pending(stack: LeavingStack) -> int:
-    try:
-        with closing(open_existing_store(stack.app)) as store:
-            return would_drain(stack.app, store).moved
-    except StoreUnusable:
-        return -1
-
-
 def drained(stack: LeavingStack, **way: Any) -> DrainResult:
-    with closing(open_existing_store(stack.app)) as store:
+    with stack.opened() as store:
         return drain(stack.app, store, **way)
 
 
@@ -83,7 +75,7 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingSt
     inbox = send(stack, "in the wheel queue", 7_200, expires=9_000, priority=3)
     queue = wheel_queue_name("wheel", shard_of(inbox))
     wait_until(lambda: waiting(stack.app, queue) == 1, "RabbitMQ has the message, which it did not confirm")
-    with closing(open_existing_store(stack.app)) as store:
+    with stack.opened() as store:
         asked = would_drain(stack.app, store)
     assert (asked.moved, asked.in_queues, asked.by_queue) == (30, 1, {"celery": 30})
     done = drained(stack, to_broker=True)
@@ -134,7 +126,7 @@ def test_after_a_drain_the_same_store_can_be_used_again(stack: LeavingStack) -> 
     again = [send(stack, f"again {n}", 0.5) for n in range(5)]
     wait_until(lambda: waiting(stack.app, "celery") == 5, "they are dispatched when they are due")
     assert sorted(one["id"] for one in queued(stack)) == sorted(again)
-    with closing(open_existing_store(stack.app)) as store:
+    with stack.opened() as store:
         assert [lane.lane for lane in store.lanes(0)] == [0]
     assert "lost writes" not in stack["beat"].said()
 
@@ -189,7 +181,7 @@ def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: Le
     stack.beat()
     wait_until(lambda: all(id_ in stack.in_store() for id_ in near), "the scheduler works")
     send(stack, "nearer", 0.3)
-    with closing(open_existing_store(stack.app)) as store:
+    with stack.opened() as store:
         wait_until(lambda: would_drain(stack.app, store).moved <= len(ids), "the due tasks are dispatched")
     found = queued(stack)
     assert {one["id"] for one in found if not one["eta"]} <= {*near, *(set(stack.in_store()) - set(ids))}
@@ -198,21 +190,19 @@ def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: Le
     assert {one["id"] for one in [*found, *queued(stack)]} >= {*ids, *near}
 
 
-def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(
-    stack: LeavingStack, tmp_path: Path
-) -> None:
+def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(stack: LeavingStack, file: Path) -> None:
     ids = filled(stack, 3)
     stack.beat()
     stack["beat"].wait_for("is held by")
-    with closing(open_existing_store(stack.app)) as store:
+    with stack.opened() as store:
         wait_until(lambda: store.holders()[0] is not None, "it says so")
         with pytest.raises(StoreUnusable, match="stop all schedulers"):
             drain(stack.app, store, to_broker=True)
-        for way in ({}, {"to_broker": True, "file": tmp_path / "x"}, {"file": tmp_path / "x", "include": ["old"]}):
+        for way in ({}, {"to_broker": True, "file": file}, {"file": file, "include": ["old"]}):
             with pytest.raises(SettingError):
                 drain(stack.app, store, **way)  # type: ignore[arg-type]
-    assert pending(stack) == len(ids)
-    assert not (tmp_path / "x").exists()
+    assert stack.count_pending() == len(ids)
+    assert not file.exists()
 
 
 def test_postgresql_is_drained_in_the_same_way(
@@ -246,108 +236,101 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def test_a_file_has_every_byte_and_goes_into_another_store_once(
-    redis_stack: LeavingStack, tmp_path: Path, other_store: str
+    redis_stack: LeavingStack, tmp_path: Path, file: Path, other_store: str
 ) -> None:
-    stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 20, in_s=(in_s := patience(8)))
-    send(stack, "packed", in_s, compression="gzip", headers={"greeting": "Grüße"}, priority=6)
-    send(stack, "pickled", in_s, serializer="pickle")
-    stack.app.conf.task_protocol = 1
-    done = drained(stack, file=file)
+    filled(redis_stack, 20, in_s=(in_s := patience(8)))
+    send(redis_stack, "packed", in_s, compression="gzip", headers={"greeting": "Grüße"}, priority=6)
+    send(redis_stack, "pickled", in_s, serializer="pickle")
+    redis_stack.app.conf.task_protocol = 1
+    done = drained(redis_stack, file=file)
     assert (done.moved, done.in_file, done.accepted, done.left) == (22, 22, 2, 0)
     header, *tasks = lines(file)
     assert (header["count"], header["version"]) == (22, 1)
     assert [one["due_ms"] for one in tasks] == sorted(one["due_ms"] for one in tasks)
     assert not list(tmp_path.glob("*.part"))
-    stack.change(wheel_store=other_store, wheel_shards=3)
+    redis_stack.change(wheel_store=other_store, wheel_shards=3)
     for _ in range(2):
-        found = import_(stack.app, file)
+        found = import_(redis_stack.app, file)
         assert (found.put + found.known, found.bad_count, found.missing) == (22, 0, 0)
-    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
-    wait_until(lambda: claimed(stack.app, range(3)), "the broker is free")
-    stack.beat()
-    stack.worker()
+    redis_stack.claim_broker()
+    redis_stack.beat()
+    redis_stack.worker()
     tags = [f"task {n}" for n in range(20)] + ["packed", "pickled"]
-    stack.wait_for(*tags, seconds=in_s + PATIENCE_S)
+    redis_stack.wait_for(*tags, seconds=in_s + PATIENCE_S)
     with closing(open_store(other_store, shards=None, create=False)) as store:
         wait_until(lambda: not any(store.read_inbox(shard, 1) for shard in range(3)), "the inbox is empty")
-    assert import_(stack.app, file).known == 22
-    notes = stack.notes()
+    assert import_(redis_stack.app, file).known == 22
+    notes = redis_stack.notes()
     assert {tag: len(found) for tag, found in notes.items()} == dict.fromkeys(tags, 1)
     assert all(note["ran_ms"] >= note["args"][0] for found in notes.values() for note in found)
     assert notes["packed"][0]["greeting"] == "Grüße"
     assert notes["packed"][0]["delivery_info"]["priority"] == 6
 
 
-def test_a_file_is_imported_into_the_same_store_once(redis_stack: LeavingStack, tmp_path: Path) -> None:
-    stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    ids = filled(stack, 10)
-    drained(stack, file=file)
-    assert pending(stack) == 0
+def test_a_file_is_imported_into_the_same_store_once(redis_stack: LeavingStack, file: Path) -> None:
+    ids = filled(redis_stack, 10)
+    drained(redis_stack, file=file)
+    assert redis_stack.count_pending() == 0
     for _ in range(2):
-        import_(stack.app, file)
-    stack.beat()
-    wait_until(lambda: pending(stack) == 10, "all wait again")
-    stack["beat"].terminate()
-    assert import_(stack.app, file).known == 10
-    done = drained(stack, to_broker=True)
+        import_(redis_stack.app, file)
+    redis_stack.beat()
+    wait_until(lambda: redis_stack.count_pending() == 10, "all wait again")
+    redis_stack["beat"].terminate()
+    assert import_(redis_stack.app, file).known == 10
+    done = drained(redis_stack, to_broker=True)
     assert done.moved == 10
-    assert [one["id"] for one in queued(stack)] == ids
+    assert [one["id"] for one in queued(redis_stack)] == ids
 
 
 @pytest.mark.parametrize(("what", "after"), [("written", 1_000), ("moved", 1_000)])
 def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
-    redis_stack: LeavingStack, tmp_path: Path, what: str, after: int
+    redis_stack: LeavingStack, file: Path, what: str, after: int
 ) -> None:
-    stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    ids = filled(stack, 2_000)
-    stack.drain(str(file), what, str(after))
+    ids = filled(redis_stack, 2_000)
+    redis_stack.drain(str(file), what, str(after))
     assert file.exists() == (what == "moved")
-    stack["drain"].kill()
-    done = drained(stack, file=file)
+    redis_stack["drain"].kill()
+    done = drained(redis_stack, file=file)
     assert (done.left, done.in_file, done.dispatched_since) == (0, 2_000, 0)
     assert done.resumed == (what == "moved")
     assert [one["task_id"] for one in lines(file)[1:]] == ids
-    assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in ids)
+    assert sorted(outcomes(redis_stack)) == sorted((id_, "moved") for id_ in ids)
 
 
-def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, tmp_path: Path) -> None:
-    stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 2_000, in_s=patience(15), every_s=0.001)  # it takes four seconds until the drain is killed
-    stack.drain(str(file), "moved", "1000")
-    stack["drain"].kill()
-    stack.beat()
-    wait_until(lambda: pending(stack) == 0, "the scheduler has sent the rest", 90)
-    stack["beat"].terminate()
-    done = drained(stack, file=file)
+def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, file: Path) -> None:
+    filled(redis_stack, 2_000, in_s=patience(15), every_s=0.001)  # it takes four seconds until the drain is killed
+    redis_stack.drain(str(file), "moved", "1000")
+    redis_stack["drain"].kill()
+    redis_stack.beat()
+    wait_until(lambda: redis_stack.count_pending() == 0, "the scheduler has sent the rest", 90)
+    redis_stack["beat"].terminate()
+    done = drained(redis_stack, file=file)
     assert (done.resumed, done.moved, done.dispatched_since, done.left) == (True, 0, 1_000, 0)
 
 
-def test_rejected_tasks_are_drained_and_imported_with_include(redis_stack: LeavingStack, tmp_path: Path) -> None:
-    stack, file = redis_stack, tmp_path / "tasks.jsonl"
-    filled(stack, 2)
-    redis = stack.plain_app.connection_for_write().default_channel.client
+def test_rejected_tasks_are_drained_with_include(redis_stack: LeavingStack, tmp_path: Path, file: Path) -> None:
+    filled(redis_stack, 2)
+    redis = redis_stack.plain_app.connection_for_write().default_channel.client
     redis.lpush("wheel.0", b"no message")
-    done = drained(stack, file=tmp_path / "without")
+    done = drained(redis_stack, file=tmp_path / "without")
     assert (done.moved, done.rejected, done.outcomes) == (2, 1, {"rejected": 1})
-    done = drained(stack, file=file, include=["rejected"])
+    done = drained(redis_stack, file=file, include=["rejected"])
     assert (done.in_file, done.outcomes) == (1, {})
     (_, line) = lines(file)
     assert (line["outcome"], line["task"], line["body"]) == ("rejected", "", "bm8gbWVzc2FnZQ==")
-    stack.app.conf.wheel_store = f"sqlite:///{tmp_path}/other.sqlite3"
-    assert import_(stack.app, file).skipped == 1
-    assert import_(stack.app, file, include=["rejected"]).put == 1
     redis.close()
 
 
-def test_a_bad_file_is_refused_and_bad_lines_are_reported(redis_stack: LeavingStack, tmp_path: Path) -> None:
-    stack, file, bad = redis_stack, tmp_path / "tasks.jsonl", tmp_path / "bad.jsonl"
+def test_a_bad_file_is_refused_and_bad_lines_are_reported(
+    redis_stack: LeavingStack, tmp_path: Path, other: str, file: Path
+) -> None:
+    stack, bad = redis_stack, tmp_path / "bad.jsonl"
     filled(stack, 5)
     bad.write_bytes(b"something else\n")
     for do in (lambda: drained(stack, file=bad), lambda: import_(stack.app, bad)):
         with pytest.raises(FileUnusable, match="must begin with the line that a drain writes"):
             do()
-    assert pending(stack) == 5
+    assert stack.count_pending() == 5
     drained(stack, file=file)
     header, *tasks = file.read_bytes().splitlines(keepends=True)
     broken = [json.loads(line) for line in tasks]
@@ -355,7 +338,7 @@ def test_a_bad_file_is_refused_and_bad_lines_are_reported(redis_stack: LeavingSt
     broken[1]["body"] = "no base64"
     broken[2]["task_id"] = "x" * 2_000
     bad.write_bytes(header + b"".join(json.dumps(one).encode() + b"\n" for one in broken[:4]) + tasks[4][:50])
-    stack.app.conf.wheel_store = f"sqlite:///{tmp_path}/other.sqlite3"
+    stack.app.conf.wheel_store = other
     found = import_(stack.app, bad)
     assert (found.put, found.bad_count, [one.number for one in found.lines]) == (1, 4, [2, 3, 4, 6])
     assert "eta_ms" in found.lines[0].reason
@@ -377,7 +360,7 @@ def accepted(stack: LeavingStack) -> str:
     task_id = send(stack, "claims", 3_600, **OPTIONS)
     stack.beat(wheel_rate_limits={"note": "1/m"})
     wheel = stack.app.wheel
-    wait_until(lambda: pending(stack) >= 0, "there is a store")
+    wait_until(lambda: stack.count_pending() >= 0, "there is a store")
     wheel.pause(queue="celery", timeout=patience())  # the scheduler has made the store and may hold no shard yet
     plain = send(stack, "plain", 0.01)
     wait_until(lambda: wheel.get(task_id) and wheel.get(plain), "both are in the store")
@@ -393,21 +376,18 @@ def test_gates_do_not_stop_a_drain_and_an_early_task_is_not_expired(redis_stack:
     assert len(queued(redis_stack)) == 2
 
 
-def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, tmp_path: Path) -> None:
-    stack = redis_stack
-    task_id = accepted(stack)
-    file = tmp_path / "tasks.jsonl"
-    with closing(open_existing_store(stack.app)) as store:
-        assert drain(stack.app, store, file=file).left == 0
+def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, file: Path, other: str) -> None:
+    task_id = accepted(redis_stack)
+    with redis_stack.opened() as store:
+        assert drain(redis_stack.app, store, file=file).left == 0
         assert store.watchers(0, "unique", ["one"]) == []
-    stack.app.conf.wheel_store = stack.settings["wheel_store"] = f"sqlite:///{tmp_path}/other.sqlite3"
-    import_(stack.app, file)
-    # The offsets in Redis are the first store's, and the drain was seen there a moment ago.
-    wait_until(lambda: claimed(stack.app, [0]), "the broker is free")
-    stack.beat()
-    with closing(open_store(stack.app.conf.wheel_store, create=True)) as other:
-        wait_until(lambda: other.find(0, [task_id]), "the task is accepted")
-        [row] = other.find(0, [task_id])
+    redis_stack.app.conf.wheel_store = redis_stack.settings["wheel_store"] = other
+    import_(redis_stack.app, file)
+    redis_stack.claim_broker()
+    redis_stack.beat()
+    with closing(open_store(other)) as store:
+        wait_until(lambda: store.find(0, [task_id]), "the task is accepted")
+        [row] = store.find(0, [task_id])
         assert row.misfire_ms == 60_000
         for kind, key in (("watch", "order:42"), ("unique", "one")):
-            assert [row.task_id for _, row in other.watchers(0, kind, [key])] == [task_id]
+            assert [row.task_id for _, row in store.watchers(0, kind, [key])] == [task_id]

@@ -14,12 +14,12 @@ import pytest
 
 from celery_wheel.operations.drain import drain, import_
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, StoredMessage, TallyKey
+from celery_wheel.store.model import HOUR_MS, TallyKey
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from tests.integration.drain.conftest import LeavingStack, now_ms
 from tests.integration.drain.test_drain_schedules import hourly, occur, schedules
-from tests.kit.holder import Holder, message
+from tests.kit.holder import Holder
 from tests.kit.patience import wait_until
 from tests.kit.servers.postgres import PostgresServer
 
@@ -47,17 +47,10 @@ class Stores:
         """Accept a pending task for each id; the first has the first of IDS as its envelope's id, and so on."""
         with closing(self.open(name)) as store:
             holder = Holder(store)
-            own = {"eta_ms": ETA_MS, "body": b'[["secret"], {}, {}]', "headers": b'{"task": "note"}', **parts}
-            ids = [
-                {"task": "note", "task_id": task_id, "envelope_id": id_}
-                for task_id, id_ in zip(task_ids, IDS, strict=False)
-            ]
-            seqs = [holder.seq() for _ in ids]
-            rows = [
-                StoredMessage(n, 0, own["eta_ms"], n, now_ms(), message(**own, **one))
-                for n, one in zip(seqs, ids, strict=True)
-            ]
-            holder.apply(rows=rows, tally={TallyKey(own["eta_ms"] // HOUR_MS, "celery", "note"): len(rows)})
+            own = {"task": "note", "body": b'[["secret"], {}, {}]', "headers": b'{"task": "note"}', **parts}
+            due_ms, ids = own.pop("eta_ms", ETA_MS), zip(task_ids, IDS, strict=False)
+            rows = [holder.row(due_ms, task_id=task_id, envelope_id=id_, **own) for task_id, id_ in ids]
+            holder.apply(rows=rows, tally={TallyKey(due_ms // HOUR_MS, "celery", "note"): len(rows)})
             store.release(0, holder.epoch)
 
     def drain(self, name: str, file: str, **options: Any) -> Path:
@@ -91,14 +84,18 @@ class Stores:
         self.accept(name)
 
 
+def of_sqlite(stack: LeavingStack) -> Stores:
+    return Stores(stack, lambda name: f"sqlite:///{stack.folder}/{name}.sqlite3")
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def stores(request: pytest.FixtureRequest, redis_stack: LeavingStack, tmp_path: Path) -> Iterator[Stores]:
+def stores(request: pytest.FixtureRequest, redis_stack: LeavingStack) -> Iterator[Stores]:
     urls: dict[str, str] = {}
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         yield Stores(redis_stack, lambda name: urls.setdefault(name, server.new_database()))
     else:
-        yield Stores(redis_stack, lambda name: f"sqlite:///{tmp_path}/{name}.sqlite3")
+        yield of_sqlite(redis_stack)
 
 
 def test_tasks_of_another_store_with_the_same_envelope_ids_are_imported_under_ids_of_their_own(stores: Stores) -> None:
@@ -112,9 +109,7 @@ def test_tasks_of_another_store_with_the_same_envelope_ids_are_imported_under_id
     assert stores.import_("b", file) == {"known": 3}
 
 
-def test_two_files_with_the_same_envelope_ids_wait_in_one_inbox_and_all_their_tasks_are_accepted(
-    stores: Stores,
-) -> None:
+def test_two_files_with_the_same_envelope_ids_wait_in_one_inbox_and_are_accepted(stores: Stores) -> None:
     files = []
     for name in ("a", "b"):
         stores.fill(name, [f"{name}1", f"{name}2"])
@@ -171,7 +166,7 @@ def test_tasks_come_back_into_the_store_from_which_another_store_had_them(stores
 def test_the_file_of_a_copy_adds_to_the_store_that_went_on_the_tasks_that_it_does_not_have(
     redis_stack: LeavingStack, tmp_path: Path
 ) -> None:
-    stores = Stores(redis_stack, lambda name: f"sqlite:///{tmp_path}/{name}.sqlite3")
+    stores = of_sqlite(redis_stack)
     stores.fill("a", ["t1", "t2"])
     shutil.copy(tmp_path / "a.sqlite3", tmp_path / "copy.sqlite3")
     with closing(stores.open("a")) as store:
@@ -194,9 +189,9 @@ def test_a_schedule_that_the_store_has_otherwise_is_reported(stores: Stores) -> 
 
 
 def test_a_schedule_of_a_second_file_that_comes_into_the_inbox_before_the_first_is_accepted_is_named_in_the_log(
-    redis_stack: LeavingStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    redis_stack: LeavingStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stores = Stores(redis_stack, lambda name: f"sqlite:///{tmp_path}/{name}.sqlite3")
+    stores = of_sqlite(redis_stack)
     for name in ("a", "b"):
         stores.command(name, "create", {"same": hourly(), "other": {**hourly(), "args": [name]}})
         file = stores.drain(name, f"{name}.jsonl")
@@ -218,21 +213,17 @@ def test_unreadable_bytes_that_the_store_keeps_already_are_reported(stores: Stor
     assert stores.import_("b", file, include=["rejected"]) == {"known": 1}
 
 
-def test_the_command_ends_with_3_where_the_store_does_not_have_all_of_the_file(
-    redis_stack: LeavingStack, tmp_path: Path
-) -> None:
-    stores = Stores(redis_stack, lambda name: f"sqlite:///{tmp_path}/{name}.sqlite3")
+def test_the_command_ends_with_3_where_the_store_does_not_have_all_of_the_file(redis_stack: LeavingStack) -> None:
+    stores = of_sqlite(redis_stack)
     stores.fill("a", ["t1", "t2", "t3"])
     file = stores.drain("a", "a.jsonl")
     stores.fill("b", ["b1"])
     code, said = redis_stack.celery("wheel", "import", str(file)).end()
-    assert (code, said.splitlines()[:2]) == (
-        0,
-        [
-            "3 tasks in the inbox, 0 in the store before, the same",
-            "1 of these tasks have the ids of other tasks here, and got ids of their own",
-        ],
-    )
+    assert code == 0
+    assert said.splitlines()[:2] == [
+        "3 tasks in the inbox, 0 in the store before, the same",
+        "1 of these tasks have the ids of other tasks here, and got ids of their own",
+    ]
     stores.fill("c", ["t1"], routing_key="mail", queue="mail")
     code, said = redis_stack.celery("wheel", "import", str(file)).end()
     assert code == 3

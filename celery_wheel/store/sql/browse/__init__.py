@@ -8,9 +8,9 @@
     schedules    recurring schedules with their changes, runs and skips
     audit        the requests of people
 
-Each method has its SQL. It sees the commits of running schedulers, waits for no lock, and raises StoreError where the
-store cannot be read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty
-thousand messages, however many are pending, and the number of its statements does not grow with the shards.
+Each method sees the commits of running schedulers, waits for no lock, and raises StoreError where the store cannot be
+read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty thousand
+messages, however many are pending, and the number of its statements does not grow with the shards.
 """
 
 from __future__ import annotations
@@ -19,13 +19,6 @@ from celery_wheel.store.sql.browse.audit import AuditLog
 from celery_wheel.store.sql.browse.overview import StoreCounts
 from celery_wheel.store.sql.browse.pages import Pages
 from celery_wheel.store.sql.browse.schedules import ScheduleViews
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
 
 
-class Browse(Pages, StoreCounts, ScheduleViews, AuditLog):
-    def __init__(self, database: Database, catalogue: Catalogue, shards: int) -> None:
-        self._database = database
-        self._catalogue = catalogue
-        self._shards = shards
-        self._prepared = {}
+class Browse(Pages, StoreCounts, ScheduleViews, AuditLog): ...

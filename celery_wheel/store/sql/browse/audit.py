@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, cursor_of, place_of
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import audit
 
 _KEY = (audit.c.at_ms, audit.c.request)
@@ -32,11 +32,7 @@ SPREAD_MS = 60_000
 _RANK = ("unknown", "too_late", "already", "done")
 
 
-class AuditLog:
-    """A part of ``Browse``."""
-
-    _database: Database
-
+class AuditLog(StorePart):
     def audit(self, criteria: AuditCriteria, before: str | None = None, limit: int = 100) -> AuditPage:
         latest_first = [column.desc() for column in _KEY]
         found = select(*_KEY).where(*_matches(criteria)).distinct().order_by(*latest_first).limit(limit + 1)

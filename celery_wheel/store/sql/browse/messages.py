@@ -19,26 +19,14 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Select,
-    bindparam,
-    case,
-    cast,
-    literal_column,
-    null,
-    select,
-    tuple_,
-)
+from sqlalchemy import BigInteger, Connection, Select, bindparam, case, cast, literal_column, null, select, tuple_
 
 from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Parts
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, MessageHead, StoppedTask, Task
-from celery_wheel.store.sql.catalogue import Catalogue
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state
 from celery_wheel.store.sql.schema import batch, lane, outcome, route, timer
 from celery_wheel.store.sql.statement import Prepared, columns_of
@@ -77,29 +65,20 @@ def _dispatches() -> Select[Any]:
     return found.where(tuple_(some.c.from_due_ms, some.c.from_seq) < place)
 
 
-class Messages:
-    """A part of ``Browse``."""
-
-    _database: Database
-    _catalogue: Catalogue
-    _shards: int
-    _prepared: dict[Any, Prepared]
+class Messages(StorePart):
+    @cached_property
+    def _prepared(self) -> dict[Any, Prepared]:
+        return {}
 
     def detail(self, timer_id: int, most_bytes: int = ALL_BYTES) -> Detail | None:
-        """Return the message with this id; None where the store has none.
-
-        Args:
-            most_bytes: the parts of a larger message are not read, and stay empty; 0 reads the parts of no message.
-        """
+        """Return the message with this id; None where the store has none. The parts of a message of more than
+        ``most_bytes`` are not read, and stay empty; 0 reads the parts of no message."""
         return next(iter(self._details(timer.c.id == timer_id, most_bytes)), None)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[Detail]:
         """Return the messages of a task id, the latest due first, at most a hundred: each try of a task has one.
-
-        Args:
-            with_bytes: False leaves headers, properties and body empty.
-        """
-        of_task = timer.c.shard.in_(range(self._shards)) & (timer.c.task_id == task_id)
+        Without ``with_bytes``, headers, properties and body are empty."""
+        of_task = timer.c.shard.in_(range(self.shards)) & (timer.c.task_id == task_id)
         return self._details(of_task, ALL_BYTES if with_bytes else 0)
 
     def heads(self, ids: Iterable[int]) -> dict[int, MessageHead]:
@@ -130,10 +109,8 @@ class Messages:
 
         There are several where the broker lost writes, and none where the history no longer has them.
         """
-        parts = [
-            {"timer": one.id, "shard": one.shard, "lane": one.lane, "due_ms": one.due_ms, "seq": one.seq}
-            for one in tasks
-        ]
+        names = ("shard", "lane", "due_ms", "seq")
+        parts = [{"timer": one.id, **{name: getattr(one, name) for name in names}} for one in tasks]
         found: dict[int, list[int]] = defaultdict(list)
         for timer_id, _, dispatched_ms in sorted(of_each(connection, self.prepared("dispatches", _dispatches), parts)):
             found[timer_id].append(dispatched_ms)
@@ -144,7 +121,7 @@ class Messages:
             self._prepared[name] = self._database.statements(make())
         return self._prepared[name]
 
-    def _details(self, where: ColumnElement[bool], most_bytes: int) -> list[Detail]:
+    def _details(self, where: Any, most_bytes: int) -> list[Detail]:
         parts: Sequence[Any] = _BYTES
         if most_bytes <= 0:
             parts = [null().label(column.name) for column in _BYTES]
@@ -217,7 +194,7 @@ def lanes_of(connection: Connection, shards: Iterable[int], *, closed: bool = Tr
 
 
 def rows_of(
-    connection: Connection, query: Select[Any], wanted: Sequence[Any], column: ColumnElement[Any] = timer.c.id
+    connection: Connection, query: Select[Any], wanted: Sequence[Any], column: Any = timer.c.id
 ) -> Iterator[Any]:
     """Yield the rows with these values of a column; ``IDS`` of them in one statement."""
     for start in range(0, len(wanted), IDS):

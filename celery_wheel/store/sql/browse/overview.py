@@ -11,9 +11,8 @@
         second     second → pending         of the next hour, from the rows: only where it is asked for
         seen       scheduler → its last sign of life
 
-No statement reads more than a bounded number of rows of a shard: ``COUNTED`` overdue rows of a lane and as many items
-of its inbox, one row of each lane, and the sums of the tally. ``name`` has a row for each name
-of a shard, and ``second`` depends on what is due; ``Overview`` asks for both the more rarely, the more they are.
+Of a shard, at most ``COUNTED`` overdue rows of a lane and items of its inbox are read, one row of each lane, and the
+sums of the tally. ``Overview`` asks for ``name`` and ``second`` the more rarely, the more rows they have.
 """
 
 from __future__ import annotations
@@ -23,19 +22,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    CompoundSelect,
-    Select,
-    and_,
-    bindparam,
-    func,
-    literal,
-    literal_column,
-    null,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, null, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, Gate
 from celery_wheel.store.ports.pages import (
@@ -49,21 +36,9 @@ from celery_wheel.store.ports.pages import (
     StoreSize,
 )
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
-from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state, shard_record
-from celery_wheel.store.sql.schema import (
-    batch,
-    gate,
-    inbox,
-    lane,
-    route,
-    scheduler,
-    shard,
-    snapshot,
-    tally,
-    timer,
-    total,
-)
+from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, snapshot, tally, timer, total
 from celery_wheel.store.sql.statement import SHOWN, columns_of
 from celery_wheel.store.store_model import ServerState
 
@@ -125,7 +100,7 @@ def _seconds() -> Select[Any]:
 
 
 @cache
-def counts(*, with_seconds: bool, with_names: bool) -> CompoundSelect[Any]:
+def counts(*, with_seconds: bool, with_names: bool) -> Any:
     return _sums("pending", total.c.shard, of="day").union_all(  # by name it has a row for each of its names
         _sums("hour", total.c.number, total.c.number < bindparam("before_hour")),
         _sums("day", total.c.number),
@@ -140,12 +115,7 @@ LANES = _lanes()
 GATES = select(gate.c.shard, *columns_of(Gate, gate)).order_by(gate.c.id)
 
 
-class StoreCounts:
-    """A part of ``Browse``."""
-
-    _database: Database
-    _shards: int
-
+class StoreCounts(StorePart):
     def overview(
         self,
         now_ms: int,
@@ -160,9 +130,8 @@ class StoreCounts:
         Args:
             now_ms: rows that are due then are overdue.
             before_ms: the end of the hours that are counted one by one.
-            with_seconds: count the rows of the next hour by the second.
+            with_seconds, with_names: count the rows of the next hour by the second; and all by queue and task.
             with_levels: include the levels of each holder in its snapshot.
-            with_names: count by queue and task.
         """
         times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}
         found = defaultdict[str, dict[Any, int]](dict)
@@ -211,7 +180,7 @@ class StoreCounts:
         An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
         """
         name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
-        wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self._shards, criteria)), *routes_of(criteria)]
+        wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self.shards, criteria)), *routes_of(criteria)]
         wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
         wanted += [] if criteria.to_ms is None else [tally.c.hour * HOUR_MS < criteria.to_ms]
         groups = (tally.c.hour,) if by is None else (tally.c.hour, name)
@@ -235,9 +204,3 @@ class StoreCounts:
                 queues[queue] += int(count)
                 tasks[task] += int(count)
         return Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))
-
-    def dispatched_since(self, since_ms: int) -> int:
-        """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
-        found = select(func.sum(batch.c.count)).where(batch.c.dispatched_ms >= since_ms)
-        with self._database.reading() as connection:
-            return int(connection.scalar(found) or 0)

@@ -29,18 +29,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Select,
-    and_,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page, Settlement, StoppedTask, Task
@@ -74,28 +63,21 @@ class Lines(NamedTuple):
     place: tuple[ColumnElement[Any], ...]
     key: tuple[ColumnElement[Any], ...]
     columns: tuple[ColumnElement[Any], ...]
-    rows: FromClause
+    rows: Any
     newest_first: bool = True
 
 
 _DISPATCHED = Lines(Task, (timer.c.shard, timer.c.lane), (timer.c.due_ms, timer.c.seq), TASK, TASKS)
 _PENDING = _DISPATCHED._replace(newest_first=False)
 _OUTCOMES = Lines(StoppedTask, (outcome.c.shard, outcome.c.kind), (outcome.c.at_ms, outcome.c.id), OUTCOME, OUTCOMES)
-_SETTLEMENTS = Lines(
-    Settlement,
-    (batch.c.shard, batch.c.lane),
-    (batch.c.dispatched_ms, batch.c.id),
-    columns_of(Settlement, batch),
-    batch,
-)
+_SETTLED = (batch.c.shard, batch.c.lane), (batch.c.dispatched_ms, batch.c.id)
+_SETTLEMENTS = Lines(Settlement, *_SETTLED, columns_of(Settlement, batch), batch)
 
 
 class Pages(Messages):
-    """A part of ``Browse``."""
-
     def pending(self, criteria: Criteria, after: Position = ORIGIN, limit: int = 100) -> Page[Task]:
         """Return pending tasks, the next due first."""
-        begin, shards = max(after, criteria.first), shards_of(self._shards, criteria)
+        begin, shards = max(after, criteria.first), shards_of(self.shards, criteria)
         spans: dict[int, list[tuple[Position, Position]]] = {shard: [(ORIGIN, END)] for shard in shards}
         end, bounded = None, criteria.key is not None
         with self._database.snapshot() as connection:
@@ -114,7 +96,7 @@ class Pages(Messages):
         """Return dispatched tasks, the last due first, each with the time of its dispatch while that is known."""
         low, high = _between(criteria, before)
         with self._database.snapshot() as connection:
-            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            lanes = lanes_of(connection, shards_of(self.shards, criteria))
             ranges = [(shard, number, low, min(high, one.offset)) for (shard, number), one in lanes.items()]
             page: Page[Task] = self._page(connection, _DISPATCHED, ranges, criteria, limit)
             times = self.dispatches(connection, page.items)
@@ -125,7 +107,7 @@ class Pages(Messages):
         self, kinds: Sequence[str], criteria: Criteria, before: Position = END, limit: int = 100
     ) -> Page[StoppedTask]:
         """Return outcomes of these kinds, the latest first. ``before`` is (at_ms, id)."""
-        bounds, shards = _between(criteria, before), shards_of(self._shards, criteria)
+        bounds, shards = _between(criteria, before), shards_of(self.shards, criteria)
         ranges = [(shard, kind, *bounds) for shard in shards for kind in dict.fromkeys(kinds)]
         with self._database.snapshot() as connection:
             return self._page(connection, _OUTCOMES, ranges, criteria, limit)
@@ -134,8 +116,14 @@ class Pages(Messages):
         """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
         bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None)
         with self._database.snapshot() as connection:
-            lanes = lanes_of(connection, shards_of(self._shards, criteria))
+            lanes = lanes_of(connection, shards_of(self.shards, criteria))
             return self._page(connection, _SETTLEMENTS, [(*place, *bounds) for place in lanes], of_all, limit)
+
+    def dispatched_since(self, since_ms: int) -> int:
+        """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
+        found = select(func.sum(batch.c.count)).where(batch.c.dispatched_ms >= since_ms)
+        with self._database.reading() as connection:
+            return int(connection.scalar(found) or 0)
 
     def _page(
         self,
@@ -156,25 +144,14 @@ class Pages(Messages):
         """
         names = {"task": criteria.task, "queue": criteria.queue, "key": criteria.key}
         names = {name: value for name, value in names.items() if value is not None}
-        parts = [
-            {
-                "shard": shard,
-                "place": place,
-                "low_ms": low[0],
-                "low_seq": low[1],
-                "high_ms": high[0],
-                "high_seq": high[1],
-            }
-            for shard, place, low, high in ranges
-            if low < high
-        ]
-        if names and bounded and (stop := self._stop(connection, lines, parts)) is not None:
+        ranges = [one for one in ranges if one[2] < one[3]]
+        if names and bounded and (stop := self._stop(connection, lines, ranges)) is not None:
             end = stop
-            side, nearest = ("low", stop.previous()) if lines.newest_first else ("high", stop)
-            parts = [_nearer(part, side, nearest) for part in parts]
+            low, high = (stop.previous(), END) if lines.newest_first else (ORIGIN, stop)
+            ranges = [(shard, place, max(low, from_), min(high, to)) for shard, place, from_, to in ranges]
         query = self.prepared((lines, *names), lambda: _places(lines, names))
         order = " ORDER BY 1 DESC, 2 DESC" if lines.newest_first else " ORDER BY 1, 2"
-        wanted = [{**part, **names, "limit": limit + 1} for part in parts]
+        wanted = [_values(one, **names, limit=limit + 1) for one in ranges]
         found = of_each(connection, query, wanted, f"{order} LIMIT {limit + 1:d}")
         found = sorted(found, reverse=lines.newest_first)
         by_id = select(*lines.columns).select_from(lines.rows)
@@ -183,11 +160,11 @@ class Pages(Messages):
         items = [rows[number] for number in ids]
         return Page(items, items[-1].position if len(found) > limit else end)
 
-    def _stop(self, connection: Connection, lines: Lines, parts: Sequence[dict[str, Any]]) -> Position | None:
+    def _stop(self, connection: Connection, lines: Lines, ranges: Sequence[Range]) -> Position | None:
         """Return the key at which the search of a filter ends; None where all ranges are short enough."""
-        skip = max(SCAN_LEAST, SCAN // max(1, len(parts))) - 1
+        skip = max(SCAN_LEAST, SCAN // max(1, len(ranges))) - 1
         query = self.prepared((lines, "stop"), lambda: _places(lines, (), stop=True))
-        found = of_each(connection, query, [{**part, "limit": 1, "skip": skip} for part in parts])
+        found = of_each(connection, query, [_values(one, limit=1, skip=skip) for one in ranges])
         stops = [Position(*key) for *key, _ in found]
         return (max if lines.newest_first else min)(stops, default=None)
 
@@ -211,10 +188,10 @@ def _between(criteria: Criteria, before: Position) -> tuple[Position, Position]:
     return criteria.first, min(criteria.last, before.previous())
 
 
-def _nearer(part: dict[str, Any], side: str, to: Position) -> dict[str, Any]:
-    here = Position(part[f"{side}_ms"], part[f"{side}_seq"])
-    nearer = max(here, to) if side == "low" else min(here, to)
-    return {**part, f"{side}_ms": nearer.due_ms, f"{side}_seq": nearer.seq}
+def _values(one: Range, **more: Any) -> dict[str, Any]:
+    shard, place, low, high = one
+    ends = {"low_ms": low[0], "low_seq": low[1], "high_ms": high[0], "high_seq": high[1]}
+    return {"shard": shard, "place": place, **ends, **more}
 
 
 def _id_of(lines: Lines) -> ColumnElement[Any]:

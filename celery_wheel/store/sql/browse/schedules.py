@@ -48,8 +48,6 @@ _LATEST_FIRST = (schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc(
 
 
 class ScheduleViews(Messages):
-    """A part of ``Browse``."""
-
     def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
         """Return schedules in the order of their names, after the name ``after``."""
         later = select(schedule.c.name).where(schedule.c.name > after).order_by(schedule.c.name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from uuid import UUID
 
@@ -55,8 +55,8 @@ def test_the_first_dictionary_packs_a_message_to_a_quarter() -> None:
     assert len(packed) < len(plain(1)) / 2
 
 
-def test_a_dictionary_is_learned_from_the_first_thousand_messages() -> None:
-    learner = Learner()
+def test_a_dictionary_is_learned_from_the_first_thousand_messages_and_not_again_if_it_is_hardly_better() -> None:
+    learner, last = Learner(), LOOK_FACTOR * FIRST_LOOK
     assert not learner.see([plain(n) for n in range(FIRST_LOOK - 1)])
     assert learner.see([plain(FIRST_LOOK)])
     content = learner.train(FIRST)
@@ -64,18 +64,9 @@ def test_a_dictionary_is_learned_from_the_first_thousand_messages() -> None:
     learned, new = Dictionary(2, content), [plain(n) for n in range(10_000, 10_100)]
     assert sum(map(len, learned.pack(new))) < 0.7 * sum(map(len, FIRST.pack(new)))
     assert [learned.unpack(one) for one in learned.pack(new)] == new
-
-
-def test_a_dictionary_that_is_hardly_better_is_not_learned_again() -> None:
-    learner = Learner()
-    learner.see([plain(n) for n in range(FIRST_LOOK)])
-    content = learner.train(FIRST)
-    assert content is not None
-    present = Dictionary(2, content)
-    last = LOOK_FACTOR * FIRST_LOOK
     assert not learner.see([plain(n) for n in range(FIRST_LOOK, last - 1)])
     assert learner.see([plain(last)])
-    assert learner.train(present) is None
+    assert learner.train(learned) is None
 
 
 def test_messages_with_nothing_in_common_teach_nothing() -> None:
@@ -97,17 +88,9 @@ def test_large_messages_are_sampled_by_their_beginning() -> None:
 
 
 def test_threads_pack_and_unpack_by_one_dictionary() -> None:
-    wrong = list[int]()
+    def work(first: int) -> list[int]:
+        numbers = range(first, first + 300)
+        return [number for number in numbers if FIRST.unpack(*FIRST.pack([plain(number)])) != plain(number)]
 
-    def work(first: int) -> None:
-        for number in range(first, first + 300):
-            [packed] = FIRST.pack([plain(number)])
-            if FIRST.unpack(packed) != plain(number):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(1_000 * n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(0, 4_000, 1_000))) == [[]] * 4

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -33,11 +35,8 @@ def test_waiters_get_the_lock_in_the_order_of_their_arrival() -> None:
 
 def test_the_lock_is_free_after_an_error() -> None:
     turns = FairLock()
-    try:
-        with turns:
-            raise ValueError
-    except ValueError:
-        pass
+    with suppress(ValueError), turns:
+        raise ValueError
     with turns:
         pass
 
@@ -45,7 +44,7 @@ def test_the_lock_is_free_after_an_error() -> None:
 def test_one_thread_at_a_time_has_the_lock() -> None:
     turns, inside, most = FairLock(), 0, 0
 
-    def work() -> None:
+    def work(_: int) -> None:
         nonlocal inside, most
         for _ in range(500):
             with turns:
@@ -53,11 +52,8 @@ def test_one_thread_at_a_time_has_the_lock() -> None:
                 most = max(most, inside)
                 inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert (inside, most) == (0, 1)
 
 
@@ -97,14 +93,11 @@ def test_an_interrupted_waiter_removes_its_ticket() -> None:
 
 
 def test_a_waiter_that_is_interrupted_with_the_lock_passes_it_on() -> None:
-    turns, seen = FairLock(), list[type[BaseException]]()
+    turns, seen = FairLock(), list[str]()
 
     def wait() -> None:
-        try:
-            with turns:
-                pytest.fail("it was interrupted before")
-        except KeyboardInterrupt as error:
-            seen.append(type(error))
+        with suppress(KeyboardInterrupt), turns:
+            seen.append("it was interrupted before")
 
     thread = threading.Thread(target=wait)
     with turns:
@@ -114,7 +107,7 @@ def test_a_waiter_that_is_interrupted_with_the_lock_passes_it_on() -> None:
         identity, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, error) == 1
     thread.join()
-    assert seen == [KeyboardInterrupt]
+    assert seen == []
     assert_free(turns)
 
 

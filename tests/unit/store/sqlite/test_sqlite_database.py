@@ -8,6 +8,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,13 @@ import pytest
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Change, Message, Position, StoredMessage
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
 from celery_wheel.store.sqlite.database import SqliteDatabase
 from celery_wheel.store.sqlite.locks import FORK_GATE, FileLease
+from tests.kit.holder import EVERYTHING, NOW, Holder
 from tests.kit.patience import patience, wait_until
-from tests.kit.processes import python
 
 FULL, NORMAL = 2, 1
 
@@ -34,9 +35,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqlStore]:
-    store = open_store(f"sqlite:///{path}")
-    yield store
-    store.close()
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        yield store
 
 
 def database_of(store: SqlStore) -> SqliteDatabase:
@@ -44,15 +44,8 @@ def database_of(store: SqlStore) -> SqliteDatabase:
     return store.database
 
 
-def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[StoredMessage]:
-    def row(n: int) -> StoredMessage:
-        envelope_id = f"{n:032x}"
-        message = Message(
-            envelope_id, "t", "app.t", n, n, "", "direct", "q", "q", None, None, None, None, b"", b"", body
-        )
-        return StoredMessage(n << 8, 0, n, n << 8, n, message)
-
-    return [row(n) for n in range(start, start + count)]
+def accept(holder: Holder, count: int) -> None:
+    holder.accept(*[NOW] * count, body=b"x" * 500)
 
 
 # -- the durability of a commit ------------------------------------------------------------------------
@@ -63,43 +56,32 @@ def rows(count: int, start: int = 1, body: bytes = b"x" * 500) -> list[StoredMes
     ("memory", None, NORMAL), ("memory", True, FULL), ("memory", False, NORMAL),
 ])  # fmt: skip
 def test_only_durable_commits_wait_for_the_disk(path: Path, durability: str, durable: bool | None, level: int) -> None:
-    store = open_store(f"sqlite:///{path}", durability=durability)
-    database = database_of(store)
-    for _ in range(2):  # in either order, on the one connection that writes
-        with database.writing(durable=not durable):
-            pass
-        with database.writing(durable=durable) as connection:
-            assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
-    store.close()
+    with closing(open_store(f"sqlite:///{path}", durability=durability)) as store:
+        for _ in range(2):  # in either order, on the one connection that writes
+            with store.database.writing(durable=not durable):
+                pass
+            with store.database.writing(durable=durable) as connection:
+                assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
 
 
 def test_the_connections_are_set_up_as_the_header_says(store: SqlStore) -> None:
-    database = database_of(store)
-    for block in (database.reading, database.writing):
+    expected = {
+        "journal_mode": "wal",
+        "foreign_keys": 0,
+        "temp_store": 2,
+        "secure_delete": 0,
+        "busy_timeout": 10_000,
+        "page_size": 4096,
+    }
+    for block in (store.database.reading, store.database.writing):
         with block() as connection:
-            ask = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in (
-                "journal_mode", "foreign_keys", "temp_store", "secure_delete", "busy_timeout", "page_size",
-            )}  # fmt: skip
-        assert ask == {
-            "journal_mode": "wal",
-            "foreign_keys": 0,
-            "temp_store": 2,
-            "secure_delete": 0,
-            "busy_timeout": 10_000,
-            "page_size": 4096,
-        }
+            found = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in expected}
+        assert found == expected
 
 
 def test_an_error_rolls_back_the_block(store: SqlStore) -> None:
-    database = database_of(store)
-
-    def fail() -> None:
-        with database.writing() as connection:
-            connection.exec_driver_sql("UPDATE wheel_shard SET epoch = 9")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
+    with pytest.raises(ZeroDivisionError), store.database.writing() as connection:
+        _ = connection.exec_driver_sql("UPDATE wheel_shard SET epoch = 9").rowcount / 0
     assert store.state(0).epoch == 0
     assert store.acquire(0, "host-a", 0, 1) == 1
 
@@ -140,44 +122,13 @@ def test_a_missing_shard_is_not_held(path: Path, store: SqlStore) -> None:
 
 
 def test_a_shard_is_free_again_when_its_epoch_could_not_be_raised(path: Path, store: SqlStore) -> None:
-    with sqlite3.connect(path, isolation_level=None) as other:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("ALTER TABLE wheel_shard RENAME TO elsewhere")
         with pytest.raises(StoreError, match="is incomplete"):
             store.acquire(0, "host-a", 0, 1)
         other.execute("ALTER TABLE elsewhere RENAME TO wheel_shard")
-    other.close()
-    standby = open_store(f"sqlite:///{path}")
-    assert standby.acquire(0, "host-b", 0, 1) == 1
-    standby.close()
-
-
-FORKED = """
-import os, sys
-from celery_wheel.store import open_store
-from celery_wheel.errors import StoreError
-
-store = open_store(sys.argv[1])
-assert store.acquire(0, "parent", 0, 1) == 1
-child = os.fork()
-if child == 0:
-    try:
-        store.state(0)
-    except StoreError as error:
-        print(error, flush=True)
-    sys.stdin.read()  # outlives its parent
-os._exit(0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_neither_keeps_the_shard_nor_uses_the_store(path: Path, store: SqlStore) -> None:
-    parent = python(path.with_name("forked.log"), "-c", FORKED, f"sqlite:///{path}", stdin=True)
-    wait_until(lambda: not parent.is_alive() and parent.lines(), "it has ended, and its child has not")
-    assert store.acquire(0, "standby", 0, 1) == 2
-    parent.close_stdin()
-    said = parent.said()
-    assert "was opened before this process was forked" in said
-    assert "open it anew in each process" in said
+    with closing(open_store(f"sqlite:///{path}")) as standby:
+        assert standby.acquire(0, "host-b", 0, 1) == 1
 
 
 # -- the log ------------------------------------------------------------------------------------------
@@ -190,80 +141,62 @@ def test_tidying_keeps_the_log_short_whatever_the_size_of_commits(
     limit = 2**20
     monkeypatch.setattr(sqlite, "LOG_BYTES", limit)
     monkeypatch.setitem(sqlite._PRAGMAS, "journal_size_limit", limit)
-    store = open_store(f"sqlite:///{path}", durability="memory")
-    log = path.with_name("wheel.sqlite3-wal")
-    epoch = store.acquire(0, "host-a", 0, 1)
-    assert epoch is not None
-    sizes = []
-    for group in range(600 if at_once == 1 else 40):
-        store.apply(0, epoch, Change(rows=rows(at_once, start=1 + group * 10_000)))
-        store.renew(0, epoch, 0, 1, {})
-        sizes.append(log.stat().st_size)
+    log, sizes = path.with_name("wheel.sqlite3-wal"), []
+    with closing(open_store(f"sqlite:///{path}", durability="memory")) as store:
+        holder = Holder(store)
+        for _ in range(600 if at_once == 1 else 40):
+            accept(holder, at_once)
+            store.renew(0, holder.epoch, 0, 1, {})
+            sizes.append(log.stat().st_size)
     assert 2 * limit < max(sizes) < 3 * limit, "without a new beginning it would be 5 MB at least"
-    store.close()
 
 
 def test_a_short_log_is_not_tidied(path: Path, store: SqlStore) -> None:
-    epoch = store.acquire(0, "host-a", 0, 1)
-    assert epoch is not None
-    store.apply(0, epoch, Change(rows=rows(10)))
+    holder = Holder(store)
+    accept(holder, 10)
     before = path.read_bytes()
-    store.renew(0, epoch, 0, 1, {})
+    store.renew(0, holder.epoch, 0, 1, {})
     assert path.read_bytes() == before
 
 
 # -- errors ---------------------------------------------------------------------------------------------
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
-    store = open_store(f"sqlite:///{path}")
-    store.close()
-    store.close()
-    for ask in (lambda: store.state(0), lambda: store.put_inbox(0, [("message", b"")])):
-        with pytest.raises(StoreError, match="was closed; nothing was read or written; open it again"):
-            ask()
-
-
 def test_closing_waits_for_the_open_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{path}")
-    epoch = store.acquire(0, "host-a", 0, 1)
-    assert epoch is not None
-    is_open, write = threading.Event(), changes.write
+    holder, is_open, write = Holder(store), threading.Event(), changes.write
 
     def noted(*arguments: Any) -> None:
         is_open.set()
         write(*arguments)
 
     monkeypatch.setattr(changes, "write", noted)
-    thread = threading.Thread(target=store.apply, args=(0, epoch, Change(rows=rows(3_000))))
-    thread.start()
-    assert is_open.wait(patience())
-    store.close()
-    thread.join()
-    again = open_store(f"sqlite:///{path}")
-    assert again.count(0, 0, ORIGIN, Position(2**62, 0)) == 3_000
-    again.close()
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(accept, holder, 3_000)
+        assert is_open.wait(patience())
+        store.close()
+        accepting.result()
+    with closing(open_store(f"sqlite:///{path}")) as again:
+        assert again.count(0, 0, *EVERYTHING) == 3_000
 
 
 def test_a_lock_of_another_process_is_waited_for_and_then_named(
     path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0)
-    impatient = open_store(f"sqlite:///{path}")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match=r"is locked by another process \(database is locked\); nothing was written"):
+    said = r"is locked by another process \(database is locked\); nothing was written"
+    with closing(open_store(f"sqlite:///{path}")) as impatient:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match=said):
+                impatient.put_inbox(0, [("message", b"x")])
+            other.execute("ROLLBACK")
         impatient.put_inbox(0, [("message", b"x")])
-    other.execute("ROLLBACK")
-    other.close()
-    impatient.put_inbox(0, [("message", b"x")])
-    impatient.close()
     assert len(store.read_inbox(0, 10)) == 1
 
 
 def test_a_full_disk_is_named_and_the_store_continues_with_free_space(store: SqlStore) -> None:
-    database, epoch = database_of(store), store.acquire(0, "host-a", 0, 1)
-    assert epoch is not None
+    database, holder = database_of(store), Holder(store)
 
     def limit_pages(count: int) -> None:
         with database._writer.connect() as connection:
@@ -271,30 +204,28 @@ def test_a_full_disk_is_named_and_the_store_continues_with_free_space(store: Sql
 
     limit_pages(60)
     with pytest.raises(StoreError, match=r"has no room to grow .*; nothing was written, and nothing new is accepted"):
-        store.apply(0, epoch, Change(rows=rows(2_000)))
+        accept(holder, 2_000)
     limit_pages(2**30)
-    assert store.count(0, 0, ORIGIN, Position(2**62, 0)) == 0
-    store.apply(0, epoch, Change(rows=rows(2_000)))
+    assert holder.slice() == []
+    accept(holder, 2_000)
 
 
 def test_a_damaged_file_is_named(path: Path) -> None:
-    store = open_store(f"sqlite:///{path}")
-    epoch = store.acquire(0, "host-a", 0, 1)
-    assert epoch is not None
-    store.apply(0, epoch, Change(rows=rows(2_000)))
-    store.close()
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        accept(Holder(store), 2_000)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] + os.urandom(len(whole) // 2))
-    damaged = open_store(f"sqlite:///{path}")
-    with pytest.raises(StoreError, match=r"is damaged .*; nothing was read; stop"):
-        damaged.slice(0, 0, ORIGIN, Position(2**62, 0))
-    damaged.close()
+    said = r"is damaged .*; nothing was read; stop"
+    with closing(open_store(f"sqlite:///{path}")) as damaged, pytest.raises(StoreError, match=said):
+        damaged.slice(0, 0, *EVERYTHING)
 
 
 def test_every_error_of_the_driver_becomes_a_store_error(store: SqlStore) -> None:
-    database = database_of(store)
-    calls: list[Any] = [database.reading, database.writing]
-    for block, consequence in zip(calls, ("nothing was read", "the last change may be .* adopted anew"), strict=True):
+    blocks: dict[str, Any] = {
+        "nothing was read": store.database.reading,
+        "the last change may be .* adopted anew": store.database.writing,
+    }
+    for consequence, block in blocks.items():
         with pytest.raises(StoreError, match=rf"failed \(.*; {consequence}; report it"), block() as connection:
             connection.exec_driver_sql("SELEC 1")
 
@@ -356,22 +287,19 @@ def test_a_fork_in_the_middle_of_a_checkpoint_waits_for_no_writer_that_waits_for
         checkpoint()
 
     monkeypatch.setattr(database, "_checkpoint", checkpoint_and_wait_for_the_fork)
-    threads = [
-        threading.Thread(target=database.tidy),
-        threading.Thread(target=_write_without_tidying, args=(database,)),
-    ]
-    threads[0].start()
-    assert held.wait(patience(30))
-    threads[1].start()
-    wait_until(lambda: bool(database._write_lock._waiting), "a writer waits for the checkpoint")
-    began_s = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    took_s = time.monotonic() - began_s
-    assert os.waitpid(child, 0)[1] == 0
-    for thread in threads:
-        thread.join(patience(30))
+    with ThreadPoolExecutor(2) as pool:
+        working = [pool.submit(database.tidy)]
+        assert held.wait(patience(30))
+        working.append(pool.submit(_write_without_tidying, database))
+        wait_until(lambda: bool(database._write_lock._waiting), "a writer waits for the checkpoint")
+        began_s = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        took_s = time.monotonic() - began_s
+        assert os.waitpid(child, 0)[1] == 0
+        for one in working:
+            one.result(patience(30))
     assert took_s < patience_s
 
 
