@@ -14,7 +14,8 @@ from celery_wheel.broker.amqp import publisher
 from celery_wheel.engine.port import Published
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Row
-from tests.integration.rabbit_edge.conftest import Yard, ids, row
+from tests.integration.rabbit_edge.conftest import Yard, ids
+from tests.kit.chunks import make_row as row
 from tests.kit.patience import patience
 
 
@@ -24,16 +25,6 @@ def test_a_chunk_arrives_whole_and_in_order(yard: Yard, kind: str) -> None:
     published = yard.publish(yard.edge(), [row(n) for n in range(1_200)])
     assert (published.failed, published.refused) == ({}, {})
     assert ids(yard.take("mail", 2_000)) == [f"task-{n}" for n in range(1_200)]
-
-
-def test_a_missing_exchange_in_the_middle_of_a_chunk_concerns_its_rows_alone(yard: Yard) -> None:
-    yard.queue("mail")
-    edge = yard.edge()
-    lost = row(2, exchange="gone", routing_key="x")
-    published = yard.publish(edge, [row(1), lost, row(3)])
-    assert published.failed == {2: "exchange 'gone' does not exist"}
-    assert ids(yard.take("mail")) == ["task-1", "task-3"]
-    assert yard.publish(edge, [row(4)]).failed == {}
 
 
 def test_a_deleted_exchange_concerns_its_rows_alone(yard: Yard) -> None:
@@ -79,14 +70,6 @@ def test_a_full_queue_refuses_and_accepts_again_when_there_is_room(yard: Yard) -
     assert len(taken) + len(left) == 4
     assert yard.publish(edge, left[:2]).refused == {}
     assert ids(yard.take("small")) == [f"task-{one.id}" for one in left[:2]]
-
-
-def test_the_expiry_is_the_remaining_time_and_the_priority_is_the_rows_own(yard: Yard) -> None:
-    yard.queue("mail", **{"x-max-priority": 9})
-    yard.publish(yard.edge(), [row(1, expires_ms=61_000, priority=7)])
-    (message,) = yard.take("mail")
-    assert message.properties["expiration"] == "60000"
-    assert message.properties["priority"] == 7
 
 
 # -- trouble ----------------------------------------------------------------------------------------------

@@ -142,12 +142,8 @@ def has_threads() -> bool:
 @pytest.fixture(params=["redis", "rabbit", "memory"])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "redis":
-        found: str = request.getfixturevalue("redis_server").url
-    elif request.param == "rabbit":
-        found = request.getfixturevalue("rabbit_server").fresh()
-    else:
-        found = "memory://"
-    return found
+        return str(request.getfixturevalue("redis_server").url)
+    return str(request.getfixturevalue("rabbit_server").fresh()) if request.param == "rabbit" else "memory://"
 
 
 @pytest.fixture
@@ -157,22 +153,22 @@ def app(tmp_path: Path, url: str) -> Any:
         yield app
 
 
-def run_once(app: Any) -> None:
+def started(app: Any) -> WheelService:
     running = WheelService(app)
     running.start()
     wait_until(lambda: running.holds(0) and running.holds(1), "the service holds its shards")
-    running.stop()
+    return running
 
 
 def test_descriptors_and_threads_do_not_grow_with_starts_and_stops(app: Any) -> None:
     gc.disable()  # the stop closes, and no collection afterwards
     try:
         for _ in range(2):
-            run_once(app)
+            started(app).stop()
         wait_until(lambda: not has_threads(), "the threads of a stopped service have ended")
         before = descriptors()
         for _ in range(TIMES):
-            run_once(app)
+            started(app).stop()
         wait_until(lambda: not has_threads(), "the threads of all services have ended")
         assert descriptors() <= before
     finally:
@@ -184,9 +180,7 @@ def test_a_connection_that_hangs_delays_a_stop_for_a_bounded_time(
 ) -> None:
     monkeypatch.setattr(service, "CLOSE_S", 0.1)
     go_on, stopped = threading.Event(), threading.Event()
-    running = WheelService(app)
-    running.start()
-    wait_until(lambda: running.holds(0), "the service holds its shard")
+    running = started(app)
     close = running._brokers[0].close
 
     def hang() -> None:
@@ -208,9 +202,7 @@ def test_a_connection_that_hangs_delays_a_stop_for_a_bounded_time(
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(
     app: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running, closed = WheelService(app), []
-    running.start()
-    wait_until(lambda: running.holds(0), "the service holds its shard")
+    running, closed = started(app), list[int]()
     first, second = (one.close for one in running._brokers)
 
     def fail() -> None:
