@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.contract.edges import peers
-from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.servers.redis import RedisServer
 
 FENCING = ("redis", "model of redis", "celery_wheel.testing")
@@ -22,24 +23,20 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 def made(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    peer: peers.Peer
-    match kind:
-        case "redis":
-            server: RedisServer = request.getfixturevalue("redis_server")
-            peer = peers.RedisPeer(server.url, server.client())
-        case "rabbitmq":
-            rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
-            peer = peers.RabbitPeer(rabbit)
-        case "model of redis":
-            peer = peers.ModelRedisPeer()
-        case "model of rabbitmq":
-            peer = peers.ModelRabbitPeer()
-        case "memory transport":
-            peer = peers.MemoryTransportPeer()
-        case _:
-            peer = peers.MemoryBrokerPeer()
-    yield peer
-    peer.close()
+    def redis_peer() -> peers.RedisPeer:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        return peers.RedisPeer(server.url, server.client())
+
+    kinds: dict[str, Callable[[], peers.Peer]] = {
+        "redis": redis_peer,
+        "rabbitmq": lambda: peers.RabbitPeer(request.getfixturevalue("rabbit_server")),
+        "model of redis": peers.ModelRedisPeer,
+        "model of rabbitmq": peers.ModelRabbitPeer,
+        "memory transport": peers.MemoryTransportPeer,
+        "celery_wheel.testing": peers.MemoryBrokerPeer,
+    }
+    with closing(kinds[kind]()) as peer:
+        yield peer
 
 
 @pytest.fixture(params=[*FENCING, *CONFIRMING])

@@ -68,15 +68,6 @@ def test_protocol_1_has_no_headers_to_show() -> None:
     assert inspection.request_item(TASK, MessageHead(b"{}", "", "celery"), "n")["args"] == ""
 
 
-def test_the_last_entry_of_a_cut_list_has_the_form_of_the_others() -> None:
-    more = inspection.more_item(TASK, 4_711, "n")
-    one = inspection.scheduled_item(TASK, MessageHead(b"{}", "", "celery"), "n")
-    assert more.keys() == one.keys()
-    types = [{name: type(value) for name, value in item["request"].items()} for item in (more, one)]
-    assert types[0] == types[1]
-    assert "4,711 more" in more["request"]["name"]
-
-
 #: Commands that only workers can carry out; see docs/control-celery.md.
 FOR_WORKERS = {
     *("add_consumer", "autoscale", "cancel_consumer", "election", "hello", "pool_grow", "pool_restart", "pool_shrink"),
