@@ -26,7 +26,6 @@ hour. A broker or a result backend that does not answer raises BrokerError: the 
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -49,9 +48,9 @@ from celery_wheel.producer.interception import DivertingProducer, WheelEta
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.requests.arguments import warn_of_unknown
-from celery_wheel.requests.request import TASKS_AT_ONCE
+from celery_wheel.scheduler.remote_control.revocation import cancel_commands
 from celery_wheel.store.message_pack import PackedKind
-from celery_wheel.store.model import CANCEL, Message, Unreadable
+from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
@@ -227,8 +226,6 @@ def _due_time(due_ms: int) -> DueTime:
 
 REASON = "a later run of its schedule replaces it"
 
-#: The longest wait for a connection, in seconds; the round of the engine waits for the broadcast.
-
 
 class ReplacedRuns:
     """Implements ``engine.recurring.port.OnOverlap``."""
@@ -240,11 +237,7 @@ class ReplacedRuns:
     def __call__(self, task_ids: Sequence[str]) -> None:
         """Cancel the runs. Raises the store's and the broker's errors."""
         ids = list(task_ids)
-        commands = []
-        for start in range(0, len(ids), TASKS_AT_ONCE):
-            names = ids[start : start + TASKS_AT_ONCE]
-            command = {"task_ids": names, "reason": REASON, "actor": "wheel", "for_good": True}
-            commands.append((CANCEL, json.dumps(command).encode()))
+        commands = list(cancel_commands(ids, REASON, "wheel"))
         self._store.put_inboxes(dict.fromkeys(range(self._store.shards), commands))
         with self._app.connection_for_write(heartbeat=0) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
