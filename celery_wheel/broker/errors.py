@@ -1,7 +1,4 @@
-"""Errors that the broker edges share, and kombu's errors as BrokerError for code that calls kombu without an edge.
-
-Short, and apart from the edges: the command line and the in-process broker import it too.
-"""
+"""Errors that the broker edges, the command line and the in-process broker share. Small: its import costs little."""
 
 from __future__ import annotations
 

@@ -13,15 +13,9 @@
     misfire, key  the schedule's before those of the task's route
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
-The header ``wheel_occurrence`` of such a message is read by the worker's side (``celery_wheel.worker``)::
-
-    {"schedule": "report", "id": 1793, "shard": 0, "scheduled_for": 1793664000000, "previous": 1793660400000,
-     "report": false}       instants are Unix milliseconds; report: the scheduler needs to know when the run ends
-
-A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
-log says so once. Anything that keeps ``apply_async`` from sending (a router of the project, arguments that the task
-does not take, a queue that may not be made, a message that is too large) raises, and the engine tries again for an
-hour. A broker or a result backend that does not answer raises BrokerError: the occurrence is made later.
+A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project.
+Anything that keeps ``apply_async`` from sending raises, and the engine tries again for an hour. A broker or a result
+backend that does not answer raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations

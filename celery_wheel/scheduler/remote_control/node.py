@@ -7,15 +7,9 @@
        │                  ├ heartbeat              │
        └── pause ◄────────┴ error ─────────────────┘      dispatch waits for nothing here
 
-    pending tasks        revoke, terminate, revoke_by_stamped_headers      see ``revocation``
-                         scheduled, query_task, revoked, stats             see ``inspection``
-    always empty         active, reserved, registered, active_queues       the node runs no task, consumes no task queue
-    the process          ping, report, conf, clock, heartbeat, enable_events, disable_events
-    events               worker-online at each connection, worker-heartbeat every EVERY_S, worker-offline
-
-Answers have the form of ``celery.worker.control``. All other commands are for workers: the node ignores them, unless
-they name it as their destination; then it answers that it is no worker. On a transport without fanout no node is
-started, and the log says so once.
+Every scheduler is a node of its own name and answers about the shards that it holds, in the form of
+``celery.worker.control``. All commands that it does not handle are for workers: the node ignores them, unless they name
+it as their destination; then it answers that it is no worker. A transport without fanout has no node.
 
 A broadcast reaches the nodes that listen at that moment. A command sent while no scheduler listened is lost: the answer
 of the node is the receipt. ``app.wheel.cancel`` needs no broadcast, and its result is certain.

@@ -8,10 +8,9 @@
     by stamped headers     kept in memory (``engine.state.stamps``) for messages that arrive from now on
                         └ pending tasks: a scan of the held shards, MAX_SCANNED tasks of each, the next due first
 
-Every scheduler that hears a revoke writes it for all shards, held or not: in the seconds after a crash no scheduler
-holds the dead one's shards, and a second cancel changes nothing. A scheduler that ends while ids are kept writes them,
-or logs how many are lost. A scheduler scans a shard that it acquires for the stamps in its memory: the former holder
-may not have finished its scan, which keeps no position in the store.
+Every scheduler that hears a revoke writes it for all shards: in the seconds after a crash no scheduler holds the dead
+one's shards, and a second cancel changes nothing. A scheduler scans a shard that it acquires for the stamps in its
+memory: the former holder may not have finished its scan, which keeps no position in the store.
 """
 
 from __future__ import annotations

@@ -14,14 +14,13 @@
     tick ─► Celery's tick ─► populate_heap ─► sift     every entry is listed; the heap keeps those of the base scheduler
                                                        before the first difference is in the store: none
          └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before, which is saved
-            at once: Celery would save it within three minutes, and a process killed before would repeat their runs
+            at once: a process killed before Celery saves it would repeat their runs
 
 1. Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
-2. A declaration has the arguments of ``app.wheel.schedules.create`` but the task, and is read when a scheduler takes
-   shard 0. An invalid one becomes a broken schedule, with the reason; of two with one name, the second is broken under
-   a name of its own.
-3. Celery's ``tick`` calls ``populate_heap`` whenever the schedule has changed, so a base scheduler that changes its
-   schedule at run time is followed as well. One with another ``tick``, like RedBeat's, keeps all its entries.
+2. Declarations are read when a scheduler takes shard 0. An invalid one becomes a broken schedule, with the reason; of
+   two with one name, the second is broken under a name of its own.
+3. A base scheduler that changes its schedule at run time is followed. One with another ``tick``, like RedBeat's, keeps
+   all its entries.
 """
 
 from __future__ import annotations
