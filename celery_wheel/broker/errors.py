@@ -1,4 +1,4 @@
-"""Errors that the broker edges, the command line and the in-process broker share. Small: its import costs little."""
+"""Errors that the broker edges share. Short, and apart from the edges: the command line imports it too."""
 
 from __future__ import annotations
 

@@ -432,7 +432,7 @@ def test_any_written_envelope_is_read(written: Envelope, others: dict[str, Any])
 
 
 @pytest.mark.parametrize(("error", "raised"), [(KeyError("surprise"), None), (MemoryError(), MemoryError)])
-def test_of_unexpected_failures_only_a_memory_error_is_raised(
+def test_a_memory_error_alone_of_unexpected_failures_is_raised(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
 ) -> None:
     monkeypatch.setattr("celery_wheel.broker.reader.check", mock.Mock(side_effect=error))
