@@ -1,4 +1,4 @@
-"""Errors that the broker edges share. Short, and apart from the edges: the command line imports it too."""
+"""Errors that the broker edges share. A file of its own: the command line imports it too, and no edge."""
 
 from __future__ import annotations
 

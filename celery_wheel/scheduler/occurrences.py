@@ -176,7 +176,7 @@ class ScheduleRenderer:
         warn_of_unknown(self._app, definition.call.task)
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
-        due = _due_time(occurrence.due_ms)
+        due = DueTime((_EPOCH + occurrence.due_ms * _MILLISECOND).isoformat(), occurrence.due_ms * 1_000)
         if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
             self._apply_entry(schedule, definition, producer)
@@ -212,10 +212,6 @@ class ScheduleRenderer:
 
     def close(self) -> None:
         self._renderer.close()
-
-
-def _due_time(due_ms: int) -> DueTime:
-    return DueTime((_EPOCH + due_ms * _MILLISECOND).isoformat(), due_ms * 1_000)
 
 
 REASON = "a later run of its schedule replaces it"

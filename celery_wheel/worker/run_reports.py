@@ -154,19 +154,20 @@ def report_of(header: dict[str, Any]) -> ReceivedMessage:
     return ReceivedMessage(envelope, {HEADER: encode(envelope)}, {}, body, "application/json", "utf-8", None)
 
 
-class RunReports(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """The step of a worker's consumer."""
+class _Step(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
+    """A step of the consumer of a worker whose app the wheel serves."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
+    def include_if(self, consumer: Any) -> bool:
+        return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
+
+
+class RunReports(_Step):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._app = consumer.app
         self._reporter: Reporter | None = None
-
-    def include_if(self, consumer: Any) -> bool:
-        """Whether the wheel serves the app: otherwise no schedule sends it messages."""
-        return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
 
     def start(self, consumer: Any) -> None:
         if self._reporter is not None:  # the worker has reconnected
@@ -273,14 +274,7 @@ class PastEta(str):
         return str(self)
 
 
-class DispatchTimes(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """The step of a worker's consumer."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def include_if(self, consumer: Any) -> bool:
-        return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
-
+class DispatchTimes(_Step):
     def start(self, consumer: Any) -> None:
         """Connect the receiver; a second call, after the worker has reconnected, changes nothing."""
         signals.task_received.connect(pass_dispatch_time, sender=consumer, weak=False)

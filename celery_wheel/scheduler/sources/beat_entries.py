@@ -51,8 +51,8 @@ from celery_wheel.scheduler.sources import (
     is_of_base,
     of_base,
 )
-from celery_wheel.scheduler.sources.django_source import FollowedTables, tables_and_counts
-from celery_wheel.scheduler.sources.sources import Periodic, Sources
+from celery_wheel.scheduler.sources.django_source import FollowedTables, RunCounts, tables_and_counts
+from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
 from celery_wheel.values.text import text_rule
 
@@ -185,21 +185,18 @@ class PeriodicEntries:
         self._listed: dict[str, Any] | None = None  #: the schedule of the last listing
         self._kept: set[str] = set()  #: names of the entries that the base scheduler runs
         self._is_open = False  #: it may send them: the listing is in the store
-        tables, beside = self._tables()
+        tables: EntrySource = EntryListing(DJANGO, {})
+        counts: RunCounts | None = None
+        if isinstance(scheduler, FollowedTables):
+            tables, counts = tables_and_counts(self._app)
         self._sources = Sources(
             Conf(self._app),
             [self._listing, tables, EntryListing(CODE, declared_entries(self._app))],
             lambda: service.holds(0),
             hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
-            beside=beside,
+            counts=counts,
             report=service.report_sources,
         )
-
-    def _tables(self) -> tuple[EntrySource, list[Periodic]]:
-        if isinstance(self._scheduler, FollowedTables):
-            source, counts = tables_and_counts(self._app)
-            return source, [counts]
-        return EntryListing(DJANGO, {}), []
 
     def start(self) -> None:
         self._sources.start()

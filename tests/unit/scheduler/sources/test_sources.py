@@ -306,7 +306,7 @@ class Counts:
 def test_a_failure_of_the_run_counts_is_named_once_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.wheel_store = f"sqlite:///{tmp_path}/no/such.sqlite3"
-    sources = Sources(Conf(app), [], lambda: True, beside=[Counts()])
+    sources = Sources(Conf(app), [], lambda: True, counts=Counts())  # type: ignore[arg-type]
     assert not sources.look()
     assert not sources.look()
     sources.stop()
