@@ -25,6 +25,11 @@ LAST = datetime(2030, 11, 20, 12, tzinfo=UTC)
 LAST_MS = int(LAST.timestamp() * 1_000)
 
 
+@pytest.fixture
+def app() -> Any:
+    return Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
+
+
 class Market(schedule):
     def is_due(self, last_run_at: datetime) -> Any:
         return schedstate(is_due=False, next=60.0)
