@@ -174,7 +174,7 @@ def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, .
 STEPS = (
     "celery_wheel.producer.rescue:Rescue",
     "celery_wheel.worker.run_reports:RunReports",
-    "celery_wheel.worker.dispatch_time:DispatchTimes",
+    "celery_wheel.worker.run_reports:DispatchTimes",
 )
 
 

@@ -9,14 +9,12 @@
                                   └── Supervisor: the other processes of ``wheel_processes``
 
 Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entries: a standby sets
-the base scheduler up at its takeover, and so continues from the state that the former holder has saved.
+the base scheduler up at its takeover, and so continues from the state that the former holder has saved. A takeover
+renames a damaged ``celerybeat-schedule``: a scheduler that ended over it would end at every start.
 
-The file of the base scheduler (``celerybeat-schedule``) may be damaged by then. The takeover renames it, with a line in
-the log, and the periodic entries count from now: a scheduler that ended instead would end at every start.
-
-The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none, and a
-process that forks before has none to lose. ``close`` may be called at any moment, twice, by a signal handler. The first
-of two calls that come within the start does nothing: the thread that it interrupts may hold a lock of the stop.
+The threads start with the first ``tick``: the instance that beat makes for its banner (``lazy``) has none. ``close``
+may be called at any moment, twice, by a signal handler. The first of two calls that come within the start does nothing:
+the thread that it interrupts may hold a lock of the stop.
 """
 
 from __future__ import annotations

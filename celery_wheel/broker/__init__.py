@@ -3,10 +3,7 @@
 ::
 
     key, or else the task id     ──►   shard 3 of 4
-    namespace "wheel", shard 3   ──►   wheel queue "wheel.3"
-
-A queue name is as kombu knows it: a transport's own prefix (Redis: ``global_keyprefix``) comes before it. The edges
-stand beside, each in a module or folder of its own that alone imports its client library; ``transport`` chooses one.
+    namespace "wheel", shard 3   ──►   wheel queue "wheel.3", after a transport's prefix (Redis: ``global_keyprefix``)
 """
 
 from __future__ import annotations

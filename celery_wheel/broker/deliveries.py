@@ -6,9 +6,6 @@
       ▲                         └──trim: acknowledges the deliveries of the token, and no others
       └── unacknowledged deliveries return: leave, another adoption, a lost connection, the end of the process
 
-``Deliveries`` belongs to one shard and has one lock, so that a thread that leaves the shard meets no half-read queue.
-``DeliveryBroker`` is an edge with one ``Deliveries`` for each shard.
-
 Messages stay in order and are peeked again until they are trimmed. A token is valid for one connection, and until the
 next trim; afterwards ``trim`` returns False, and the messages are peeked again.
 """

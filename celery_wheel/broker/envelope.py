@@ -6,9 +6,7 @@
     scheduler  ``reader`` removes the envelope from the headers and checks it by ``check``
 
 Promises: the reader reads every envelope that ``encode`` makes, since both call ``check``. Text that a store or a
-broker cannot hold is refused here, in the caller's process, and not later in a group commit.
-
-The types of the fields are the rules, which msgspec checks; this module words the reason where it refuses.
+broker cannot hold is refused here, in the caller's process. msgspec checks the fields by their types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors that the broker edges share, and kombu's errors as BrokerError for code that calls kombu without an edge.
-
-Short, and apart from the edges: the command line and the in-process broker import it too.
-"""
+"""Errors that the broker edges share. A file of its own: the command line imports it too, and no edge."""
 
 from __future__ import annotations
 

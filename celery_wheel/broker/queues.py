@@ -5,8 +5,7 @@
     producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
                                                                     dict, as the queue has it          bytes
 
-Producers and schedulers share the declaration, or RabbitMQ refuses the second. kombu's own code serialises and
-compresses the messages; no connection is made.
+Producers and schedulers share the declaration, or RabbitMQ refuses the second. No connection is made here.
 """
 
 from __future__ import annotations

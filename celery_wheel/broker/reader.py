@@ -6,17 +6,14 @@
                        └─►  Unreadable  the bytes, a reason for people, an id made of the bytes; the task's name and id
                                         where the envelope has them
 
-Promises
-
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
-2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay: same
-   keys, same order, ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
+2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
+   ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
 3. A message whose destination is one of the wheel's own queues is Unreadable: it would return for ever.
 
-As everywhere in kombu, the last of duplicated keys counts, and NaN and Infinity pass. Values such as
-``{"__type__": …}``, which kombu's JSON would decode, pass untouched to the worker. msgspec reads and writes all but
-rare messages. Python's own JSON serves these, and words what is wrong with bytes that are no JSON; a message is the
-same by either. CPU of an ordinary message of 2.0 kB: 9.4 µs, where Python's JSON alone takes 22.
+As everywhere in kombu, the last of duplicated keys counts, NaN and Infinity pass, and values such as
+``{"__type__": …}`` pass untouched. msgspec reads and writes nearly all messages in half the time of Python's own JSON,
+which serves the rest, and words what is wrong with bytes that are no JSON. A message is the same by either.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
                                                 filesystem  none: its delayed tasks stay Celery's own
                                                 others      celery_wheel.broker.virtual
 
-One server may have several names, and several servers may be one broker. So a store keeps a set of places, like
+A server may have several names, and a broker several servers. So a store keeps a set of places, like
 ``redis://127.0.0.1:6379/2``; a broker is the store's where one of its places is in the set, or where it has offsets of
-the store. Nothing is connected to look at a known place.
+the store. A known place is looked up without a connection.
 """
 
 from __future__ import annotations

@@ -12,14 +12,12 @@
                     for the fifth time, and not as a transient error   failed: too big, not allowed, …
 
 Promises: a message is acknowledged in the wheel queue after the store has it; a task counts as dispatched when the
-transport's ``publish`` has returned. Rows without a route and refused rows are reported, never dropped.
+transport's ``publish`` has returned. Rows without a route and refused rows are reported.
 
-Non-promises: the edge adds no promise that the transport does not make. Most of kombu's virtual transports take a
-message off the server when they deliver it, so a scheduler that is killed between a delivery and its commit loses at
-most ``PREFETCH`` messages (docs/transports.md has the list). A time-out of visibility that ends before the
-acknowledgement causes a second delivery, which the store recognises by its id. No publication is confirmed. Rows in
-flight when a scheduler died may be in their queues twice, the second time with the header ``wheel_redelivered``.
-Nothing guards against two stores on one namespace.
+Non-promises: the edge adds no promise to those of the transport (docs/transports.md). A scheduler that is killed
+between a delivery and its commit loses at most ``PREFETCH`` messages where the transport takes a message off the server
+as it delivers. No publication is confirmed: rows in flight when a scheduler dies may be in their queues twice, the
+second time with the header ``wheel_redelivered``. Nothing guards against two stores on one namespace.
 """
 
 from __future__ import annotations

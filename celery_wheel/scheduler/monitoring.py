@@ -2,8 +2,7 @@
 
 ::
 
-    wheel_metrics = "127.0.0.1:9808"     /metrics, /livez and /readyz: beat's own process on port 9808, the second of
-                                         wheel_processes on 9809, the third on 9810, …
+    wheel_metrics = "127.0.0.1:9808"     /metrics, /livez, /readyz; the second of wheel_processes is on port 9809, …
     wheel_opentelemetry = True           each process by the meter provider that the project sets up in it
 
     live     no job has died, and each makes progress, or hangs in a call while the store or the broker does not answer;

@@ -13,20 +13,13 @@
     misfire, key  the schedule's before those of the task's route
     route         of the task and its options, also one with ``wheel=False``: no worker holds the message
 
-The header ``wheel_occurrence`` of such a message is read by the worker's side (``celery_wheel.worker``)::
-
-    {"schedule": "report", "id": 1793, "shard": 0, "scheduled_for": 1793664000000, "previous": 1793660400000,
-     "report": false}       instants are Unix milliseconds; report: the scheduler needs to know when the run ends
-
-A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project. The
-log says so once. Anything that keeps ``apply_async`` from sending (a router of the project, arguments that the task
-does not take, a queue that may not be made, a message that is too large) raises, and the engine tries again for an
-hour. A broker or a result backend that does not answer raises BrokerError: the occurrence is made later.
+A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project.
+Anything that keeps ``apply_async`` from sending raises, and the engine tries again for an hour. A broker or a result
+backend that does not answer raises BrokerError: the occurrence is made later.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -49,9 +42,9 @@ from celery_wheel.producer.interception import DivertingProducer, WheelEta
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.requests.arguments import warn_of_unknown
-from celery_wheel.requests.request import TASKS_AT_ONCE
+from celery_wheel.scheduler.remote_control.revocation import cancel_commands
 from celery_wheel.store.message_pack import PackedKind
-from celery_wheel.store.model import CANCEL, Message, Unreadable
+from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 
@@ -183,7 +176,7 @@ class ScheduleRenderer:
         warn_of_unknown(self._app, definition.call.task)
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
-        due = _due_time(occurrence.due_ms)
+        due = DueTime((_EPOCH + occurrence.due_ms * _MILLISECOND).isoformat(), occurrence.due_ms * 1_000)
         if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
             self._apply_entry(schedule, definition, producer)
@@ -221,13 +214,7 @@ class ScheduleRenderer:
         self._renderer.close()
 
 
-def _due_time(due_ms: int) -> DueTime:
-    return DueTime((_EPOCH + due_ms * _MILLISECOND).isoformat(), due_ms * 1_000)
-
-
 REASON = "a later run of its schedule replaces it"
-
-#: The longest wait for a connection, in seconds; the round of the engine waits for the broadcast.
 
 
 class ReplacedRuns:
@@ -240,11 +227,7 @@ class ReplacedRuns:
     def __call__(self, task_ids: Sequence[str]) -> None:
         """Cancel the runs. Raises the store's and the broker's errors."""
         ids = list(task_ids)
-        commands = []
-        for start in range(0, len(ids), TASKS_AT_ONCE):
-            names = ids[start : start + TASKS_AT_ONCE]
-            command = {"task_ids": names, "reason": REASON, "actor": "wheel", "for_good": True}
-            commands.append((CANCEL, json.dumps(command).encode()))
+        commands = list(cancel_commands(ids, REASON, "wheel"))
         self._store.put_inboxes(dict.fromkeys(range(self._store.shards), commands))
         with self._app.connection_for_write(heartbeat=0) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)

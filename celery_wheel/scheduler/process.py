@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.values.text import whole_number
@@ -39,26 +40,16 @@ def tune_memory() -> None:
 REPEATED = "Secure redis scheme specified (rediss) with no ssl"
 
 
-class Once(logging.Filter):
-    """Lets the repeated warning through once in each process, and every other record always."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not str(record.msg).startswith(REPEATED):
-            return True
-        first, self._seen = not self._seen, True
-        return first
+_repetitions = count()
 
 
-_ONCE = Once()
+def _is_first(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(REPEATED) or next(_repetitions) == 0
 
 
 def warn_once() -> None:
     """Let this process log the warning once; a second call changes nothing."""
-    logging.getLogger("kombu.connection").addFilter(_ONCE)
+    logging.getLogger("kombu.connection").addFilter(_is_first)
 
 
 logger = logging.getLogger(__name__)

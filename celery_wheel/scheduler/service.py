@@ -1,7 +1,6 @@
 """The wheel of one scheduler process: a store, a broker edge, and an engine for each shard, in one pool of threads.
 
-``beat`` starts and stops it. This module alone puts the parts together from an app's settings: the engine knows neither
-Celery nor the settings, and the edges know no engine.
+This module alone puts the parts together: the engine knows neither Celery nor settings, and the edges know no engine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker.transport import broker_for, meet_broker
@@ -72,14 +71,11 @@ class WheelService:
         self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._pool = Pool()
-        self._store: FullStore | None = None
-        self._runner: Runner | None = None
-        self._brokers: list[Broker] = []
-        self._renderers: list[ScheduleRenderer] = []
-        self._balance: Balance | None = None
-        self._node: Node | None = None
+        self.started = False
+        self._runner: Runner | None = None  #: while the engines run
         self._monitoring: Monitoring | None = None
-        self._watchdog: Watchdog | None = None
+        self._brokers: list[Broker] = []
+        self._stops = ExitStack()  #: the ends of all that ``start`` has begun, the last first
 
     def check(self) -> None:
         """Raise the error of a setting, the store or the transport that would keep the service from starting."""
@@ -97,24 +93,22 @@ class WheelService:
         # A restarted container has the same host name and process id, and must not be taken for the former one.
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         store, others = self._register(holder, clock)
-        self._store = store
+        self._stops.callback(store.close)
+        self.started = True
         logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
         _warn_of_server(store)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
+        self._stops.callback(node.join)
+        self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
         engines, readings = [], ClockReadings()
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
             self._brokers.append(broker)
-            renderer = ScheduleRenderer(
-                self._app,
-                conf.max_message_bytes,
-                broker.decode,
-                self._apply_entry,
-                DeclaredQueues(self._app),
-            )
-            self._renderers.append(renderer)
+            declare = DeclaredQueues(self._app)
+            renderer = ScheduleRenderer(self._app, conf.max_message_bytes, broker.decode, self._apply_entry, declare)
+            self._stops.callback(renderer.close)
             engine = Engine(
                 shard,
                 holder,
@@ -131,14 +125,17 @@ class WheelService:
             )
             engines.append(engine)
         pool = self._pool
-        self._runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
-        self._balance = Balance(store, holder, engines, pool=pool, role=self._role())
-        self._balance.start()
-        self._runner.start()
-        if conf.control:
-            node.start()
-            self._node = node
+        self._runner = runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
+        self._stops.callback(runner.stop)
+        balance = Balance(store, holder, engines, pool=pool, role=self._role())
+        self._stops.callback(balance.stop)
+        self._stops.callback(setattr, self, "_runner", None)
+        balance.start()
+        runner.start()
         self._show(store)
+        if conf.control:
+            self._stops.callback(node.stop)  # a node takes up to a second to stop, and no shard waits for it
+            node.start()
 
     def _register(self, holder: str, clock: Clock) -> tuple[FullStore, list[str]]:
         """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive.
@@ -171,20 +168,19 @@ class WheelService:
     def _show(self, store: FullStore) -> None:
         """Show this process to monitoring and, where it is beat's own, to systemd."""
         self._monitoring = monitoring = Monitoring(self._conf, self._process, self._engines, store, self._pool)
+        self._stops.callback(monitoring.stop)
         monitoring.start()
         if self._process == 1:
-            self._watchdog = Watchdog(self._pool, lambda: not monitoring.health.not_live(), self._summary)
-            self._watchdog.start()
+            watchdog = Watchdog(self._pool, lambda: not monitoring.health.not_live(), self._summary)
+            self._stops.callback(watchdog.stop)
+            self._stops.callback(notify, "STOPPING=1")
+            watchdog.start()
             notify(f"READY=1\nSTATUS={self._summary()}")
 
     def _role(self) -> Role:
         if self._process > 1:
             return Role.CHILD
         return Role.PARENT if self._conf.processes > 1 else Role.ANY
-
-    @property
-    def started(self) -> bool:
-        return self._store is not None
 
     def holds(self, shard: int) -> bool:
         engines = self._engines()
@@ -226,25 +222,7 @@ class WheelService:
             raise WheelError(f"{'; '.join(found)}; {NOTHING_LOST}")
 
     def stop(self) -> None:
-        if self._node is not None:
-            self._node.stop()  # a node takes up to a second to stop, and no shard waits for it
-        if self._watchdog is not None:
-            notify("STOPPING=1")
-            self._watchdog.stop()
-        if self._monitoring is not None:
-            self._monitoring.stop()
-        runner, self._runner = self._runner, None
-        if self._balance is not None:
-            self._balance.stop()
-        if runner is not None:
-            runner.stop()
-        for renderer in self._renderers:
-            renderer.close()
-        close_brokers(self._brokers)
-        if self._node is not None:
-            self._node.join()
-        if self._store is not None:
-            self._store.close()
+        self._stops.close()
 
 
 def _warn_of_server(store: FullStore) -> None:

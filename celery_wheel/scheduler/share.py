@@ -8,10 +8,9 @@
     a scheduler joins           low 1, high 2      2 2 2 1      one shard is handed over
     a scheduler ends            low 2, high 3      3 2 2        the others take its shards
 
-A scheduler takes shards until it has ``low``, and one more when no scheduler has fewer than ``low``. Schedulers need
-not agree, since the store gives a shard to one holder only. A scheduler gives a shard up when it has more than
-``high``, or when it has the most and another has fewer than ``low`` with no shard free: only one scheduler gives then,
-so that two never give for the same want. A store that does not answer changes nothing, as long as the leases last.
+A scheduler takes shards until it has ``low``, and one more when no scheduler has fewer. Schedulers need not agree,
+since the store gives a shard to one holder only. A scheduler gives a shard up when it has more than ``high``, or when
+it has the most and another has fewer than ``low`` with no shard free: only one scheduler gives then.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 ::
 
     celery beat ─ tick() ─► tend ─► child   a scheduler with a name of its own; ``share`` gives it its shards
-                              │
                               └───► child   ends unexpectedly ─► log ─► others take its shards
                                             started again after 1 s, 2 s, 4 s … 30 s; after 1 s once it ran for a minute
 
@@ -12,8 +11,8 @@
 2. Children serve all shards but the first, which beat's process holds with the periodic entries. A child is a node of
    Celery's remote control: its engines learn from it which stamps are revoked.
 3. SIGTERM to beat ends the children gracefully. The failure of an engine ends its child with exit code 1.
-4. No child outlives beat, ``kill -9`` included: on Linux the kernel kills it with the thread that started it, which is
-   the thread of ``tick``; everywhere a child stops when its pipe to beat's process ends.
+4. No child outlives beat: on Linux the kernel kills it with the thread of ``tick``, which started it; everywhere a
+   child stops when its pipe to beat's process ends.
 """
 
 from __future__ import annotations

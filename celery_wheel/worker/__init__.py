@@ -1,5 +1,4 @@
-"""The worker's side: a task reads its schedule's instant, the scheduler hears that a run has ended, and monitoring sees
-when a delayed task was dispatched (``dispatch_time``).
+"""The worker's side: a task reads its schedule's instant, and the steps of ``run_reports`` tell of runs and dispatches.
 
 ::
 

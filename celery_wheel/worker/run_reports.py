@@ -1,4 +1,4 @@
-"""The bootstep that reports the ends of runs, from a thread of a worker's main process.
+"""The bootsteps of a worker: one reports the ends of runs, one tells monitoring when a delayed task was dispatched.
 
 ::
 
@@ -8,9 +8,11 @@
     put(header) ─► kept in memory ─► thread ─► Forwarder ─► wheel queue of the schedule's shard, confirmed
                                        └ no answer: once more after a pause, up to RETRY_MOST_S
 
+    task_received ─ the message has a dispatch id ─┬─► event task-received   eta: the time of dispatch
+                                                   └─► Sentry's header       the time of dispatch
+
 Only an occurrence whose schedule needs the end of its runs (any overlap but "allow") is reported. The run goes on after
-a retry, and after a message returned to its queue (reject with requeue, a lost worker with reject_on_worker_lost, a
-cancel by a lost connection): another request is its next part. A message without the header costs one lookup.
+a retry, and after a message returned to its queue: another request is its next part.
 
 Promises: a run that goes on is never reported; a report that the broker has confirmed is not lost, and may come twice.
 Non-promises: a report is lost with its worker. Then the run counts as over ``max_runtime_ms`` after it was due.
@@ -24,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import bootsteps, signals
@@ -34,7 +37,7 @@ from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.rescue import Forwarder, ReceivedMessage
 from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
 from celery_wheel.timing import Backoff, RetryLog
-from celery_wheel.values.ids import uuid7
+from celery_wheel.values.ids import dispatched_ms, uuid7
 
 logger = logging.getLogger(__name__)
 
@@ -151,19 +154,20 @@ def report_of(header: dict[str, Any]) -> ReceivedMessage:
     return ReceivedMessage(envelope, {HEADER: encode(envelope)}, {}, body, "application/json", "utf-8", None)
 
 
-class RunReports(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """The step of a worker's consumer."""
+class _Step(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
+    """A step of the consumer of a worker whose app the wheel serves."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
+    def include_if(self, consumer: Any) -> bool:
+        return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
+
+
+class RunReports(_Step):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._app = consumer.app
         self._reporter: Reporter | None = None
-
-    def include_if(self, consumer: Any) -> bool:
-        """Whether the wheel serves the app: otherwise no schedule sends it messages."""
-        return Conf(consumer.app).enabled and is_eligible(consumer.app, None, None)
 
     def start(self, consumer: Any) -> None:
         if self._reporter is not None:  # the worker has reconnected
@@ -249,3 +253,42 @@ class FollowedRun:
             return
         self._is_over = True
         self._report()
+
+
+#: The properties that may have a dispatch id.
+PROPERTIES = ("message_id", "delivery_tag")
+
+#: The time in seconds from which sentry_sdk counts the latency of a queue.
+SENTRY_ENQUEUED = "sentry-task-enqueued-time"
+
+
+class PastEta(str):
+    """An eta that is shown, and for which no worker waits."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def isoformat(self) -> str:
+        return str(self)
+
+
+class DispatchTimes(_Step):
+    def start(self, consumer: Any) -> None:
+        """Connect the receiver; a second call, after the worker has reconnected, changes nothing."""
+        signals.task_received.connect(pass_dispatch_time, sender=consumer, weak=False)
+
+
+def pass_dispatch_time(request: Any, **_: Any) -> None:
+    """Put the time of dispatch where monitoring looks for it; a message that was not delayed stays as it is."""
+    properties = request.message.properties or {}
+    found = (dispatched_ms(properties.get(name)) for name in PROPERTIES)
+    at_ms = next((ms for ms in found if ms is not None), None)
+    if at_ms is None:
+        return
+    if request.eta is None:
+        request._eta = PastEta(datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat())
+    headers = request.request_dict.get("headers")
+    if isinstance(headers, dict) and SENTRY_ENQUEUED in headers:
+        headers[SENTRY_ENQUEUED] = at_ms / 1_000

@@ -18,8 +18,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +73,7 @@ class Cut:
         self.stack.app.wheel.schedule_many(
             ("note", (one,), {}, due_ms, "celery", None, None, None, task_id(one)) for one, due_ms in enumerate(due)
         )
-        cut: Callable[[], None] = self._cut_connections if kind == CUTS[0] else self._kill_scheduler
+        cut: Callable[[], None] = self.proxy.restart if kind == CUTS[0] else self._kill_scheduler
         while len(self._places) < cuts:
             at = self._received() + rng.randrange(rows // (4 * cuts), rows // (2 * cuts))
             if at > rows:  # more has passed during the cuts than between them
@@ -106,9 +105,6 @@ class Cut:
     def _beat(self) -> None:
         self.stack.beat("beat", broker_url=self.way)
 
-    def _cut_connections(self) -> None:
-        self.proxy.restart()
-
     def _kill_scheduler(self) -> None:
         self.stack["beat"].kill()
         self._beat()
@@ -124,12 +120,6 @@ class Cut:
         wait_until(lambda: self._received() >= count, f"{count:,} tasks have arrived", 300, every_s=0.05)
 
 
-@contextmanager
-def rabbit(folder: Path) -> Iterator[tuple[RabbitServer, Proxy]]:
-    with RabbitServer(folder / "rabbitmq") as server, Proxy(folder, server.port) as proxy:
-        yield server, proxy
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.copies", description=__doc__)
     parser.add_argument("--chunk", type=int, action="append", help="a setting of wheel_chunk; by default 1000 and 100")
@@ -139,7 +129,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="copies-") as name, rabbit(Path(name)) as (server, proxy):
+    with (
+        tempfile.TemporaryDirectory(prefix="copies-") as name,
+        RabbitServer(Path(name) / "rabbitmq") as server,
+        Proxy(Path(name), server.port) as proxy,
+    ):
         for chunk in options.chunk or (1_000, 100):
             for kind in CUTS[: 2 if options.cuts else 1]:
                 one = Cut(Path(name) / f"{chunk} {kind}", server.fresh(), server.port, proxy, chunk)

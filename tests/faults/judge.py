@@ -24,6 +24,11 @@ class Verdict:
     worker_lost: list[str] = field(default_factory=list)  #: published by that log, and never ran
     late_ms: int = 0
 
+    def broken(self) -> dict[str, list[str]]:
+        """Return the first tasks of each promise that was broken."""
+        names = ("lost", "early", "twice_unmarked", "strange", "published_twice")
+        return {name: found[:3] for name in names if (found := getattr(self, name))}
+
     def __str__(self) -> str:
         return (
             f"{self.scheduled} scheduled, {self.ran} ran, {len(self.lost)} lost, {len(self.early)} early, "

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from kombu.exceptions import OperationalError
@@ -85,9 +84,7 @@ class StackUnderLoad(Stack):
         self._producer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._producer.join(patience())
         self.close()

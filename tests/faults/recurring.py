@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.faults.instants import PLANS, Arrival, InstantVerdict, expected, judge_instants
@@ -81,9 +80,7 @@ class StackWithSchedules(Stack):
         assert {one.result for one in answers.values()} == {"done"}, answers
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._consumer.join()
         self.close()

@@ -1,6 +1,8 @@
 """kill -9 of scheduler, broker and database, at random moments under load, for every pair of store and broker.
 
-The judge compares scheduled tasks with executions. Redis keeps acknowledged writes (appendfsync always).
+The judge compares scheduled tasks with executions. Redis keeps acknowledged writes (appendfsync always). Each instant
+of a schedule is sent once, and a cut on RabbitMQ costs no more second copies than a publish has messages.
+``python -m tests.faults.recurring`` takes any number of kills.
 """
 
 from __future__ import annotations
@@ -14,14 +16,25 @@ from pathlib import Path
 import pytest
 
 from tests.faults import aof
-from tests.faults.load import StackUnderLoad
+from tests.faults.copies import CUTS, Cut
+from tests.faults.instants import Arrival, Plan, judge_instants
+from tests.faults.load import SCHEDULERS, StackUnderLoad
+from tests.faults.recurring import LEASE_S, SHARDS, StackWithSchedules, now_ms, stack_on
+from tests.kit.patience import wait_until
 from tests.kit.servers import Server
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.proxy import Proxy
 from tests.kit.servers.rabbit import RabbitServer
 from tests.kit.servers.redis import RedisServer
 
 SEED = int(os.environ.get("WHEEL_FAULT_SEED", "7"))
 FAULTS = 6
+
+#: Kills of schedulers that have schedules.
+KILLS = 5
+
+#: Messages of a publish.
+CHUNK = 50
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -60,14 +73,74 @@ def test_no_task_is_lost_or_early_and_second_copies_are_marked(
         rng.shuffle(order)
         for fault in order:
             fault()
-            ran = len(stack.runs())
-            more = rng.randrange(20, 150)
-            stack.wait_for_runs(ran + more)
+            stack.wait_for_runs(len(stack.runs()) + rng.randrange(20, 150))
         log = (lambda: aof.published(tmp_path / "redis", "celery")) if isinstance(broker, RedisServer) else None
         verdict = stack.settle(30, log)
         print(f"seed {SEED}: {verdict}")
-        assert not verdict.lost, f"{verdict}"
-        assert not verdict.early, str(verdict)
-        assert not verdict.strange, str(verdict)
-        assert not verdict.twice_unmarked, f"{verdict}: {verdict.twice_unmarked[:3]}"
-        assert not verdict.published_twice, f"{verdict}: {verdict.published_twice[:3]}"
+        assert verdict.broken() == {}, str(verdict)
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_a_cut_costs_one_chunk_at_most(tmp_path: Path, rabbit_server: RabbitServer, kind: str) -> None:
+    with Proxy(tmp_path, rabbit_server.port) as proxy:
+        cut = Cut(tmp_path / "cut", rabbit_server.fresh(), rabbit_server.port, proxy, CHUNK)
+        try:
+            found = cut.run(kind, 3, 4_000, 0, random.Random(7))
+        finally:
+            cut.close()
+        assert found.of_cuts
+        assert max(found.of_cuts) <= CHUNK, str(found)
+        assert found.unmarked == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_each_instant_is_sent_once_over_kills(tmp_path: Path, kind: str) -> None:
+    with stack_on(kind, tmp_path, SEED) as stack:
+        while stack.kills < KILLS:
+            stack.kill_after_a_pause()
+        verdict = stack.settle()
+        assert verdict.is_clean, f"seed {SEED}: {verdict}"
+        assert verdict.expected > 2 * KILLS, "the schedules went on between the kills"
+        assert not stack.skips()
+
+
+def test_a_scheduler_that_is_cut_off_from_the_store_sends_nothing_twice(tmp_path: Path) -> None:
+    a, b = SCHEDULERS
+    with (
+        RedisServer(tmp_path / "redis") as redis,
+        PostgresServer(fsync="on") as postgres,
+        Proxy(tmp_path, postgres.port) as proxy,
+    ):
+        way = postgres.url().replace(f":{postgres.port}/", f":{proxy.port}/")
+        assert way != postgres.url()
+        with StackWithSchedules(tmp_path, redis, postgres.url(), random.Random(SEED), way_of_a=way) as stack:
+            for _ in range(2):
+                wait_until(lambda: stack.shards_of(a), "the first scheduler holds a shard")
+                proxy.pause()
+                wait_until(lambda: stack.shards_of(b) == SHARDS, "the second scheduler holds all shards")
+                over_ms = now_ms() + int(2_000 * LEASE_S)
+                wait_until(lambda at_ms=over_ms: stack.has_arrived(at_ms), "the second scheduler sends for two leases")
+                proxy.resume()
+            wait_until(lambda: stack.shards_of(a), "the first scheduler holds a shard again")
+            verdict = stack.settle()
+            assert verdict.is_clean, f"{verdict}"
+            assert verdict.expected > 20
+            assert not stack.skips()
+
+
+def test_the_judge_finds_what_is_missing_twice_early_or_strange() -> None:
+    plan = Plan(2)
+    arrivals = [
+        Arrival(plan.name, 4_000, 4_001, "a"),
+        Arrival(plan.name, 4_000, 5_000, "a"),
+        Arrival(plan.name, 6_000, 5_900, "b"),
+        Arrival(plan.name, 7_000, 7_000, "c"),
+        Arrival(plan.name, 12_000, 12_300, "d"),
+    ]
+    verdict = judge_instants([plan], arrivals, asked_ms=3_000, answered_ms=3_500, end_ms=10_000)
+    assert (verdict.expected, verdict.late_ms) == (4, 1_000)
+    assert verdict.missing == [(plan.name, 8_000), (plan.name, 10_000)]
+    assert verdict.twice == [(plan.name, 4_000)]
+    assert verdict.early == [(plan.name, 6_000)]
+    assert verdict.strange == [(plan.name, 7_000)]
+    assert not verdict.is_clean

@@ -102,7 +102,7 @@ class World(Happenings):
         ever = (*data.outcomes, *data.forgotten_outcomes)
         cancelled = {outcome.timer_id for outcome in ever if outcome.kind == "cancelled"}
         # The engine logs an error of this call and goes on, so ``_judge`` raises the violation.
-        self.wrongly_told.update(one.id for one in rows if one.row.id not in cancelled)
+        self.wrongly_told.update(one.id for one in rows if one.id not in cancelled)
         seen_to = {one.id for one in rows if self.quiet or self.rng.random() < 0.7}
         self.told.update(seen_to)
         return seen_to

@@ -16,7 +16,7 @@ classes = {one for module in theirs for one in list(vars(module).values()) if is
 before = {one: dict(vars(one)) for one in classes if one.__module__.startswith(("celery.", "kombu.", "billiard."))}
 assert len(before) > 300
 for name in ("app", "beat", "bulk_load", "cli", "control", "producer.rescue", "scheduler.service", "testing",
-             "worker.dispatch_time", "worker.run_reports"):
+             "worker.run_reports"):
     importlib.import_module("celery_wheel." + name)
 
 

@@ -1,10 +1,7 @@
 """A connection to RabbitMQ for one purpose: opened when it is needed, kept alive, dropped after an error.
 
 py-amqp serves one thread at a time, so every use is under ``lock``. No call waits longer than ``TIMEOUT_S`` for a
-server that does not answer: sockets time out, loops have a deadline, and the servers in the broker URL share the time.
-
-The next use after a drop opens a new connection, which ``generation`` counts: deliveries and confirms of the former one
-are void.
+server that does not answer. ``generation`` counts connections: deliveries and confirms of a former one are void.
 """
 
 from __future__ import annotations

@@ -7,10 +7,8 @@
 
 Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
 always has a timeout. It speaks RESP2, in which servers send only answers. Several servers in one ``redis://`` URL are
-refused: the offsets of one server mean nothing on another.
-
-Only the state after a lost connection or a timeout is unknown. An error reply is an answer: the scripts then have
-changed nothing (``publish.lua`` gives the reason), and the engine repeats the call later.
+refused: the offsets of one server mean nothing on another. Only the state after a lost connection or a timeout is
+unknown: after an error reply the scripts have changed nothing (``publish.lua`` gives the reason).
 
 Source: ``_connparams`` and ``_sentinel_managed_pool`` in kombu 5.7 ``transport/redis.py``.
 """

@@ -11,13 +11,10 @@
                "properties": {<as stored>, "delivery_mode": 2, "expiration": "30000", "delivery_info": …,
                               "priority": 0, "body_encoding": "base64", "delivery_tag": "<a dispatch id>"}}
 
-Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7, if kombu's JSON encoder made
-the stored headers and property values; both are copied, not parsed. Within a list the order is that of the rows. An
-expired message is published too, with expiration "0", so that the worker records it as REVOKED. The body is always
-base64, kombu's default: consumers read the message's own property.
-
-Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7 ``transport/virtual/base.py``,
-``Producer.publish`` in ``messaging.py``.
+Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7; stored headers and properties
+are copied, not parsed. Within a list the order is that of the rows. An expired message is published with expiration
+"0", so that the worker records it as REVOKED. Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7
+``transport/virtual/base.py``, ``Producer.publish`` in ``messaging.py``.
 """
 
 from __future__ import annotations

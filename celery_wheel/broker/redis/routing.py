@@ -10,10 +10,9 @@
 
     exchange "news"  ──SMEMBERS──►  { routing key SEP pattern SEP queue, … }   kept for ``KEPT_S``
 
-A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one; a topic exchange
-never does. The answer "no queue is bound" never comes from memory, only from reading the set anew; a removed binding is
-noticed within the second. Unlike kombu, which raises, this module skips a member that has not three parts, and an empty
-queue name. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
+A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one. The answer "no
+queue is bound" comes only from reading the set anew. Unlike kombu, which raises, this module skips a member that has
+not three parts, and an empty queue name. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
                        │     └─► inspection        scheduled, query_task, stats: as a worker shows its own
                        └──► celeryev               worker-online, worker-heartbeat, worker-offline
     engine ── announce ──► revoked_state           REVOKED, chords, task-revoked: as a worker does
-
-Every scheduler is a node of its own name and answers about the shards that it holds, so no task is reported twice.
 """
 
 from __future__ import annotations

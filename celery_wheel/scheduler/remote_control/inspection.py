@@ -1,13 +1,5 @@
 """Answers about the pending tasks of the shards that this scheduler holds, in the form in which a worker shows its own.
 
-::
-
-    scheduled    {"eta": ISO 8601, "priority": 6, "request": {…}}     MAX_TASKS tasks, the next due first
-    query        {task id: ["scheduled", {…}]}                        MAX_IDS ids
-    cancelled    ids                                                  MAX_TASKS, the latest first
-    wheel        pending, lateness and more of each shard, from its holder's last snapshot
-    {…}          id, name, args, kwargs, type, hostname, time_start, acknowledged, delivery_info, worker_pid
-
 Two fields differ from a worker's: ``args`` and ``kwargs`` are the texts that the producer put into the headers, since
 no body is opened; ``acknowledged`` is true, since the store has the message and no longer the broker.
 """

@@ -7,15 +7,9 @@
        │                  ├ heartbeat              │
        └── pause ◄────────┴ error ─────────────────┘      dispatch waits for nothing here
 
-    pending tasks        revoke, terminate, revoke_by_stamped_headers      see ``revocation``
-                         scheduled, query_task, revoked, stats             see ``inspection``
-    always empty         active, reserved, registered, active_queues       the node runs no task, consumes no task queue
-    the process          ping, report, conf, clock, heartbeat, enable_events, disable_events
-    events               worker-online at each connection, worker-heartbeat every EVERY_S, worker-offline
-
-Answers have the form of ``celery.worker.control``. All other commands are for workers: the node ignores them, unless
-they name it as their destination; then it answers that it is no worker. On a transport without fanout no node is
-started, and the log says so once.
+Every scheduler is a node of its own name and answers about the shards that it holds, in the form of
+``celery.worker.control``. All commands that it does not handle are for workers: the node ignores them, unless they name
+it as their destination; then it answers that it is no worker. A transport without fanout has no node.
 
 A broadcast reaches the nodes that listen at that moment. A command sent while no scheduler listened is lost: the answer
 of the node is the receipt. ``app.wheel.cancel`` needs no broadcast, and its result is certain.
@@ -49,22 +43,18 @@ from celery_wheel.timing import Backoff, RetryLog
 EVERY_S = 2.0
 
 
-class _Dispatcher(EventDispatcher):  # type: ignore[misc]  # celery carries no types
-    def _publish(self, event: Any, producer: Any, routing_key: str, **options: Any) -> Any:
-        own = routing_key.replace("worker.", "wheel.", 1)
-        return super()._publish(event, producer, own, **options)
-
-
-class Heartbeat:
+class Heartbeat(EventDispatcher):  # type: ignore[misc]  # celery carries no types
     """The events of one connection; its errors are raised to the caller, which opens the next connection."""
 
     def __init__(self, app: Any, node: str, channel: Any) -> None:
-        self._dispatcher = _Dispatcher(
-            channel.connection.client, hostname=node, channel=channel, app=app, buffer_while_offline=False
-        )
+        client = channel.connection.client
+        super().__init__(client, hostname=node, channel=channel, app=app, buffer_while_offline=False)
 
-    def send(self, event: Literal["worker-online", "worker-heartbeat", "worker-offline"]) -> None:
-        self._dispatcher.send(event, freq=EVERY_S, active=0, processed=0, loadavg=load_average(), **SOFTWARE_INFO)
+    def beat(self, event: Literal["worker-online", "worker-heartbeat", "worker-offline"]) -> None:
+        self.send(event, freq=EVERY_S, active=0, processed=0, loadavg=load_average(), **SOFTWARE_INFO)
+
+    def _publish(self, event: Any, producer: Any, routing_key: str, **options: Any) -> Any:
+        return super()._publish(event, producer, routing_key.replace("worker.", "wheel.", 1), **options)
 
 
 Handler = Callable[..., Any]
@@ -99,7 +89,7 @@ class Commands:
         """Return the handlers by command; some commands have an older name as well."""
         found: dict[str, Handler] = {
             "revoke": self.revoke,
-            "terminate": self.terminate,
+            "terminate": self.revoke,
             "revoke_by_stamped_headers": self.revoke_by_stamped_headers,
             "scheduled": lambda state, **_: inspection.scheduled(self._view),
             "query_task": lambda state, ids=(), **_: inspection.query(self._view, list(maybe_list(ids) or ())),
@@ -113,7 +103,7 @@ class Commands:
             "enable_events": lambda state, **_: self._switch_events(True),
             "disable_events": lambda state, **_: self._switch_events(False),
         }
-        found |= dict.fromkeys(("active", "reserved", "registered", "active_queues"), _nothing)
+        found |= dict.fromkeys(("active", "reserved", "registered", "active_queues"), lambda state, **_: [])
         older = {
             "conf": "dump_conf",
             "scheduled": "dump_schedule",
@@ -134,9 +124,6 @@ class Commands:
             named = ", ".join(f"{one!r:.60}" for one in ignored[:NAMED])
             text += f"; {len(ignored):,} ignored, which cannot be task ids: {named}" + " …" * (len(ignored) > NAMED)
         return {"ok": text}
-
-    def terminate(self, state: Any, signal: Any = None, task_id: Any = (), **_: Any) -> dict[str, Any]:
-        return self.revoke(state, task_id)
 
     def revoke_by_stamped_headers(self, state: Any, headers: Any = (), **_: Any) -> dict[str, Any]:
         if isinstance(headers, list):  # as the command line sends them
@@ -172,10 +159,6 @@ class Commands:
     def _switch_events(self, on: bool) -> dict[str, Any]:
         before, self.task_events = self.task_events, on
         return {"ok": f"task events {'already ' if on == before else ''}{'enabled' if on else 'disabled'}"}
-
-
-def _nothing(state: Any, **_: Any) -> list[Any]:
-    return []
 
 
 logger = logging.getLogger(__name__)
@@ -256,12 +239,12 @@ class Node:
             node = mailbox.Node(self._name, handlers=self._handlers, state=state, channel=connection.channel())
             consumer = node.listen(callback=lambda body, message: self._on_message(node, body, message))
             heartbeat = Heartbeat(self._app, self._name, connection.channel())
-            heartbeat.send("worker-online")
+            heartbeat.beat("worker-online")
             self._commands.connection = connection
             logger.info("the control node %s listens", self._name, extra={"action": "node_listens"})
             try:
                 self._drain(connection, heartbeat)
-                heartbeat.send("worker-offline")
+                heartbeat.beat("worker-offline")
             finally:
                 self._commands.connection = None
                 with suppress(*connection.connection_errors, *connection.channel_errors):  # it may be lost
@@ -274,7 +257,7 @@ class Node:
                 connection.drain_events(timeout=1.0)
             self._revokes.tend()
             if self._commands.beat_now or time.monotonic() - beat_s >= EVERY_S:
-                heartbeat.send("worker-heartbeat")
+                heartbeat.beat("worker-heartbeat")
                 self._commands.beat_now, beat_s = False, time.monotonic()
 
     def _on_message(self, node: Any, body: Any, message: Any) -> None:

@@ -8,10 +8,9 @@
     by stamped headers     kept in memory (``engine.state.stamps``) for messages that arrive from now on
                         └ pending tasks: a scan of the held shards, MAX_SCANNED tasks of each, the next due first
 
-Every scheduler that hears a revoke writes it for all shards, held or not: in the seconds after a crash no scheduler
-holds the dead one's shards, and a second cancel changes nothing. A scheduler that ends while ids are kept writes them,
-or logs how many are lost. A scheduler scans a shard that it acquires for the stamps in its memory: the former holder
-may not have finished its scan, which keeps no position in the store.
+Every scheduler that hears a revoke writes it for all shards: in the seconds after a crash no scheduler holds the dead
+one's shards, and a second cancel changes nothing. A scheduler scans a shard that it acquires for the stamps in its
+memory: the former holder may not have finished its scan, which keeps no position in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -48,6 +47,13 @@ PAGE = 1_000
 
 #: Seconds until a scan that the store did not answer is tried again.
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
+
+
+def cancel_commands(task_ids: Sequence[str], reason: str, actor: str) -> Iterator[tuple[str, bytes]]:
+    """Yield kind and payload of the commands that cancel tasks, also those that arrive later."""
+    for start in range(0, len(task_ids), TASKS_AT_ONCE):
+        names = task_ids[start : start + TASKS_AT_ONCE]
+        yield CANCEL, json.dumps({"task_ids": names, "reason": reason, "actor": actor, "for_good": True}).encode()
 
 
 class RevokeListener:
@@ -81,20 +87,12 @@ class RevokeListener:
                 raise self._kept_or_refused(new, error) from error
         return usable, ignored
 
-    def _write_kept(self) -> None:
-        with self._writing:
-            self._write()
-
     def _write(self) -> None:
         while self._kept:
             part = list(islice(self._kept.items(), TASKS_AT_ONCE * COMMANDS_AT_ONCE))
-            commands = []
+            commands: list[tuple[str, bytes]] = []
             for reason, pairs in groupby(part, key=lambda one: one[1]):
-                ids = [task_id for task_id, _ in pairs]
-                for start in range(0, len(ids), TASKS_AT_ONCE):
-                    names = ids[start : start + TASKS_AT_ONCE]
-                    command = {"task_ids": names, "reason": reason, "actor": "control", "for_good": True}
-                    commands.append((CANCEL, json.dumps(command).encode()))
+                commands += cancel_commands([task_id for task_id, _ in pairs], reason, "control")
             self._view.store.put_inboxes(dict.fromkeys(range(self._view.store.shards), commands))
             for task_id, _ in part:
                 del self._kept[task_id]
@@ -117,7 +115,8 @@ class RevokeListener:
     def close(self) -> None:
         """Write the kept ids, for the last time."""
         try:
-            self._write_kept()
+            with self._writing:
+                self._write()
         except StoreError as error:
             logger.error(
                 "%s; %d revoked ids could not be written and are lost with this scheduler; revoke them again: %s …",
@@ -141,7 +140,8 @@ class RevokeListener:
         self._known = held
         if self._kept:
             try:
-                self._write_kept()
+                with self._writing:
+                    self._write()
             except StoreError as error:
                 self._log.write(
                     logging.WARNING,
@@ -172,30 +172,21 @@ class RevokeListener:
                 shard = self._to_scan.pop()
                 try:
                     self.scan(shard)
-                except StoreError as error:
-                    self._log.write(
-                        logging.WARNING,
-                        "stamps_failed",
-                        "%s; shard %d is scanned again",
-                        error,
-                        shard,
-                        extra={"action": "stamps_failed"},
-                    )
-                    self._to_scan.add(shard)
-                    self._stopped.wait(backoff.failed())
-                except Exception:  # the thread serves every later revoke as well
-                    self._log.write(
-                        logging.ERROR,
-                        "stamps_broken",
-                        "shard %d could not be scanned for revoked stamps, and is scanned again",
-                        shard,
-                        exc_info=True,
-                        extra={"action": "stamps_failed"},
-                    )
+                except Exception as error:  # the thread serves every later revoke as well
+                    self._note_failure(shard, error)
                     self._to_scan.add(shard)
                     self._stopped.wait(backoff.failed())
                 else:
                     backoff.succeeded()
+
+    def _note_failure(self, shard: int, error: Exception) -> None:
+        extra = {"action": "stamps_failed"}
+        if isinstance(error, StoreError):
+            text = "%s; shard %d is scanned again"
+            self._log.write(logging.WARNING, "stamps_failed", text, error, shard, extra=extra)
+        else:
+            text = "shard %d could not be scanned for revoked stamps, and is scanned again"
+            self._log.write(logging.ERROR, "stamps_broken", text, shard, exc_info=error, extra=extra)
 
     def scan(self, shard: int) -> int:
         """Cancel pending tasks that have a revoked stamp; return the number of scanned tasks."""

@@ -6,19 +6,15 @@
     backend    REVOKED, with the request: a chord of which the task was a member ends as well
     signal     task_revoked            in the scheduler process
 
-``celery.worker.request.Request`` records the same when it refuses a task: terminated False, signum None, expired
-False; an ignored result is not stored. The request comes from the headers, and from a body of JSON, msgpack or YAML.
+The request comes from the headers, and from a body of JSON, msgpack or YAML. A pickle is never opened here, and may say
+that the task belongs to a chord: if it has a group, the message is sent to its queue with an ``expires`` long ago, and
+the worker refuses it as expired and records the rest.
 
-A pickle is never opened here, and may say that the task belongs to a chord. Its result is stored all the same; and
-if it has a group, the message is sent to its queue with an ``expires`` long ago: the worker, which may open it, refuses
-it as expired and records the rest. The state of a task whose body cannot be decoded is recorded without its fields.
-
-Promises
-    1. Each task is recorded at least once (see ``engine.announce``), so a receiver of the signal may be called twice.
-    2. While the backend is away, a call tries AWAY_AFTER tasks, and memory holds SUSPECTS of them at most.
-    3. A task that alone cannot be recorded is given up after TRIES failures. A failure counts where the error is the
-       task's (it cannot be serialised), or where the backend has recorded another task since the last failure.
-    4. The log has the kind of an error, and the task's id and name. The text of an error may quote arguments.
+1. Each task is recorded at least once (see ``engine.announce``), so a receiver of the signal may be called twice.
+2. While the backend is away, a call tries AWAY_AFTER tasks, and memory holds SUSPECTS of them at most.
+3. A task that alone cannot be recorded is given up after TRIES failures. A failure counts where the error is the task's
+   (it cannot be serialised), or where the backend has recorded another task since the last failure.
+4. The log has the kind of an error, and the task's id and name. The text of an error may quote arguments.
 """
 
 from __future__ import annotations

@@ -10,21 +10,14 @@
       beat_entries                          │      └ RunCounts    └ the store's schedules of the source     │
                                             └─ django_source, django_rows ─ sources ────────────────────────┘
 
-``apply_entry`` calls ``Scheduler.apply_entry`` where something has patched it. This file has the values that sources
-yield.
+1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between
+   two commands loses nothing.
+2. An instant that another scheduler has sent is not sent again: a new schedule continues after ``last_run_at``.
+3. An interval keeps its anchor until its period changes.
+4. An entry that cannot be read, or whose name is taken, stops no other entry.
+5. An entry is run by the wheel or by the base scheduler, which sends none before the first difference is stored.
 
-Promises
-    1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between
-       two commands loses nothing.
-    2. An instant that another scheduler has sent is not sent again: a new schedule continues after ``last_run_at``.
-    3. An interval keeps its anchor until its period changes.
-    4. An entry that cannot be read, or whose name is taken, stops no other entry; its reason is in the store or in the
-       status of shard 0.
-    5. An entry is run by the wheel or by the base scheduler, and the base scheduler sends none before the first
-       difference is in the store.
-
-A change that users make to such a schedule by ``app.wheel.schedules`` lasts until its entry changes, or until the next
-start.
+A change that users make to such a schedule lasts until its entry changes, or until the next start.
 """
 
 from __future__ import annotations

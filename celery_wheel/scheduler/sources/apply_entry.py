@@ -5,10 +5,8 @@
     Schedule, Definition ──► ScheduleEntry with Celery's own schedule object ──► apply_entry(entry, producer)
                                                                                     └ Sentry's Crons, tracing, …
 
-The method is called on an instance of the base scheduler's class that is never set up, holds no entries and never
-writes any: only the patch itself reads or writes anything.
-
-Where Celery's own functions are unchanged, occurrences are rendered by templates, which are a hundred times as fast.
+The method is called on an instance of the base scheduler's class that is never set up and holds no entries. Where
+Celery's own functions are unchanged, occurrences are rendered by templates, which are a hundred times as fast.
 """
 
 from __future__ import annotations

@@ -14,14 +14,13 @@
     tick ─► Celery's tick ─► populate_heap ─► sift     every entry is listed; the heap keeps those of the base scheduler
                                                        before the first difference is in the store: none
          └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before, which is saved
-            at once: Celery would save it within three minutes, and a process killed before would repeat their runs
+            at once: a process killed before Celery saves it would repeat their runs
 
 1. Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
-2. A declaration has the arguments of ``app.wheel.schedules.create`` but the task, and is read when a scheduler takes
-   shard 0. An invalid one becomes a broken schedule, with the reason; of two with one name, the second is broken under
-   a name of its own.
-3. Celery's ``tick`` calls ``populate_heap`` whenever the schedule has changed, so a base scheduler that changes its
-   schedule at run time is followed as well. One with another ``tick``, like RedBeat's, keeps all its entries.
+2. Declarations are read when a scheduler takes shard 0. An invalid one becomes a broken schedule, with the reason; of
+   two with one name, the second is broken under a name of its own.
+3. A base scheduler that changes its schedule at run time is followed. One with another ``tick``, like RedBeat's, keeps
+   all its entries.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from celery_wheel.scheduler.sources import (
     is_of_base,
     of_base,
 )
-from celery_wheel.scheduler.sources.django_source import FollowedTables, tables_and_counts
-from celery_wheel.scheduler.sources.sources import Periodic, Sources
+from celery_wheel.scheduler.sources.django_source import FollowedTables, RunCounts, tables_and_counts
+from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
 from celery_wheel.values.text import text_rule
 
@@ -186,21 +185,18 @@ class PeriodicEntries:
         self._listed: dict[str, Any] | None = None  #: the schedule of the last listing
         self._kept: set[str] = set()  #: names of the entries that the base scheduler runs
         self._is_open = False  #: it may send them: the listing is in the store
-        tables, beside = self._tables()
+        tables: EntrySource = EntryListing(DJANGO, {})
+        counts: RunCounts | None = None
+        if isinstance(scheduler, FollowedTables):
+            tables, counts = tables_and_counts(self._app)
         self._sources = Sources(
             Conf(self._app),
             [self._listing, tables, EntryListing(CODE, declared_entries(self._app))],
             lambda: service.holds(0),
             hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
-            beside=beside,
+            counts=counts,
             report=service.report_sources,
         )
-
-    def _tables(self) -> tuple[EntrySource, list[Periodic]]:
-        if isinstance(self._scheduler, FollowedTables):
-            source, counts = tables_and_counts(self._app)
-            return source, [counts]
-        return EntryListing(DJANGO, {}), []
 
     def start(self) -> None:
         self._sources.start()

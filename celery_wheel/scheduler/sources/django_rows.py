@@ -5,14 +5,12 @@
     interval    Interval, counted from start_time, or else from last_run_at, or else from the row's last change
     crontab     Crontab in its own zone           solar   Solar           clocked   Instants, one of them
     start_time  start_ms      expires  until_ms      one_off  times = 1      expire_seconds  the option expires
-    queue, exchange, routing_key, priority, headers     options
 
     first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
-    broken          the row has no schedule or two, a field that cannot be read, arguments that are not JSON
     ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
 
 Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them. A row that
-raises while it is read is read alone, and is a broken entry with the reason.
+cannot be read is a broken entry with the reason.
 """
 
 from __future__ import annotations

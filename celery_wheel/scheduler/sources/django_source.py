@@ -17,11 +17,9 @@
                      ─► an UPDATE of last_run_at and total_run_count; one-off tasks are disabled
     at the start     schedules whose last instant is after ``last_run_at``: a former holder did not write it back
 
-The marker and date_changed are django-celery-beat's own: Django's signals set them. An update by queryset changes
-neither, so the counts cause no reading; django-celery-beat, too, reads all tasks every five minutes. ``last_run_at`` is
-the instant, not the moment of the dispatch. Its former value is a condition of the update: an instant counts once.
-
-A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they are due, keeps its entries.
+The marker and date_changed are django-celery-beat's own, and an update by queryset changes neither. ``last_run_at`` is
+the instant; its former value is a condition of the update, so an instant counts once. A subclass of
+``DatabaseScheduler`` that reads other rows, or decides otherwise when they are due, keeps its entries.
 """
 
 from __future__ import annotations

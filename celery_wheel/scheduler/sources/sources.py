@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
@@ -46,6 +46,9 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, Schedule, ScheduleCriteria
 from celery_wheel.timing import Backoff, SystemClock
 from celery_wheel.values import json_object
+
+if TYPE_CHECKING:
+    from celery_wheel.scheduler.sources.django_source import RunCounts
 
 logger = logging.getLogger(__name__)
 
@@ -216,20 +219,13 @@ def _digest_of(schedule: Schedule) -> bytes:
     return b"" if schedule.broken and reason_not_run(document) is None else digest(document)
 
 
-class Periodic(Protocol):
-    """Work beside the sources, in the same thread."""
-
-    def run(self, store: FullStore) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Sources:
     """Started once, stopped once.
 
     Args:
         held: returns whether this process still holds shard 0.
         hands_back: names of the sources whose entries may go back to the base scheduler.
+        counts: run in the same thread, after the sources.
         report: called with the sources' part of the status, whenever it has changed.
     """
 
@@ -240,12 +236,12 @@ class Sources:
         held: Callable[[], bool],
         *,
         hands_back: Sequence[str] = (),
-        beside: Sequence[Periodic] = (),
+        counts: RunCounts | None = None,
         report: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
         self._process_store = ProcessStore(conf)
         self._held = held
-        self._beside = beside
+        self._counts = counts
         self._report = report
         self._clock = SystemClock()
         self._sources = {
@@ -307,8 +303,8 @@ class Sources:
                 clashes_at_s = now_s
                 self._guarded("clashes", self._retry_clashes)
             self._wake.wait(wait_s)
-        for one in self._beside:
-            one.close()
+        if self._counts is not None:
+            self._counts.close()
         self._process_store.close()  # a thread that was hung at the stop has opened it again
 
     def look(self) -> bool:
@@ -319,8 +315,9 @@ class Sources:
                 source.reset()
                 follower.forget()
                 well = False
-        for one in self._beside:
-            well &= self._guarded("run counts", lambda one=one: one.run(self._store()))  # type: ignore[misc]
+        counts = self._counts
+        if counts is not None:
+            well &= self._guarded("run counts", lambda: counts.run(self._store()))
         return well
 
     def _follow(self, source: EntrySource, follower: Follower) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,24 +22,21 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         yield server
 
 
-IN_MEMORY: dict[str, type[Any]] = {
-    "model of redis": peers.ModelRedisPeer,
-    "model of rabbitmq": peers.ModelRabbitPeer,
-    "memory transport": peers.MemoryTransportPeer,
-    "celery_wheel.testing": peers.MemoryBrokerPeer,
-}
-
-
 def made(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    peer: peers.Peer
-    if kind == "redis":
-        peer = peers.RedisPeer(request.getfixturevalue("redis_server"))
-    elif kind == "rabbitmq":
-        peer = peers.RabbitPeer(request.getfixturevalue("rabbit_server"))
-    else:
-        peer = IN_MEMORY[kind]()
-    yield peer
-    peer.close()
+    def redis_peer() -> peers.RedisPeer:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        return peers.RedisPeer(server.url, server.client())
+
+    kinds: dict[str, Callable[[], peers.Peer]] = {
+        "redis": redis_peer,
+        "rabbitmq": lambda: peers.RabbitPeer(request.getfixturevalue("rabbit_server")),
+        "model of redis": peers.ModelRedisPeer,
+        "model of rabbitmq": peers.ModelRabbitPeer,
+        "memory transport": peers.MemoryTransportPeer,
+        "celery_wheel.testing": peers.MemoryBrokerPeer,
+    }
+    with closing(kinds[kind]()) as peer:
+        yield peer
 
 
 @pytest.fixture(params=[*FENCING, *CONFIRMING])

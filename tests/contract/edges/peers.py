@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import amqp
+import redis
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
@@ -21,7 +22,6 @@ from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.testing.engine import MemoryBroker
 from tests.kit.chunks import BROKEN, NOW_MS, SHARD, make_row, number_in, number_of, raw, wire
 from tests.kit.servers.rabbit import RabbitServer
-from tests.kit.servers.redis import RedisServer
 from tests.simulation import model_rabbit, model_redis
 
 QUEUE = wheel_queue_name("wheel", SHARD)
@@ -93,10 +93,11 @@ class Peer(ABC):
 class RedisPeer(Peer):
     blocks = True
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, url: str, client: redis.Redis) -> None:
         super().__init__()
-        self.url, self.client = server.url, server.client()
-        self.client.flushall()
+        self.url = url
+        self.client = client
+        client.flushall()
 
     def make(self, **options: Any) -> RedisBroker:
         return RedisBroker(self.url, **{"store": AT_A, "reader": QueuedMessageReader(), **options})
@@ -188,6 +189,9 @@ class MemoryTransportPeer(Peer):
         found = Channel.queues.get(queue)
         return [number_in(found.get_nowait()) for _ in range(found.qsize())] if found else []
 
+    def marks(self) -> list[Any]:
+        return [Channel.queues["mail"].get_nowait()["headers"].get("wheel_redelivered")]
+
     def broken_row(self, number: int) -> Row:
         return make_row(number, BROKEN, exchange=BROKEN)
 
@@ -237,20 +241,21 @@ class RabbitPeer(Peer):
         return AmqpBroker(self.app.connection_for_write, QueuedMessageReader())
 
     def produce(self, number: int) -> None:
-        headers = wire(number)["headers"]
-        self.channel.basic_publish(amqp.Message(b"x" * 100, application_headers=headers), routing_key=QUEUE)
-        self._arrived()
+        self.produce_bytes(b"x" * 100, application_headers=wire(number)["headers"])
 
-    def produce_bytes(self, data: bytes) -> None:
-        self.channel.basic_publish(amqp.Message(data), routing_key=QUEUE)
-        self._arrived()
-
-    def _arrived(self) -> None:
+    def produce_bytes(self, data: bytes, **properties: Any) -> None:
+        self.channel.basic_publish(amqp.Message(data, **properties), routing_key=QUEUE)
         self.channel.queue_declare(QUEUE, passive=True)  # the answer comes after the messages published before it
 
     def dispatched(self, queue: str = "mail") -> list[int]:
-        messages = iter(lambda: self.channel.basic_get(queue, no_ack=True), None)
-        return [number_of(message.body) for message in messages]
+        return [number_of(message.body) for message in self._take(queue)]
+
+    def marks(self) -> list[Any]:
+        found = (message.properties["application_headers"] for message in self._take("mail"))
+        return [headers.get("wheel_redelivered") for headers in found]
+
+    def _take(self, queue: str) -> list[amqp.Message]:
+        return list(iter(lambda: self.channel.basic_get(queue, no_ack=True), None))
 
     def cut(self, edge: Any) -> None:
         """End all connections of the virtual host, the peer's own as well."""
@@ -279,15 +284,16 @@ class ModelRabbitPeer(Peer):
     def __init__(self) -> None:
         super().__init__()
         self.server = model_rabbit.RabbitServer(missing={BROKEN})
-        self.marked: list[int] = []
+        self._marks: list[bool] = []
 
     def make(self) -> Any:
-        return model_rabbit.ModelRabbit(
-            self.server,
-            lambda: NOW_MS,
-            confirmed=set,
-            pushed=lambda row, now_ms, redelivered: self.marked.append(row.id) if redelivered else None,
-        )
+        def pushed(_row: Row, _now_ms: int, redelivered: bool) -> None:
+            self._marks.append(redelivered)
+
+        return model_rabbit.ModelRabbit(self.server, lambda: NOW_MS, confirmed=set, pushed=pushed)
+
+    def marks(self) -> list[Any]:
+        return self._marks
 
     def produce(self, number: int) -> None:
         self.server.wheel.append(QueuedMessageReader().decode(raw(number)))

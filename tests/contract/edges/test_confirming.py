@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from typing import Any
 
 import pytest
-from kombu.transport.memory import Channel
 
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import PublishInterrupted
@@ -82,21 +81,15 @@ def test_nothing_more_is_sent_once_sending_is_forbidden(confirming: Any, allowed
 def test_threads_may_publish_and_read_at_once(confirming: Any) -> None:
     edge = confirming.edge()
     edge.adopt(SHARD, EPOCH)
-    with ThreadPoolExecutor(2) as pool:
-        publishing = [pool.submit(edge.publish, make_chunk(0, 300), always) for _ in range(2)]
-        while not all(one.done() for one in publishing):
-            edge.peek(SHARD, 10, BIG)
-            edge.now_ms()
-        assert [one.result() for one in publishing] == [Confirmed()] * 2
+    threads = [threading.Thread(target=edge.publish, args=(make_chunk(0, 300), always)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        edge.peek(SHARD, 10, BIG)
+        edge.now_ms()
     assert sorted(confirming.dispatched()) == sorted([*range(1, 301)] * 2)
 
 
 def test_a_row_that_may_be_there_already_is_marked(confirming: Any) -> None:
     confirming.edge().publish(make_chunk(0, 1, redelivered=True), always)
-    if hasattr(confirming, "marked"):
-        assert confirming.marked == [1]
-    elif hasattr(confirming, "channel"):
-        found = confirming.channel.basic_get("mail", no_ack=True)
-        assert found.properties["application_headers"].get("wheel_redelivered") is True
-    else:
-        assert Channel.queues["mail"].get_nowait()["headers"].get("wheel_redelivered") is True
+    assert confirming.marks() == [True]

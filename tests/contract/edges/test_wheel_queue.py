@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -260,20 +259,28 @@ def test_a_shard_that_was_never_adopted_may_be_left(peer: Any) -> None:
 def test_a_shard_may_be_left_by_another_thread_while_it_is_read(peer: Any) -> None:
     produce(peer, *range(1, 101))
     edge = adopted(peer)
+    faults: list[BaseException] = []
     over = threading.Event()
 
     def read() -> None:
         while not over.is_set():
-            with suppress(WheelError):  # it was given up, or another epoch has it
+            try:
                 edge.trim(SHARD, EPOCH, edge.peek(SHARD, 1, BIG).token)
+            except WheelError:
+                continue  # it was given up, or another epoch has it
+            except BaseException as error:
+                faults.append(error)
+                return
 
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read)
-        for epoch in range(EPOCH, EPOCH + 10):
-            edge.adopt(SHARD, epoch)
-            edge.leave(SHARD, epoch)
-        over.set()
-        reading.result(patience(30))
+    reading = threading.Thread(target=read)
+    reading.start()
+    for epoch in range(EPOCH, EPOCH + 10):
+        edge.adopt(SHARD, epoch)
+        edge.leave(SHARD, epoch)
+    over.set()
+    reading.join(patience(30))
+    assert not reading.is_alive()
+    assert faults == []
 
 
 # -- looking -----------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_stopped_row_is_in_no_published_lane(holder: Holder) -> None:
     holder.apply(moves=[rest], outcomes=[holder.outcome(cancelled.id)])
     assert holder.ids() == [live.id]
     assert holder.store.count(0, 0, *EVERYTHING) == 1
-    assert [row.id for _, row in holder.store.find(0, ["t-1"])] == [live.id]
+    assert [row.id for row in holder.store.find(0, ["t-1"])] == [live.id]
     [row] = holder.slice(lane=STOPPED)
     assert (row.id, row.position) == (cancelled.id, Position(NOW + 500, rest.seq))
     assert [lane.lane for lane in holder.store.lanes(0)] == [0]

@@ -122,11 +122,20 @@ UNREAD = "unread"
 WIRES: dict[str, dict[str, Any]] = {
     "plain": {},
     "priority": {"priority": 6},
+    "priority 0": {"priority": 0},
+    "priority out of range": {"priority": 12},
     "headers": {"headers": {"tenant": "é", "wheel": {"spokes": 32}, "n": float("nan")}},
+    "not ASCII": {"args": ("påske \U0001f430",), "headers": {"greeting": "Grüße ✓", "q": '"\\/\n'}},
+    "a time in the headers": {"headers": {"at": {"__type__": "datetime", "__value__": "2026-01-01"}}},
+    "stamps": {"headers": {"stamped_headers": ["tenant"], "stamps": {"tenant": [["a"]]}}},
     "compressed": {"compression": "bzip2"},
+    "pickle": {"serializer": "pickle", "args": ({1, 2}, b"\x00\xff")},
+    "compressed pickle": {"serializer": "pickle", "compression": "zlib", "args": ("a" * 2_000,)},
+    "bytes": {"args": (b"\x00\xff",)},
+    "large": {"args": ("x" * 300_000,)},
     "not persistent": {"delivery_mode": 1},
     "no result": {"ignore_result": True, "time_limit": 5},
-    "properties": {"app_id": "billing", "reply_to": "elsewhere"},
+    "properties": {"app_id": "billing", "reply_to": "elsewhere", "message_id": "m-1", "timestamp": 5},
 }
 
 #: Apps that send: they differ in settings, the worker does not.
@@ -161,57 +170,36 @@ def delays() -> dict[str, tuple[dict[str, Any], int]]:
 # ---- what ends in several messages, or in none
 
 
-def send_retried(app: Any) -> Sent:
-    return Sent(result=app.tasks["retried"].apply_async(("retry", 2), queue="emails"))
-
-
-def send_backing_off(app: Any) -> Sent:
-    return Sent(result=app.tasks["backing_off"].delay("autoretry"))
-
-
 def send_chain(app: Any) -> Sent:
-    add, due_ms = app.tasks["add"], now_ms() + 500
-    steps = chain(
-        add.s(1, 2, "chain 1").set(countdown=0.5), add.s(10, "chain 2").set(countdown=0.6), add.s(100, "chain 3")
-    )
-    return Sent(due_ms, steps())
+    add = app.tasks["add"]
+    first, second = add.s(1, 2, "chain 1").set(countdown=0.5), add.s(10, "chain 2").set(countdown=0.6)
+    return Sent(now_ms() + 500, chain(first, second, add.s(100, "chain 3"))())
 
 
 def send_group(app: Any) -> Sent:
-    due_ms = now_ms() + 600
-    return Sent(due_ms, group(app.tasks["add"].s(i, 1, "group") for i in range(5)).apply_async(countdown=0.6))
+    parts = group(app.tasks["add"].s(i, 1, "group") for i in range(5))
+    return Sent(now_ms() + 600, parts.apply_async(countdown=0.6))
 
 
 def send_skewed(app: Any) -> Sent:
-    due_ms = now_ms() + 300
-    return Sent(due_ms, group(app.tasks["add"].s(i, 1, "skew") for i in range(3)).skew(0.3, 2, 0.3)())
+    parts = group(app.tasks["add"].s(i, 1, "skew") for i in range(3))
+    return Sent(now_ms() + 300, parts.skew(0.3, 2, 0.3)())
 
 
 def send_chord(app: Any) -> Sent:
-    due_ms, add = now_ms() + 500, app.tasks["add"]
-    header = [add.s(i, 1, "chord") for i in range(4)]
-    return Sent(due_ms, chord(header)(app.tasks["total"].s("chord body"), countdown=0.5))
+    header = [app.tasks["add"].s(i, 1, "chord") for i in range(4)]
+    return Sent(now_ms() + 500, chord(header)(app.tasks["total"].s("chord body"), countdown=0.5))
 
 
 def send_linked(app: Any) -> Sent:
-    due_ms, note = now_ms() + 400, app.tasks[NOTE]
-    return Sent(due_ms, note.apply_async(("link",), countdown=0.4, link=note.si("linked").set(countdown=0.3)))
+    note = app.tasks[NOTE]
+    link = note.si("linked").set(countdown=0.3)
+    return Sent(now_ms() + 400, note.apply_async(("link",), countdown=0.4, link=link))
 
 
 def send_failing(app: Any) -> Sent:
-    due_ms = now_ms() + 400
-    return Sent(
-        due_ms,
-        app.tasks["failing"].apply_async(("boom",), countdown=0.4, link_error=app.tasks["failed"].s()),
-    )
-
-
-def send_expired(app: Any) -> Sent:
-    return Sent(result=app.send_task(NOTE, ("expired",), countdown=1, expires=0.2))
-
-
-def send_in_a_year(app: Any) -> Sent:
-    return Sent(result=app.send_task(NOTE, ("in a year",), countdown=365 * 86_400))
+    link = app.tasks["failed"].s()
+    return Sent(now_ms() + 400, app.tasks["failing"].apply_async(("boom",), countdown=0.4, link_error=link))
 
 
 def send_many(app: Any) -> Sent:
@@ -220,11 +208,6 @@ def send_many(app: Any) -> Sent:
         for number in range(300):
             app.send_task(NOTE, (f"many {number}",), eta=at, producer=producer)
     return Sent(ms(at))
-
-
-def send_native(app: Any) -> Sent:
-    due_ms = now_ms() + 800
-    return Sent(due_ms, app.send_task(NOTE, ("native",), countdown=0.8, wheel=False))
 
 
 def send_immediate(app: Any) -> Sent:
@@ -236,18 +219,24 @@ def send_immediate(app: Any) -> Sent:
 
 #: name → (function that sends it, {tag: expected number of runs})
 SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
-    "retry": (send_retried, {"retry": 3}),
-    "autoretry": (send_backing_off, {"autoretry": 2}),
+    "retry": (lambda app: Sent(result=app.tasks["retried"].apply_async(("retry", 2), queue="emails")), {"retry": 3}),
+    "autoretry": (lambda app: Sent(result=app.tasks["backing_off"].delay("autoretry")), {"autoretry": 2}),
     "chain": (send_chain, {"chain 1": 1, "chain 2": 1, "chain 3": 1}),
     "group": (send_group, {"group": 5}),
     "skew": (send_skewed, {"skew": 3}),
     "chord": (send_chord, {"chord": 4, "chord body": 1}),
     "link": (send_linked, {"link": 1, "linked": 1}),
     "link_error": (send_failing, {"link_error": 1}),
-    "expired": (send_expired, {"expired": 0}),
-    "in a year": (send_in_a_year, {"in a year": 0}),
+    "expired": (lambda app: Sent(result=app.send_task(NOTE, ("expired",), countdown=1, expires=0.2)), {"expired": 0}),
+    "in a year": (
+        lambda app: Sent(result=app.send_task(NOTE, ("in a year",), countdown=365 * 86_400)),
+        {"in a year": 0},
+    ),
     "many": (send_many, {f"many {number}": 1 for number in range(300)}),
-    "native": (send_native, {"native": 1}),
+    "native": (
+        lambda app: Sent(now_ms() + 800, app.send_task(NOTE, ("native",), countdown=0.8, wheel=False)),
+        {"native": 1},
+    ),
     "immediate": (send_immediate, {"countdown 0": 1, "past countdown": 1, "past eta": 1}),
 }
 

@@ -31,7 +31,8 @@ def send_wires(app: Any) -> None:
     """Send each message twice, under the same task id."""
     for wire, options in cases.WIRES.items():
         for delay in ({"countdown": 1}, {}):
-            app.send_task(cases.NOTE, ("ü", 1), {"k": None}, queue=cases.UNREAD, task_id=wire, **options, **delay)
+            options = {"args": ("ü", 1), "kwargs": {"k": None}, **options}
+            app.send_task(cases.NOTE, queue=cases.UNREAD, task_id=wire, **options, **delay)
 
 
 def send_calls(found: Matrix, app: Any) -> None:

@@ -14,7 +14,7 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.store.model import ORIGIN, Row
-from tests.kit.chunks import at, chunk_of, make_row
+from tests.kit.chunks import at, chunk_of
 from tests.kit.servers.rabbit import RabbitServer
 
 
@@ -40,6 +40,16 @@ class Yard:
         edge = AmqpBroker(self.app.connection_for_write, QueuedMessageReader(max_message_bytes=2**26))
         self._edges.append(edge)
         return edge
+
+    def adopted(self) -> AmqpBroker:
+        """Return an edge that holds shard 0."""
+        edge = self.edge()
+        edge.adopt(0, 1)
+        return edge
+
+    def send(self, count: int, **options: Any) -> list[str]:
+        """Send delayed tasks to the wheel queue; returns their ids."""
+        return [self.app.send_task("tasks.add", (n,), countdown=60, queue="mail", **options).id for n in range(count)]
 
     def cut_all(self) -> None:
         """End every connection of the virtual host, the yard's own as well."""
@@ -93,12 +103,5 @@ def yard(server: RabbitServer) -> Iterator[Yard]:
     found.close()
 
 
-def row(row_id: int, queue: str = "mail", **parts: Any) -> Row:
-    return make_row(row_id, queue, **parts)
-
-
 def ids(messages: list[amqp.Message]) -> list[str]:
     return [message.properties["application_headers"]["id"] for message in messages]
-
-
-Make = Callable[[], AmqpBroker]

@@ -1,4 +1,4 @@
-"""The wheel queue of a real RabbitMQ, and servers that hang, block or refuse, queues that disappear, two schedulers."""
+"""The wheel queue of a real RabbitMQ: servers that hang or refuse, queues that disappear, the wait for a message."""
 
 from __future__ import annotations
 
@@ -6,27 +6,39 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import amqp
 import pytest
 
 from celery_wheel import Celery
+from celery_wheel.broker.amqp import edge as amqp_edge
 from celery_wheel.broker.amqp import link, publisher
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.amqp.frames import FrameReader
 from celery_wheel.broker.amqp.link import AmqpLink
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine import runner
 from celery_wheel.engine.port import Peeked
+from celery_wheel.engine.round import Round, RoundSteps, run_round
 from celery_wheel.errors import BrokerError, PublishInterrupted
+from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.values.ids import dispatched_ms
-from tests.integration.rabbit_edge.conftest import Yard, ids, row
+from tests.integration.rabbit_edge.conftest import Yard, ids
 from tests.kit.chunks import chunk_of
+from tests.kit.chunks import make_row as row
 from tests.kit.patience import patience, wait_until
+from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.stack import Stack
 
 BIG = 2**30
+LONG_MS = 600_000
 
 
 def is_lost(edge: AmqpBroker) -> bool:
@@ -38,9 +50,8 @@ def is_lost(edge: AmqpBroker) -> bool:
 
 
 def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
-    sent = send(yard, 3)
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    sent = yard.send(3)
+    edge = yard.adopted()
     old = peek(edge, 3)
     yard.cut_all()
     wait_until(lambda: is_lost(edge), "the edge notices")
@@ -53,26 +64,8 @@ def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
 
 def test_a_queue_with_other_arguments_is_used_as_it_is(yard: Yard) -> None:
     yard.queue("wheel.0", **{"x-queue-type": "quorum"})
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    edge = yard.adopted()
     assert edge.peek(0, 10, BIG).arrivals == []
-
-
-def test_an_unreadable_message_is_kept_with_its_bytes_and_the_others_go_on(yard: Yard) -> None:
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    for bad in (amqp.Message(b"\xff\x00"), amqp.Message("[]", application_headers={"wheel": {"v": 99}})):
-        yard.channel.basic_publish(bad, routing_key="wheel.0")
-    sent = send(yard, 1)
-    found = peek(edge, 3)
-    one, other, good = found.arrivals
-    assert isinstance(one, Unreadable)
-    assert isinstance(other, Unreadable)
-    assert "headers must be an object" in one.reason
-    assert "version" in other.reason
-    assert b"/wA=" in one.raw, "the body, in base64"
-    assert isinstance(good, Message)
-    assert good.task_id == sent[0]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +92,7 @@ def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, o
     yard.app.send_task("tasks.add", (1, 2), {"k": "v"}, queue="mail", **options)  # type: ignore[arg-type]
     (native,) = yard.take("mail")
     yard.app.send_task("tasks.add", (1, 2), {"k": "v"}, queue="mail", countdown=60, **options)  # type: ignore[arg-type]
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    edge = yard.adopted()
     (message,) = peek(edge, 1).arrivals
     assert isinstance(message, Message)
     row = Row.of(message, 1, 0, message.eta_ms, 1)
@@ -114,10 +106,6 @@ def test_a_worker_gets_what_celery_would_have_sent_without_a_delay(yard: Yard, o
         one.properties["application_headers"].pop("expires", None)  # an instant that depends on the call's
     assert dispatched_ms(mine.properties.pop("message_id")) == message.created_ms  # the time of the publish
     assert mine.properties == native.properties
-
-
-def send(yard: Yard, count: int, **options: Any) -> list[str]:
-    return [yard.app.send_task("tasks.add", (n,), countdown=60, queue="mail", **options).id for n in range(count)]
 
 
 def peek(edge: AmqpBroker, at_least: int, shard: int = 0) -> Peeked:
@@ -143,11 +131,10 @@ def task_ids(peeked: Peeked) -> list[str]:
 
 
 def test_a_wheel_queue_that_is_deleted_and_made_again_is_read_again(yard: Yard) -> None:
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    edge = yard.adopted()
     yard.channel.queue_delete("wheel.0")
     wheel_queue("wheel", 0)(yard.channel).declare()
-    sent = send(yard, 2)
+    sent = yard.send(2)
     assert task_ids(peek(edge, 2)) == sent
 
 
@@ -170,12 +157,11 @@ def test_a_user_without_the_right_to_declare_the_wheel_queue_gets_an_error(yard:
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8-sig", "utf-7", "binary"])
 def test_bodies_pass_as_bytes_whatever_their_encoding_says(yard: Yard, encoding: str) -> None:
-    sent, body = send(yard, 1), "\ufeffa+äü".encode("utf-16")
+    sent, body = yard.send(1), "\ufeffa+äü".encode("utf-16")
     (given,) = yard.take("wheel.0")
     given.properties["content_encoding"] = encoding
     yard.channel.basic_publish(amqp.Message(body, **given.properties), routing_key="wheel.0")
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    edge = yard.adopted()
     (message,) = peek(edge, 1).arrivals
     assert isinstance(message, Message)
     assert (message.task_id, message.body) == (sent[0], body)
@@ -191,10 +177,9 @@ def test_unreadable_properties_stop_no_other_message(yard: Yard, table: bytes) -
         def _serialize_properties(self) -> bytes:
             return b"\x20\x00" + struct.pack(">I", len(table)) + table
 
-    edge = yard.edge()
-    edge.adopt(0, 1)
+    edge = yard.adopted()
     yard.channel.basic_publish(Bad(b"body"), routing_key="wheel.0")
-    sent = send(yard, 1)
+    sent = yard.send(1)
     found = peek(edge, 2)
     assert isinstance(found.arrivals[0], Unreadable)
     assert found.arrivals[0].reason
@@ -205,15 +190,14 @@ def test_unreadable_properties_stop_no_other_message(yard: Yard, table: bytes) -
 
 def test_a_heartbeat_reads_no_message_into_memory(yard: Yard) -> None:
     """The bounds of ``peek`` are the only ones that memory has."""
-    edge = yard.edge()
-    edge.adopt(0, 1)
-    send(yard, 50)
+    edge = yard.adopted()
+    yard.send(50)
     assert peek(edge, 1).arrivals
     edge.trim(0, 1, edge.peek(0, 1, BIG).token)
     for _ in range(20):
         edge.now_ms()
         edge.peek(0, 5, BIG)
-    send(yard, 200)
+    yard.send(200)
     held = edge._shards[0]._unacknowledged
     before = len(held)
     for _ in range(20):
@@ -222,8 +206,7 @@ def test_a_heartbeat_reads_no_message_into_memory(yard: Yard) -> None:
 
 
 def test_the_end_of_one_shards_connection_does_not_affect_another(yard: Yard) -> None:
-    sent, edge = send(yard, 2), yard.edge()
-    edge.adopt(0, 1)
+    sent, edge = yard.send(2), yard.adopted()
     found = peek(edge, 2)
     edge.adopt(1, 1)
     edge.leave(1, 1)
@@ -234,28 +217,18 @@ def test_the_end_of_one_shards_connection_does_not_affect_another(yard: Yard) ->
 
 def test_two_schedulers_at_one_queue_lose_nothing_between_them(yard: Yard) -> None:
     """Neither knows the other: the unacknowledged messages of one come to the other when the first leaves."""
-    sent = send(yard, 20)
-    one, other = yard.edge(), yard.edge()
-    one.adopt(0, 1)
+    sent = yard.send(20)
+    one, other = yard.adopted(), yard.edge()
     assert task_ids(peek(one, 20)) == sent
     other.adopt(0, 2)
-    sent += send(yard, 20)
-    mine = edge_share(one, other, 40)
+    sent += yard.send(20)
+
+    def held() -> int:
+        return sum(len(edge.peek(0, 1_000, BIG).arrivals) for edge in (one, other))
+
+    wait_until(lambda: held() == 40, "both schedulers have all messages")
     one.close()
-    rest = peek(other, 40)
-    assert sorted(task_ids(rest)) == sorted(sent)
-    assert len(mine) == 40
-
-
-def edge_share(one: AmqpBroker, other: AmqpBroker, count: int) -> list[str]:
-    found: list[str] = []
-
-    def both() -> bool:
-        found[:] = [task for edge in (one, other) for task in task_ids(edge.peek(0, 1_000, BIG))]
-        return len(found) >= count
-
-    wait_until(both, f"both schedulers have {count} messages")
-    return found
+    assert sorted(task_ids(peek(other, 40))) == sorted(sent)
 
 
 # -- the connection ---------------------------------------------------------------------------------------
@@ -284,11 +257,16 @@ def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
     theirs.close()
 
 
-def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) -> None:
+@pytest.mark.parametrize(
+    "broker",
+    ["amqp://guest:guest@127.0.0.1:{port}/x;{url}", "{url}?heartbeat=0&connect_timeout=3"],
+    ids=["the first server says nothing", "options in the URL"],
+)
+def test_the_url_may_have_several_servers_and_options(yard: Yard, broker: str) -> None:
     yard.queue("mail")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/x;{yard.url}"
-        app = Celery("failover", broker=url, set_as_current=False)
+        url = broker.format(port=silent.getsockname()[1], url=yard.url)
+        app = Celery("another", broker=url, set_as_current=False)
         edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=BIG))
         began = time.monotonic()
         assert yard.publish(edge, [row(1)]).failed == {}
@@ -296,15 +274,6 @@ def test_the_second_server_is_reached_when_the_first_says_nothing(yard: Yard) ->
         edge.close()
         app.close()
     assert ids(yard.take("mail")) == ["task-1"]
-
-
-def test_options_in_the_url_are_used(yard: Yard) -> None:
-    yard.queue("mail")
-    app = Celery("options", broker=f"{yard.url}?heartbeat=0&connect_timeout=3", set_as_current=False)
-    edge = AmqpBroker(app.connection_for_write, QueuedMessageReader(max_message_bytes=BIG))
-    assert yard.publish(edge, [row(1)]).failed == {}
-    edge.close()
-    app.close()
 
 
 # -- dispatch ---------------------------------------------------------------------------------------------
@@ -354,7 +323,7 @@ def test_a_connection_that_ends_while_it_is_idle_puts_nothing_in_doubt(yard: Yar
 def test_a_producer_gets_an_error_for_a_wheel_queue_with_other_arguments(yard: Yard) -> None:
     yard.queue("wheel.0", **{"x-queue-type": "quorum"})
     with pytest.raises(amqp.exceptions.PreconditionFailed, match=r"x-queue-type.*wheel\.0"):
-        send(yard, 1)
+        yard.send(1)
 
 
 def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
@@ -366,3 +335,124 @@ def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
         yard.publish(edge, [row(1), row(2)], may_send=lambda: next(may))
     assert yard.publish(edge, [row(2)], redelivered=True).failed == {}
     assert [one.getMessage() for one in caplog.records if one.name.startswith("amqp")] == []
+
+
+# -- waiting ---------------------------------------------------------------------------------------------
+
+
+def outcome(waiting: Future[bool]) -> bool | BrokerError:
+    try:
+        return waiting.result(patience(60))
+    except BrokerError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "end", [lambda edge: edge.leave(0, 1), lambda edge: edge.close()], ids=["the shard is left", "the edge is closed"]
+)
+def test_a_wait_ends_at_once_where_nobody_needs_it_any_more(yard: Yard, end: Callable[[AmqpBroker], None]) -> None:
+    edge = yard.adopted()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(edge.await_message, 0, LONG_MS)
+        wait_until(waiting.running, "the thread waits")
+        end(edge)
+        assert outcome(waiting) is False
+
+
+def test_a_wait_goes_on_over_a_new_adoption(yard: Yard) -> None:
+    edge = yard.adopted()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(edge.await_message, 0, LONG_MS)
+        wait_until(waiting.running, "the thread waits")
+        edge.adopt(0, 2)
+        yard.send(1)
+        assert outcome(waiting) is True
+
+
+def test_a_wheel_queue_that_is_deleted_meanwhile_is_a_failure_and_is_made_again(yard: Yard) -> None:
+    edge = yard.adopted()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(edge.await_message, 0, LONG_MS)
+        yard.channel.queue_delete("wheel.0")
+        assert isinstance(outcome(waiting), BrokerError)
+        assert edge.await_message(0, 10) is False
+        waiting = pool.submit(edge.await_message, 0, LONG_MS)
+        yard.send(1)
+        assert outcome(waiting) is True
+    assert edge.peek(0, 10, BIG).arrivals
+
+
+def test_the_wait_reads_one_message_and_the_rest_stays_in_the_socket(yard: Yard) -> None:
+    """The bounds of ``peek`` are the only ones that memory has."""
+    edge = yard.adopted()
+    yard.send(20)
+    for _ in range(20):
+        assert edge.await_message(0, LONG_MS) is True
+    assert len(edge._shards[0]._unacknowledged) == 1
+
+
+def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server ends a connection that sends nothing for two heartbeats."""
+    for module in (link, amqp_edge):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 1)
+    edge = yard.adopted()
+    assert edge.await_message(0, 4_000) is False
+    yard.send(1)
+    assert edge.await_message(0, LONG_MS) is True
+
+
+def test_a_server_that_hangs_is_a_failure_and_is_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats tell: the socket stays open, and nothing comes."""
+    for module in (link, amqp_edge):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 1)
+    monkeypatch.setattr(link, "TIMEOUT_S", 1)
+    with RabbitServer(tmp_path) as server:
+        yard = Yard(server)
+        edge = yard.adopted()
+        server.pause()
+        for _ in range(2):  # the first finds the end of the connection, the second no new one
+            with pytest.raises(BrokerError, match=r"waiting at the wheel queue wheel\.0"):
+                edge.await_message(0, LONG_MS)
+        server.resume()
+        yard.send(1)
+
+        def is_told() -> bool:
+            try:
+                return edge.await_message(0, 1_000)
+            except BrokerError:
+                return False
+
+        wait_until(is_told, "the message is told")
+        yard.close()
+
+
+def test_an_idle_scheduler_is_told_of_messages_and_no_round_fails(
+    tmp_path: Path, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is due at once is dispatched, though the scheduler would peek once a minute."""
+    ends = Counter[Round]()
+
+    def counted(steps: RoundSteps, *on_step: Callable[[], None]) -> Round:
+        ends[end := run_round(steps, *on_step)] += 1
+        return end
+
+    yard.queue("mail")
+    monkeypatch.setattr(runner, "run_round", counted)
+    with Stack(tmp_path, yard.url, wheel_poll_interval=60, wheel_control=False) as stack:
+        service = WheelService(stack.app)
+        service.start()
+        try:
+            wait_until(lambda: service.holds(0), "the shard is held")
+            [engine] = service._engines()
+            for n in range(3):
+                listened = ends.total()
+                wait_until(lambda: ends.total() > listened + 10, "the scheduler has been idle", every_s=1)  # noqa: B023
+                yard.app.send_task("tasks.add", (1, 2), countdown=0.01, queue="mail", task_id=str(n))
+                wait_until(lambda: len(yard.take("mail")) == 1, "the task is dispatched")
+            status = engine.stats
+            assert (status.dispatched, status.broker_errors, status.store_errors) == (3, 0, 0)
+            assert ends[Round.FAILED] == 0
+        finally:
+            service.stop()

@@ -1,6 +1,8 @@
 """A private server of each kind for the session, empty at the start of each test; tests of faults have their own."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,52 @@ import redis
 
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
+from celery_wheel.engine.port import Published
+from celery_wheel.errors import BrokerError
+from celery_wheel.store.model import ORIGIN, Position, Row
 from tests.contract.edges.peers import AT_A
-from tests.integration.redis_edge.rows import Connect, adopted
+from tests.kit.chunks import EPOCH, SHARD, chunk_of, number_in
 from tests.kit.patience import patience
 from tests.kit.servers import absent
 from tests.kit.servers.redis import RedisServer, redis_binaries
 
 BINARIES = redis_binaries()
+
+#: The separator of kombu's keys.
+SEP = "\x06\x16"
+
+OFFSETS = f"wheel.offset.{SHARD}"
+
+#: Makes a broker of a server or its URL; see the fixture ``connect``.
+Connect = Callable[..., RedisBroker]
+
+
+def publish_rows(
+    broker: RedisBroker, after: Position, upto: Position, rows: Sequence[Row], **changes: Any
+) -> Published:
+    """Publish a chunk of lane 0 at EPOCH, with the fields in ``changes``."""
+    return broker.publish(chunk_of(after, upto, rows, **changes))
+
+
+def adopted(broker: RedisBroker, *lanes: int) -> RedisBroker:
+    """Return the broker, which then holds SHARD at EPOCH with the offsets of these lanes at the origin."""
+    broker.adopt(SHARD, EPOCH)
+    for lane in lanes or (0,):
+        broker.set_offset(SHARD, EPOCH, lane, ORIGIN)
+    return broker
+
+
+def answers(broker: RedisBroker) -> bool:
+    try:
+        broker.adopt(SHARD, EPOCH)
+    except BrokerError:
+        return False
+    return True
+
+
+def pushed(client: redis.Redis, queue: str = "mail") -> list[int]:
+    """Return the numbers of a queue's rows in the order in which a worker gets them."""
+    return [number_in(raw) for raw in reversed(client.lrange(queue, 0, -1))]
 
 
 @pytest.fixture(params=list(BINARIES) or ["none"], scope="session")

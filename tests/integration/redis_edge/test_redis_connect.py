@@ -15,7 +15,8 @@ from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import ORIGIN
-from tests.integration.redis_edge.rows import EPOCH, SHARD, Connect, adopted, at, make_row, publish_rows
+from tests.integration.redis_edge.conftest import Connect, adopted, answers, publish_rows
+from tests.kit.chunks import EPOCH, SHARD, at, make_row
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import absent, free_port
@@ -72,25 +73,17 @@ def test_sentinel_leads_to_the_primary_and_to_the_next_one(
         )
         with Process([binary, configuration, "--sentinel"], tmp_path / "sentinel.log"):
             broker = connect(f"sentinel://127.0.0.1:{port}/0", transport_options={"master_name": "shop"})
-            wait_until(lambda: _answers(broker), "Sentinel up")
+            wait_until(lambda: answers(broker), "Sentinel up")
             wait_until(lambda: _knows_replica(port), "Sentinel knowing the replica")
             assert publishes(broker)
             own_server.client().wait(1, int(patience() * 1_000))
             own_server.kill()
             # A Sentinel that was paused waits for half a minute.
             wait_until(lambda: _is_primary(replica), "the failover", 90)
-            wait_until(lambda: _answers(broker), "the way to the new primary")
+            wait_until(lambda: answers(broker), "the way to the new primary")
             again = publish_rows(broker, at(1), at(2), [make_row(2)])
             assert again.result is PublishResult.PUBLISHED
             assert replica.client().llen("mail") == 2
-
-
-def _answers(broker: RedisBroker) -> bool:
-    try:
-        broker.adopt(SHARD, EPOCH)
-    except BrokerError:
-        return False
-    return True
 
 
 def _is_primary(server: RedisServer) -> bool:

@@ -1,33 +1,25 @@
 """The destinations of messages: priorities, prefixes, exchanges, expiring queues; and rows that no queue accepts."""
 
 import json
+import uuid
 
-import pytest
 import redis
+from celery import Celery
+from kombu import Exchange
 
+from celery_wheel.broker.envelope import Envelope, encode
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
-from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import (
-    EPOCH,
-    SHARD,
-    Connect,
-    adopted,
-    at,
-    make_row,
-    number_of,
-    publish_rows,
-    pushed,
-)
+from celery_wheel.store.model import ORIGIN, Message, Row
+from tests.integration.redis_edge.conftest import SEP, Connect, adopted, publish_rows, pushed
+from tests.kit.chunks import EPOCH, SHARD, at, make_row
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 
-SEP = "\x06\x16"
-
 
 def publish(broker: RedisBroker, *rows: Row, from_: int = 0) -> Published:
-    start = at(from_) if from_ else ORIGIN
-    return publish_rows(broker, start, at(max(row.id for row in rows)), rows)
+    return publish_rows(broker, at(from_), at(max(row.id for row in rows)), rows)
 
 
 def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> None:
@@ -46,18 +38,10 @@ def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole_and_in_order(
 
 
 def test_each_queue_gets_its_own_rows_in_order(broker: RedisBroker, client: redis.Redis) -> None:
-    rows = [make_row(n, routing_key=f"q{n % 3}", queue=f"q{n % 3}") for n in range(1, 1_001)]
+    rows = [make_row(n, f"q{n % 3}") for n in range(1, 1_001)]
     publish(broker, *rows)
     for q in range(3):
         assert pushed(client, f"q{q}") == [n for n in range(1, 1_001) if n % 3 == q]
-
-
-def test_priorities_go_to_kombus_lists(broker: RedisBroker, client: redis.Redis) -> None:
-    publish(broker, *[make_row(n + 1, priority=n) for n in range(11)], make_row(12))
-    assert pushed(client, "mail") == [1, 2, 3, 12]
-    assert pushed(client, f"mail{SEP}3") == [4, 5, 6]
-    assert pushed(client, f"mail{SEP}6") == [7, 8, 9]
-    assert pushed(client, f"mail{SEP}9") == [10, 11]
 
 
 def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
@@ -78,11 +62,6 @@ def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redi
         b"app:bound",
         b"app:mail",
     }
-
-
-def test_a_database_other_than_0(server: RedisServer, connect: Connect) -> None:
-    publish(adopted(connect(server.url.replace("/0", "/5"))), make_row(1))
-    assert pushed(server.client(5)) == [1]
 
 
 def test_each_publish_renews_the_expiry_of_every_list_of_an_expiring_queue(
@@ -106,24 +85,6 @@ def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, 
 # -- exchanges ---------------------------------------------------------------------------------------
 
 
-def test_a_topic_exchange_uses_kombus_patterns(broker: RedisBroker, client: redis.Redis) -> None:
-    bind(
-        client,
-        "news",
-        ("sport.*", r"^sport\.[^\.]+$", "sport"),
-        ("sport.#", r"^sport\..*?$", "archive"),
-        ("politics", "^politics$", "politics"),
-    )
-    rows = [
-        make_row(n, exchange="news", exchange_type="topic", routing_key=key, queue=None)
-        for n, key in enumerate(["sport.golf", "sport.golf.open", "politics"], start=1)
-    ]
-    assert publish(broker, *rows).failed == {}
-    assert pushed(client, "sport") == [1]
-    assert pushed(client, "archive") == [1, 2]
-    assert pushed(client, "politics") == [3]
-
-
 def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
     broker: RedisBroker, client: redis.Redis
 ) -> None:
@@ -131,14 +92,6 @@ def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
     publish(broker, make_row(1, exchange="news", routing_key="k"))
     tags = {json.loads(client.lindex(queue, 0))["properties"]["delivery_tag"] for queue in "ab"}
     assert len(tags) == 2
-
-
-def test_a_direct_exchange_uses_equal_keys(broker: RedisBroker, client: redis.Redis) -> None:
-    bind(client, "shop", ("order", "", "orders"), ("order", "", "audit"), ("cancel", "", "cancels"))
-    publish(broker, make_row(1, exchange="shop", routing_key="order", priority=6))
-    assert pushed(client, f"orders{SEP}6") == [1]
-    assert pushed(client, f"audit{SEP}6") == [1]
-    assert not client.exists(f"cancels{SEP}6")
 
 
 def test_only_the_rows_own_queue_expires(broker: RedisBroker, client: redis.Redis) -> None:
@@ -194,34 +147,27 @@ def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
     assert pushed(client, "dead") == [1]
 
 
-@pytest.mark.parametrize(
-    ("options", "routing_key", "topic"),
-    [
-        ({}, "", "/0.all"),
-        ({}, "k", "/0.all/k"),
-        ({"fanout_patterns": False}, "k", "/0.all"),
-        ({"fanout_prefix": False}, "k", "all/k"),
-        ({"fanout_prefix": "/app{db}."}, "", "/app0.all"),
-        ({"global_keyprefix": "app:"}, "", "app:/0.all"),
-    ],
-)
-def test_a_fanout_exchange_is_published_on_kombus_topic(
-    server: RedisServer,
-    client: redis.Redis,
-    connect: Connect,
-    options: dict[str, object],
-    routing_key: str,
-    topic: str,
+def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
+    server: RedisServer, broker: RedisBroker, client: redis.Redis
 ) -> None:
-    broker = adopted(connect(server, transport_options=options))
-    with client.pubsub() as listener:
-        listener.subscribe(topic)
-        wait_until(lambda: client.pubsub_numsub(topic)[0][1] == 1, "the subscription")
-        fanout = {"exchange": "all", "exchange_type": "fanout", "routing_key": routing_key}
-        published = publish(broker, make_row(1, **fanout), make_row(2), make_row(3, **fanout))
-        assert published == Published(PublishResult.PUBLISHED, {})
-        heard = [message for _ in range(3) if (message := listener.get_message(timeout=patience(5)))]
-    assert [number_of(message["data"]) for message in heard if message["type"] == "message"] == [1, 3]
+    with client.pubsub() as listener, Celery(broker=server.url, set_as_current=False) as app:
+        listener.subscribe("/0.all")
+        wait_until(lambda: client.pubsub_numsub("/0.all")[0][1] == 1, "the subscription")
+        with app.connection_for_write() as connection, connection.channel() as channel:
+            Exchange("all", type="fanout", channel=channel).declare()
+            producer = connection.Producer(channel)
+            app.send_task("shop.remind", exchange="all", exchange_type="fanout", routing_key="", producer=producer)
+        native = [heard for _ in range(2) if (heard := listener.get_message(timeout=patience(5)))][-1]["data"]
+        message = json.loads(native)
+        envelope = Envelope(str(uuid.uuid4()), "shop.remind", message["headers"]["id"], 1, 0, "all", "fanout", "")
+        message["headers"]["wheel"] = encode(envelope)
+        arrived = QueuedMessageReader().decode(json.dumps(message).encode())
+        assert isinstance(arrived, Message)
+        assert publish(broker, Row.of(arrived, 1, 0, 1, 1)).failed == {}
+        released = listener.get_message(timeout=patience(5))["data"]
+    tags = [json.loads(raw)["properties"]["delivery_tag"] for raw in (native, released)]
+    assert [uuid.UUID(tag).version for tag in tags] == [4, 7]
+    assert released.replace(tags[1].encode(), tags[0].encode()) == native
 
 
 # -- refused by Redis --------------------------------------------------------------------------------
@@ -278,14 +224,6 @@ def test_a_binding_key_that_is_no_set_refuses_its_exchange(broker: RedisBroker, 
     assert list(published.failed) == [1]
     assert "cannot be read" in published.failed[1]
     assert pushed(client) == [2]
-
-
-def test_a_row_that_cannot_be_encoded_is_refused(broker: RedisBroker, client: redis.Redis) -> None:
-    rows = [make_row(1, properties=b"{"), make_row(2, properties=b"[]"), make_row(3, properties=b"{} {}"), make_row(4)]
-    published = publish(broker, *rows)
-    assert set(published.failed) == {1, 2, 3}
-    assert all("properties" in reason for reason in published.failed.values())
-    assert pushed(client) == [4]
 
 
 def test_reasons_may_have_any_characters(broker: RedisBroker, client: redis.Redis) -> None:

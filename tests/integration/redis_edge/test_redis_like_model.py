@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.errors import WheelError
 from celery_wheel.store.model import Unreadable
-from tests.integration.redis_edge.rows import NOW_MS, SHARD, at, make_row, number_of
-from tests.kit.chunks import make_chunk
+from tests.kit.chunks import NOW_MS, SHARD, at, make_chunk, make_row, number_in
 from tests.kit.servers.redis import RedisServer
 from tests.simulation.model_redis import Keys, ModelRedis
 from tests.simulation.model_redis import RedisServer as ModelServer
@@ -124,7 +123,7 @@ class Both:
 
     def compare_queues(self) -> None:
         for queue in QUEUES[:2]:
-            pushed = [number_of(raw) for raw in reversed(self.client.lrange(queue, 0, -1))]
+            pushed = [number_in(raw) for raw in reversed(self.client.lrange(queue, 0, -1))]
             assert pushed == self.server.keys.queues.get(queue, [])
         waiting = [arrival.raw for arrival in self.server.keys.wheel if isinstance(arrival, Unreadable)]
         assert waiting == self.client.lrange(f"wheel.{SHARD}", 0, -1)[::-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,18 +21,15 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.port import BrokerOffset, PublishResult
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost, StoreConflict
 from celery_wheel.operations.doctor import Grade, Installation, broker, shards
-from celery_wheel.operations.stores import claim_broker, other_owners
+from celery_wheel.operations.stores import other_owners
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
-from tests.contract.edges.peers import OTHER_STORE
-from tests.integration.redis_edge.rows import EPOCH, SHARD, STORE, Connect, adopted, at, make_row, publish_rows
-from tests.kit.chunks import raw
+from tests.contract.edges.peers import OTHER_STORE, STORE
+from tests.integration.redis_edge.conftest import OFFSETS, SEP, Connect, adopted, publish_rows
+from tests.kit.chunks import EPOCH, SHARD, at, make_row, raw
 from tests.kit.servers.redis import RedisServer
-
-OFFSETS = f"wheel.offset.{SHARD}"
-SEP = "\x06\x16"
 
 #: The offsets that the tests claim with.
 CLAIMED = {0: BrokerOffset(at(7))}
@@ -45,10 +43,7 @@ def test_a_key_that_is_no_list_does_not_expire_with_the_queue_of_its_name(
 ) -> None:
     client.set("session", "somebody's")
     client.hset(f"mail{SEP}3", "a", "somebody's")
-    rows = [
-        make_row(1, "session", queue_expires_ms=1),
-        make_row(2, queue_expires_ms=60_000),
-    ]
+    rows = [make_row(1, "session", queue_expires_ms=1), make_row(2, queue_expires_ms=60_000)]
     failed = publish_rows(broker, ORIGIN, at(2), rows).failed
     assert failed == {1: "key 'session' holds a string, not a list"}
     assert client.pttl("session") == -1
@@ -70,14 +65,8 @@ def test_a_queue_that_accepted_nothing_does_not_expire(broker: RedisBroker, clie
 @pytest.mark.parametrize(
     "queue",
     [
-        OFFSETS,
-        "wheel.offset.99",
-        f"wheel.{SHARD}",
-        "wheel.99",
-        "unacked",
-        "unacked_index",
-        "unacked_mutex",
-        "_kombu.binding.celery",
+        *(OFFSETS, "wheel.offset.99", f"wheel.{SHARD}", "wheel.99"),
+        *("unacked", "unacked_index", "unacked_mutex", "_kombu.binding.celery"),
     ],
 )
 @pytest.mark.parametrize("priority", [0, 9])
@@ -95,9 +84,7 @@ def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
 
 
 def test_configured_names_of_those_keys_are_respected(server: RedisServer, connect: Connect) -> None:
-    broker = connect(server, transport_options={"unacked_key": "held"})
-    broker.adopt(SHARD, EPOCH)
-    broker.set_offset(SHARD, EPOCH, 0, ORIGIN)
+    broker = adopted(connect(server, transport_options={"unacked_key": "held"}))
     rows = [make_row(1, "held"), make_row(2, "unacked")]
     assert publish_rows(broker, ORIGIN, at(2), rows).failed.keys() == {1}
 
@@ -130,15 +117,6 @@ def test_a_conflict_names_both_stores_and_the_remedy(broker: RedisBroker, other:
         assert part in str(refused.value)
 
 
-def test_a_silent_store_keeps_its_offsets(broker: RedisBroker, other: RedisBroker, client: redis.Redis) -> None:
-    """The time of silence does not matter: its pending tasks would stay behind unseen."""
-    client.hset(OFFSETS, "seen", 0)
-    before = client.hgetall(OFFSETS)
-    with pytest.raises(StoreConflict):
-        other.adopt(SHARD, 9)
-    assert client.hgetall(OFFSETS) == before
-
-
 def test_a_claim_is_refused_while_the_other_holder_lives(
     broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +130,7 @@ def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
     broker: RedisBroker, other: RedisBroker, client: redis.Redis
 ) -> None:
     publish_rows(broker, ORIGIN, at(1), [make_row(1)])
-    client.hincrby(OFFSETS, "seen", -edge.OCCUPIED_MS)
+    silence(client)
     for _ in range(2):
         other.claim(SHARD, {0: at(7)})
     owner = other.owner(SHARD)
@@ -172,30 +150,26 @@ def test_a_claim_of_a_shard_without_an_owner_allows_the_first_adoption(other: Re
     assert other.adopt(SHARD, 1) == CLAIMED
 
 
-class Copies:
-    """Schedulers on copies of a store; a place is ``a`` or ``b``, and an instance any text."""
-
-    def __init__(self, server: RedisServer, connect: Connect) -> None:
-        self.connect = lambda store: connect(server, store=store)
-        self.client = server.client()
-
-    def at(self, place: str, instance: str) -> RedisBroker:
-        return self.connect(StoreIdentity(STORE, instance, f"/srv/{place}", f"/srv/{place} on here"))
-
-    def silence(self) -> None:
-        self.client.hincrby(OFFSETS, "seen", -OCCUPIED_MS)
+#: Makes a broker of a scheduler on a copy of the store; a place is ``a`` or ``b``, and an instance any text.
+CopyAt = Callable[[str, str], RedisBroker]
 
 
 @pytest.fixture
-def copies(server: RedisServer, connect: Connect) -> Copies:
-    return Copies(server, connect)
+def copy_at(server: RedisServer, connect: Connect) -> CopyAt:
+    return lambda place, instance: connect(
+        server, store=StoreIdentity(STORE, instance, f"/srv/{place}", f"/srv/{place} on here")
+    )
 
 
-def test_a_copy_is_refused_while_the_other_lives_and_changes_nothing(copies: Copies, client: redis.Redis) -> None:
-    first = adopted(copies.at("a", "1"))
+def silence(client: redis.Redis) -> None:
+    client.hincrby(OFFSETS, "seen", -OCCUPIED_MS)
+
+
+def test_a_copy_is_refused_while_the_other_lives_and_changes_nothing(copy_at: CopyAt, client: redis.Redis) -> None:
+    first = adopted(copy_at("a", "1"))
     publish_rows(first, ORIGIN, at(1), [make_row(1)], number=1)
     before = client.hgetall(OFFSETS)
-    for second in (copies.at("b", "2"), copies.at("a", "2")):
+    for second in (copy_at("b", "2"), copy_at("a", "2")):
         for epoch in (EPOCH - 1, EPOCH, EPOCH + 1):
             with pytest.raises(StoreConflict) as refused:
                 second.adopt(SHARD, epoch)
@@ -205,40 +179,38 @@ def test_a_copy_is_refused_while_the_other_lives_and_changes_nothing(copies: Cop
     first.verify(SHARD, EPOCH, 1)
 
 
-def test_a_copy_at_another_place_is_refused_however_long_the_other_is_silent(copies: Copies) -> None:
-    adopted(copies.at("a", "1"))
-    copies.client.hset(OFFSETS, "seen", 0)
-    with pytest.raises(StoreConflict, match="claim-store"):
-        copies.at("b", "2").adopt(SHARD, EPOCH + 1)
+@pytest.mark.parametrize("who", ["another store", "a copy at another place"])
+def test_a_silent_store_keeps_its_offsets(
+    broker: RedisBroker, other: RedisBroker, copy_at: CopyAt, client: redis.Redis, who: str
+) -> None:
+    """The time of silence does not matter: its pending tasks would stay behind unseen."""
+    client.hset(OFFSETS, "seen", 0)
+    before = client.hgetall(OFFSETS)
+    with pytest.raises(StoreConflict):
+        (other if who == "another store" else copy_at("b", "2")).adopt(SHARD, 9)
+    assert before.items() <= client.hgetall(OFFSETS).items()
 
 
-def test_a_restored_store_at_the_same_place_succeeds_a_silent_one(copies: Copies) -> None:
-    first = adopted(copies.at("a", "1"))
+def test_a_restored_store_at_the_same_place_succeeds_a_silent_one(copy_at: CopyAt, client: redis.Redis) -> None:
+    first = adopted(copy_at("a", "1"))
     publish_rows(first, ORIGIN, at(1), [make_row(1)])
-    second = copies.at("a", "2")
+    second = copy_at("a", "2")
     with pytest.raises(StoreConflict):
         second.adopt(SHARD, EPOCH + 1)
-    copies.silence()
+    silence(client)
+    with pytest.raises(Fenced):
+        second.adopt(SHARD, EPOCH - 1)
     assert second.adopt(SHARD, EPOCH + 1) == {0: BrokerOffset(at(1))}
     assert publish_rows(first, at(1), at(2), [make_row(2)]).result is PublishResult.FENCED
     with pytest.raises(StoreConflict):
         first.adopt(SHARD, EPOCH + 2)
 
 
-def test_a_restored_store_passes_the_epoch_of_the_lost_one_first(copies: Copies) -> None:
-    adopted(copies.at("a", "1"))
-    copies.silence()
-    second = copies.at("a", "2")
-    with pytest.raises(Fenced):
-        second.adopt(SHARD, EPOCH - 1)
-    second.adopt(SHARD, EPOCH + 1)
-
-
-def test_two_copies_at_one_epoch_are_told_apart(copies: Copies, client: redis.Redis) -> None:
+def test_two_copies_at_one_epoch_are_told_apart(copy_at: CopyAt, client: redis.Redis) -> None:
     """Redis was emptied, and both count to the same number."""
-    first = adopted(copies.at("a", "1"))
+    first = adopted(copy_at("a", "1"))
     client.delete(OFFSETS)
-    adopted(copies.at("b", "2"))
+    adopted(copy_at("b", "2"))
     assert publish_rows(first, ORIGIN, at(1), [make_row(1)]).result in (PublishResult.MISSING, PublishResult.FENCED)
     with pytest.raises((Fenced, OffsetLost)):
         first.verify(SHARD, EPOCH, 0)
@@ -246,46 +218,46 @@ def test_two_copies_at_one_epoch_are_told_apart(copies: Copies, client: redis.Re
 
 @pytest.mark.parametrize("place", ["a", "b"])
 def test_a_copy_that_has_seen_the_other_at_work_waits_for_a_person(
-    copies: Copies, client: redis.Redis, place: str
+    copy_at: CopyAt, client: redis.Redis, place: str
 ) -> None:
     """It takes the shard neither while the other is restarted, nor while Redis is emptied under it."""
-    first = adopted(copies.at("a", "1"))
-    second = copies.at(place, "2")
+    first = adopted(copy_at("a", "1"))
+    second = copy_at(place, "2")
     for _ in range(2):
         client.hincrby(OFFSETS, "seen", 1)  # a sign of life between two tries
         with pytest.raises(StoreConflict):
             second.adopt(SHARD, EPOCH + 1)
-    copies.silence()
+    silence(client)
     with pytest.raises(StoreConflict):
         second.adopt(SHARD, EPOCH + 2)
     client.flushall()
     with pytest.raises(StoreConflict, match="/srv/a on here"):
         second.adopt(SHARD, EPOCH + 3)
     first.adopt(SHARD, EPOCH + 1)
-    copies.at("a", "1").adopt(SHARD, EPOCH + 2)
+    copy_at("a", "1").adopt(SHARD, EPOCH + 2)
 
 
-def test_a_claimed_copy_goes_on_and_the_other_is_refused_for_good(copies: Copies, client: redis.Redis) -> None:
-    first, second = adopted(copies.at("a", "1")), copies.at("b", "2")
+def test_a_claimed_copy_goes_on_and_the_other_is_refused_for_good(copy_at: CopyAt, client: redis.Redis) -> None:
+    first, second = adopted(copy_at("a", "1")), copy_at("b", "2")
     publish_rows(first, ORIGIN, at(1), [make_row(1)])
     with pytest.raises(StoreConflict):
         second.adopt(SHARD, EPOCH + 1)
     assert second.adopt(SHARD, EPOCH + EPOCH_LEAP) == {0: BrokerOffset(at(1))}
     assert publish_rows(first, at(1), at(2), [make_row(2)]).result is PublishResult.FENCED
     client.hset(OFFSETS, "seen", 0)
-    for one in (first, copies.at("b", "1")):
+    for one in (first, copy_at("b", "1")):
         with pytest.raises(StoreConflict, match="/srv/b on here"):
             one.adopt(SHARD, EPOCH + 100)
 
 
-def test_the_owner_knows_the_copy_that_was_refused(copies: Copies) -> None:
-    first = adopted(copies.at("a", "1"))
+def test_the_owner_knows_the_copy_that_was_refused(copy_at: CopyAt) -> None:
+    first = adopted(copy_at("a", "1"))
     with pytest.raises(StoreConflict):
-        copies.at("b", "2").adopt(SHARD, EPOCH + 1)
+        copy_at("b", "2").adopt(SHARD, EPOCH + 1)
     owner = first.owner(SHARD)
     assert owner is not None
     assert (owner.lives, owner.refused) == (True, "/srv/b on here")
-    assert owner.is_copy_of(copies.at("b", "2")._store)
+    assert owner.is_copy_of(copy_at("b", "2")._store)
     assert not owner.is_copy_of(first._store)
 
 
@@ -305,14 +277,12 @@ def make_app(server: RedisServer, tmp_path: Path) -> MakeApp:
 
 
 def adopt(app: Any) -> None:
-    store = open_store(app.conf.wheel_store, shards=2)
-    edge = broker_for(app, Conf(app), store)
-    try:
+    with (
+        closing(open_store(app.conf.wheel_store, shards=2)) as store,
+        closing(broker_for(app, Conf(app), store)) as edge,
+    ):
         for shard in range(2):
             edge.adopt(shard, 1)
-    finally:
-        edge.close()
-        store.close()
 
 
 def test_the_doctor_names_the_other_store_and_the_remedy(make_app: MakeApp, tmp_path: Path) -> None:
@@ -329,37 +299,21 @@ def test_the_doctor_names_the_other_store_and_the_remedy(make_app: MakeApp, tmp_
         assert not [one for one in broker.check(site) if one.grade is Grade.ERROR]
 
 
-def test_a_claim_is_refused_while_the_first_store_is_in_use_and_then_moves_all_shards(
+def test_the_command_claims_all_shards_that_no_other_store_uses_and_asks_for_confirmation(
     make_app: MakeApp, client: redis.Redis
 ) -> None:
     first, second = make_app("first"), make_app("second")
     adopt(first)
-    assert list(other_owners(second)) == [0, 1]
-    client.hset("wheel.offset.0", "seen", 2**52)  # just now, however long the test takes
-    with pytest.raises(StoreConflict):
-        claim_broker(second)
-    for shard in range(2):
-        client.hset(f"wheel.offset.{shard}", "seen", 0)
-    claim_broker(second)
-    assert other_owners(second) == {}
-    adopt(second)
-    with pytest.raises(StoreConflict):
-        adopt(first)
-
-
-def test_the_command_names_the_tasks_that_stay_behind_and_asks_for_confirmation(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    first, second = make_app("first"), make_app("second")
-    adopt(first)
-    client.hset("wheel.offset.0", "seen", 0)
-    client.hset("wheel.offset.1", "seen", 0)
 
     def run(*arguments: str, answer: str = "") -> Any:
-        return CliRunner().invoke(
-            wheel.commands["claim-broker"], arguments, obj=SimpleNamespace(app=second), input=answer
-        )
+        command = wheel.commands["claim-broker"]
+        return CliRunner().invoke(command, arguments, obj=SimpleNamespace(app=second), input=answer)
 
+    assert list(other_owners(second)) == [0, 1]
+    client.hset("wheel.offset.0", "seen", 2**52)  # just now, however long the test takes
+    assert run("--yes").exit_code == 1
+    for shard in range(2):
+        client.hset(f"wheel.offset.{shard}", "seen", 0)
     refused = run(answer="n\n")
     assert refused.exit_code == 1
     assert "first.sqlite3" in refused.output
@@ -367,7 +321,10 @@ def test_the_command_names_the_tasks_that_stay_behind_and_asks_for_confirmation(
     with pytest.raises(StoreConflict):
         adopt(second)
     assert run("--yes").exit_code == 0
+    assert other_owners(second) == {}
     adopt(second)
+    with pytest.raises(StoreConflict):
+        adopt(first)
     assert "to this store already" in run("--yes").output
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +14,8 @@ import redis
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Published, PublishResult
 from celery_wheel.store.model import ORIGIN, Row
-from tests.integration.redis_edge.rows import NOW_MS, Connect, adopted, at, make_row, publish_rows
+from tests.integration.redis_edge.conftest import Connect, adopted, publish_rows
+from tests.kit.chunks import at, make_row
 from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Note, Stack
@@ -48,12 +46,8 @@ def task(number: int, text: str = "", **changes: Any) -> Row:
     task_id = f"00000000-0000-4000-8000-{number:012d}"
     headers = {"lang": "py", "task": "note", "id": task_id, "root_id": task_id, "eta": None, "greeting": "Grüße"}
     properties = {"content_type": "application/json", "content_encoding": "utf-8", "correlation_id": task_id}
-    values = {
-        "headers": json.dumps(headers, ensure_ascii=False).encode(),
-        "properties": json.dumps(properties).encode(),
-        "body": json.dumps([[number, text], {}, {}]).encode(),
-    }
-    return make_row(number, **{**values, **changes})
+    parts = {"headers": headers, "properties": properties, "body": [[number, text], {}, {}]}
+    return make_row(number, **{name: json.dumps(part).encode() for name, part in parts.items()}, **changes)
 
 
 def publish(broker: RedisBroker, *rows: Row) -> Published:
@@ -98,31 +92,3 @@ def test_a_worker_gets_messages_of_the_exchanges_that_it_has_bound(
     assert set(executed) == {1, 2, 4}
     assert executed[2]["delivery_info"]["routing_key"] == "news.sport.golf"
     assert executed[4]["args"][0] == "näch\u2028ste"
-
-
-def test_a_worker_gets_pickled_and_compressed_bodies_as_they_were(
-    broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
-) -> None:
-    pickled = pickle.dumps(((1, "pickled"), {}, {}))
-    squeezed = zlib.compress(json.dumps([[2, "z" * 1_000], {}, {}]).encode())
-    binary = {"content_type": "application/x-python-serialize", "content_encoding": "binary", "correlation_id": "1"}
-    headers = json.loads(task(2).parts().headers) | {"compression": "application/x-gzip"}
-    publish(
-        broker,
-        task(1, body=pickled, properties=json.dumps(binary).encode()),
-        task(2, body=squeezed, headers=json.dumps(headers).encode()),
-    )
-    stored = [base64.b64decode(json.loads(raw)["body"]) for raw in client.lrange("mail", 0, -1)]
-    assert stored == [squeezed, pickled]
-    executed = ran(worker("mail"), 2)
-    assert [(item["tag"], item["args"][0]) for item in executed] == [(1, "pickled"), (2, "z" * 1_000)]
-
-
-def test_a_worker_revokes_an_expired_task(
-    broker: RedisBroker, worker: Callable[..., Stack], client: redis.Redis
-) -> None:
-    headers = json.loads(task(1).parts().headers) | {"expires": "2020-01-01T00:00:00+00:00"}
-    publish(broker, task(1, headers=json.dumps(headers).encode(), expires_ms=NOW_MS - 1), task(2))
-    executed = ran(worker("mail"), 1)
-    wait_until(lambda: not client.exists("mail", "unacked"), "the expired task acknowledged")
-    assert [item["tag"] for item in executed] == [2]

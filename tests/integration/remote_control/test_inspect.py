@@ -1,15 +1,20 @@
-"""A scheduler is inspected like a worker: by the API, by the command line, several schedulers, without a broker."""
+"""A scheduler is inspected like a worker: by the API, the command line and Flower; several schedulers, no broker."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.error import URLError
 
 import celery
+import pytest
 
 from tests.integration.remote_control.conftest import NodeStack, answers
 from tests.kit.patience import patience, wait_until
+from tests.kit.servers import free_port
 
 
 def answer_of_the_wheel(answers: dict[str, Any] | None) -> Any:
@@ -91,14 +96,19 @@ def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
     assert result.id in stack.output("inspect", "query_task", result.id)
 
 
-def test_a_ping_is_answered_only_where_the_node_is_named(stack: NodeStack) -> None:
-    """A probe that asks everybody is told that there is no worker."""
+def test_a_ping_that_names_nobody_asks_for_workers(stack: NodeStack) -> None:
+    """``celery status`` and a probe by ``inspect ping`` fail while no worker runs."""
     stack.node()
-    [name] = stack.inspect(1).stats()
-    assert "pong" in stack.output("inspect", "ping", "-d", name)
     for command in (["inspect", "ping"], ["status"]):
         code, output = stack.celery(*command).end()
         assert (code, "No nodes replied" in output) == (69, True), output
+    worker = stack.worker()
+    status = stack.output("status")
+    assert "1 node online" in status
+    assert "beat." not in status
+    worker.terminate()
+    [name] = stack.inspect().clock()
+    assert "pong" in stack.output("inspect", "ping", "-d", name)
 
 
 def test_stats_have_a_workers_keys_and_a_part_of_their_own(stack: NodeStack) -> None:
@@ -127,21 +137,6 @@ def test_commands_for_workers_are_answered_only_when_sent_by_name(stack: NodeSta
     assert answer == {name: {"ok": "pong"}}
     stack.app.control.broadcast("shutdown", destination=[name])
     assert stack.app.control.ping(destination=[name], limit=1, timeout=patience())
-
-
-def test_a_ping_that_names_nobody_asks_for_workers(stack: NodeStack) -> None:
-    """``celery status`` and a probe by ``inspect ping`` fail while no worker runs."""
-    stack.node()
-    code, said = stack.celery("status").end()
-    assert code != 0
-    assert "No nodes replied" in said
-    worker = stack.worker()
-    status = stack.output("status")
-    assert "1 node online" in status
-    assert "beat." not in status
-    worker.terminate()
-    [name] = stack.inspect().clock()
-    assert "pong" in stack.output("inspect", "ping", "-d", name)
 
 
 def test_each_of_two_schedulers_answers_about_its_own_shards(stack: NodeStack) -> None:
@@ -198,3 +193,60 @@ def test_gossip_does_not_take_the_node_for_a_worker(stack: NodeStack) -> None:
     wait_until(lambda: (seen.get_message(timeout=1) or {}).get("type") == "pmessage", "the node's heart beats")
     seen.close()
     assert "wheel@" not in worker.said()
+
+
+# -- Flower, as released on PyPI -------------------------------------------------------------------------
+
+
+class Browser:
+    def __init__(self, port: int) -> None:
+        self._root = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str) -> str:
+        """Return the text of a page. Raises HTTPError, a URLError, for an address without a page."""
+        with urllib.request.urlopen(self._root + path, timeout=patience(30)) as answer:  # noqa: S310 - our own server
+            return str(answer.read().decode())
+
+    def is_up(self) -> bool:
+        try:
+            return bool(self.get("/healthcheck"))
+        except (URLError, ConnectionError):
+            return False
+
+    def shows(self, path: str, *texts: str) -> bool:
+        try:
+            page = self.get(path)
+        except URLError:  # not known yet, or its node did not answer within the second that Flower waits
+            return False
+        return all(text in page for text in texts)
+
+    def online(self) -> list[str]:
+        """Return the names of the nodes that are online."""
+        return sorted(one["hostname"] for one in json.loads(self.get("/workers?json=1"))["data"] if one["status"])
+
+
+def test_flowers_pages_show_the_scheduler_and_pending_tasks(stack: NodeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    beat = stack.node(worker_send_task_events=True)
+    stack.worker(worker_send_task_events=True)
+    monkeypatch.setenv("FLOWER_UNAUTHENTICATED_API", "true")
+    flower = stack.celery("flower", f"--port={port}", "--address=127.0.0.1", "--logging=info", cold=True)
+    browser = Browser(port)
+    wait_until(browser.is_up, "flower is up")
+    wait_until(lambda: len(browser.online()) == 2, "it sees both online")
+    celery, name = browser.online()
+    assert (celery.partition("@")[0], name.partition("@")[0]) == ("celery", "wheel")
+    waits, revoked = stack.send_far(args=(4711,)), stack.send_far()
+    revoked.revoke()
+    wait_until(lambda: stack.states(revoked.id) == ["cancelled"], "it is cancelled")
+    shown = (waits.id, "(4711,)", revoked.id, "redis")
+    wait_until(lambda: browser.shows(f"/worker/{name}", *shown), "the scheduler's page has its tasks")
+    wait_until(lambda: browser.shows(f"/worker/{celery}", celery), "the worker has a page")
+    wait_until(lambda: browser.shows(f"/task/{revoked.id}", "REVOKED"), "the task's page has the event")
+    assert json.loads(browser.get("/api/tasks"))[revoked.id]["state"] == "REVOKED"
+    for path in ("/workers", "/tasks", "/broker", "/metrics", "/api/workers?refresh=1"):
+        assert browser.get(path)
+    said = flower.said()
+    assert "Traceback" not in said, said
+    assert "ERROR" not in said, said
+    assert "Traceback" not in beat.said()

@@ -1,10 +1,14 @@
-"""A store that was copied, or that another app names: one dispatches, each task once, on the store's broker alone."""
+"""A store that was copied, moved or restored, or that another app names, and a Redis that was emptied.
+
+One scheduler dispatches, each task once, on the store's broker alone; tasks are dispatched again where needed.
+"""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +19,7 @@ from click.testing import CliRunner
 
 from celery_wheel.cli import wheel
 from celery_wheel.errors import StoreConflict
-from celery_wheel.operations.doctor import Grade, Installation, broker
+from celery_wheel.operations.doctor import Grade, Installation, broker, shards
 from celery_wheel.operations.drain import drain
 from celery_wheel.store import open_store
 from tests.kit.patience import wait_until
@@ -26,6 +30,9 @@ from tests.kit.stack import Stack
 
 TASKS = 100
 
+#: Tasks that are dispatched, and consumed by no worker.
+EMPTIED = 20
+
 
 @pytest.fixture
 def stacks() -> Iterator[ExitStack]:
@@ -33,18 +40,31 @@ def stacks() -> Iterator[ExitStack]:
         yield opened
 
 
-def copy_of(stack: Stack, stacks: ExitStack) -> Stack:
-    """Copy the folder of a store, as ``cp -r`` does, while its scheduler may run."""
+def start(stack: Stack) -> None:
+    """Let a scheduler adopt the shard, and stop it."""
+    with stack.service():
+        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
+
+
+def copy_files(stack: Stack, copy: Callable[[Path, Path], object] = shutil.copy) -> str:
+    """Copy the folder of a store, as ``cp -r`` does, while its scheduler may run; returns the URL of the copy."""
     folder = stack.folder / "release-2"
     folder.mkdir()
     for file in stack.folder.glob("wheel.sqlite3*"):
-        shutil.copy(file, folder)
+        copy(file, folder / file.name)
+    return f"sqlite:///{folder}/wheel.sqlite3"
+
+
+def copy_of(stack: Stack, stacks: ExitStack) -> Stack:
+    store = copy_files(stack)
     settings = {key: value for key, value in stack.settings.items() if key not in ("broker_url", "wheel_store")}
-    return stacks.enter_context(Stack(folder, stack.server, f"sqlite:///{folder}/wheel.sqlite3", **settings))
+    return stacks.enter_context(Stack(stack.folder / "release-2", stack.server, store, **settings))
 
 
-def claim(app: Any, *arguments: str) -> Any:
-    return CliRunner().invoke(wheel.commands["claim-store"], arguments, obj=SimpleNamespace(app=app))
+def claim(stack: Stack, what: str, answer: str | None = None) -> Any:
+    """Run ``wheel claim-store`` or ``claim-broker``, with ``--yes`` or with an answer to its question."""
+    arguments = ["--yes"] if answer is None else []
+    return CliRunner().invoke(wheel.commands[what], arguments, obj=SimpleNamespace(app=stack.app), input=answer)
 
 
 def problems(stack: Stack) -> str:
@@ -86,76 +106,54 @@ def test_a_store_that_was_moved_on_purpose_is_claimed(stack: Stack, stacks: Exit
     second = other.beat()
     refused(second, str(stack.file), str(other.file))
     stack.redis.hset("wheel.offset.0", "seen", 2**52)  # just now, however long the test takes
-    assert claim(other.app, "--yes").exit_code == 1
+    assert claim(other, "claim-store").exit_code == 1
     stack.redis.hset("wheel.offset.0", "seen", 0)
-    claimed = claim(other.app, "--yes")
+    claimed = claim(other, "claim-store")
     assert claimed.exit_code == 0, claimed.output
     assert str(stack.file) in claimed.output
     other.wait_for_holder(second)
     assert other.app.wheel.run_now(task) == "done"
     wait_until(lambda: other.dispatched() == [task], "the task is dispatched")
-    assert "no other copy" in claim(other.app, "--yes").output
+    assert "no other copy" in claim(other, "claim-store").output
     second.terminate()
     refused(stack.beat(), str(stack.file), str(other.file))
 
 
 def test_one_of_two_copies_that_start_at_one_moment_holds_the_shard(stack: Stack, stacks: ExitStack) -> None:
-    with stack.service():
-        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
+    start(stack)
     other = copy_of(stack, stacks)
     beats = [other.beat(), stack.beat()]
     stack.wait_for_holder(beats[1])
     refused(beats[0], str(stack.file), str(other.file))
 
 
-def test_a_store_that_is_replaced_by_its_backup_needs_no_claim(stack: Stack) -> None:
-    """The same path, and another file."""
-    with stack.service():
-        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
-    copy = stack.folder / "backup"
-    shutil.copy(stack.file, copy)
+def replaced_by_its_backup(stack: Stack) -> None:
+    """The path is the same, and the file is another."""
+    backup = stack.folder / "backup"
+    shutil.copy(stack.file, backup)
     stack.file.unlink()
-    copy.rename(stack.file)
-    beat = stack.beat()
-    stack.wait_for_holder(beat)
-    beat.wait_for("at epoch")
+    backup.rename(stack.file)
 
 
-def test_a_store_whose_file_moves_within_its_disk_is_the_same_store(stack: Stack) -> None:
-    with stack.service():
-        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
-    moved = stack.folder / "release-2"
-    moved.mkdir()
-    for file in stack.folder.glob("wheel.sqlite3*"):
-        file.rename(moved / file.name)
-    stack.change(wheel_store=f"sqlite:///{moved}/wheel.sqlite3")
+def moved_within_its_disk(stack: Stack) -> None:
+    stack.change(wheel_store=copy_files(stack, Path.rename))
+
+
+def moved_to_another_database(stack: Stack) -> None:
+    to = f"sqlite:///{stack.folder}/elsewhere.sqlite3"
+    wait_until(lambda: not stack.holders(), "no scheduler is at work")
+    assert "elsewhere" in stack.output("wheel", "move", "--to", to, "--yes")
+    stack.change(wheel_store=to)
+
+
+@pytest.mark.parametrize("happens", [replaced_by_its_backup, moved_within_its_disk, moved_to_another_database])
+def test_a_store_needs_no_claim_where_no_copy_stays(stack: Stack, happens: Callable[[Stack], None]) -> None:
+    start(stack)
+    happens(stack)
     beat = stack.beat()
     stack.wait_for_holder(beat)
     beat.wait_for("at epoch")
     assert "another copy" not in beat.said()
-
-
-def test_a_store_that_was_moved_to_another_database_needs_no_claim(stack: Stack) -> None:
-    with stack.service():
-        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
-    to = f"sqlite:///{stack.folder}/elsewhere.sqlite3"
-    wait_until(lambda: not live(stack), "no scheduler is at work")
-    assert "elsewhere" in stack.output("wheel", "move", "--to", to, "--yes")
-    stack.change(wheel_store=to)
-    beat = stack.beat()
-    stack.wait_for_holder(beat)
-    beat.wait_for("at epoch")
-
-
-def live(stack: Stack) -> list[str]:
-    with closing(open_store(stack.store, shards=None, create=False)) as store:
-        return [one for one in store.holders().values() if one]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 def test_a_database_made_from_the_template_of_another_is_a_copy(
@@ -190,7 +188,7 @@ def test_a_copy_on_rabbitmq_holds_nothing_while_the_other_is_connected(
     other = copy_of(first, stacks)
     second = other.beat()
     refused(second, str(first.file), str(other.file))
-    assert claim(other.app, "--yes").exit_code == 1
+    assert claim(other, "claim-store").exit_code == 1
     wait_until(lambda: first.pending() == [0], "the tasks are dispatched")
     with closing(first.app.connection_for_read()) as connection:
         channel: Any = connection.default_channel
@@ -199,7 +197,7 @@ def test_a_copy_on_rabbitmq_holds_nothing_while_the_other_is_connected(
     assert other.pending() == [TASKS]
     assert str(first.file) in problems(other)
     beat.terminate()
-    assert claim(other.app, "--yes").exit_code == 0
+    assert claim(other, "claim-store").exit_code == 0
     other.wait_for_holder(second)
 
 
@@ -210,25 +208,14 @@ def name_of(url: str) -> str:
 @pytest.fixture
 def used(stack: Stack) -> Stack:
     """A stack whose store has had a scheduler; its app has another broker now."""
-    with stack.service():
-        pass
+    start(stack)
     stack.change(broker_url=f"{stack.broker.rpartition('/')[0]}/5")
     return stack
-
-
-def start(stack: Stack) -> None:
-    with stack.service():
-        pass
 
 
 def places(stack: Stack) -> set[str]:
     with closing(open_store(stack.store, shards=None, create=False)) as store:
         return {place.rpartition("/")[2] for place in store.brokers()}
-
-
-def claim_new_broker(app: Any, *arguments: str, answer: str = "") -> Any:
-    command = wheel.commands["claim-broker"]
-    return CliRunner().invoke(command, arguments, obj=SimpleNamespace(app=app), input=answer)
 
 
 def test_a_scheduler_of_an_app_with_another_broker_does_not_start(used: Stack) -> None:
@@ -244,12 +231,12 @@ def test_beat_says_so_in_a_line_and_ends(used: Stack) -> None:
 
 
 def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
-    assert (claim_new_broker(used.app, answer="n\n").exit_code, places(used)) == (1, {"0"})
-    claimed = claim_new_broker(used.app, "--yes")
+    assert (claim(used, "claim-broker", "n\n").exit_code, places(used)) == (1, {"0"})
+    claimed = claim(used, "claim-broker")
     assert (claimed.exit_code, places(used)) == (0, {"0", "5"}), claimed.output
     assert "the store dispatches to redis://" in claimed.output
     start(used)
-    assert "already" in claim_new_broker(used.app, "--yes").output
+    assert "already" in claim(used, "claim-broker").output
 
 
 def test_the_doctor_names_the_other_broker(used: Stack) -> None:
@@ -259,8 +246,7 @@ def test_the_doctor_names_the_other_broker(used: Stack) -> None:
 
 
 def test_a_broker_with_the_offsets_of_the_store_is_its_broker_by_any_name(stack: Stack) -> None:
-    with stack.service():
-        wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
+    start(stack)
     stack.change(broker_url=stack.broker.replace("127.0.0.1", "127.1"))
     start(stack)
     with closing(open_store(stack.store, shards=None, create=False)) as store:
@@ -284,3 +270,136 @@ def test_beat_waits_for_an_unknown_broker_that_is_down(used: Stack) -> None:
     beat = used.beat(broker_url="redis://127.0.0.1:1/0")
     beat.wait_for("beat waits for its broker")
     assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
+
+
+# -- a broker that was emptied, and a store that was restored ---------------------------------------------
+
+
+def dispatch(stack: Stack) -> Counter[str]:
+    """Dispatch tasks that no worker consumes; returns their ids once the store knows."""
+    ids = stack.send(0.2, EMPTIED)
+    wait_until(lambda: len(stack.dispatched()) == EMPTIED and sum(stack.pending()) == 0, "they are dispatched")
+    return Counter(ids)
+
+
+def counts(stack: Stack, name: str) -> int:
+    return sum((one.snapshot or {}).get(name, 0) for one in stack.app.wheel.status())
+
+
+def errors(stack: Stack) -> str:
+    with Installation(stack.app) as site:
+        found = [*broker.check(site), *shards.check(site)]
+    return "\n".join(one.text for one in found if one.grade in (Grade.ERROR, Grade.WARNING))
+
+
+@pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL"])
+def test_tasks_that_were_not_consumed_come_back_while_the_scheduler_runs(
+    stack: Stack, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stack.change(wheel_shards=2)
+    with stack.service():
+        ids = dispatch(stack)
+        later = stack.send(3_600)
+        wait_until(lambda: sum(stack.pending()) == 1, "a later task is pending")
+        for _ in range(2):
+            stack.redis.execute_command(command)
+            wait_until(lambda: Counter(stack.dispatched()) == ids, "they are dispatched again")
+            wait_until(lambda: sum(stack.pending()) == 1, "and settled")
+        assert "the broker was emptied" in caplog.text
+        wait_until(lambda: counts(stack, "emptied") >= 2, "the status counts it")
+        assert counts(stack, "rollbacks") == 0
+        assert "the broker was found to be emptied" in errors(stack)
+        assert stack.app.wheel.run_now(later[0]) == "done"
+        wait_until(lambda: later[0] in stack.dispatched(), "the later task is dispatched")
+
+
+def test_tasks_that_were_not_consumed_come_back_with_the_next_start(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    with stack.service():
+        ids = dispatch(stack)
+    stack.redis.flushall()
+    assert "the broker was emptied" in errors(stack)
+    with stack.service():
+        wait_until(lambda: Counter(stack.dispatched()) == ids, "they are dispatched again")
+    assert caplog.text.count("the broker was emptied") == 1
+
+
+def test_a_first_start_and_a_restart_are_silent(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        with stack.service():
+            stack.send(3_600)
+            wait_until(lambda: "wheel.offset.0" in map(bytes.decode, stack.redis.keys()), "the broker has offsets")
+    assert "emptied" not in caplog.text
+    assert "emptied" not in errors(stack)
+
+
+def test_a_broker_that_was_claimed_gets_nothing_again(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    with stack.service():
+        dispatch(stack)
+    stack.change(broker_url=f"{stack.broker.rpartition('/')[0]}/5")
+    done = claim(stack, "claim-broker")
+    assert done.exit_code == 0, done.output
+    with stack.service():
+        app = stack.make_app(**stack.settings)  # the first one has connections to the former broker
+        task = app.send_task("note", (0,), countdown=0.2).id
+        with closing(app.connection_for_read()) as connection:
+            queue: Any = connection.default_channel.client
+            wait_until(lambda: queue.llen("celery"), "a new task is dispatched")
+            assert queue.llen("celery") == 1
+            assert task.encode() in queue.lindex("celery", 0)
+    assert "emptied" not in caplog.text
+
+
+def test_a_copy_takes_nothing_from_a_broker_that_was_emptied_under_the_other(stack: Stack) -> None:
+    first = stack.beat()
+    stack.wait_for_holder(first)
+    ids = dispatch(stack)
+    copy = copy_files(stack)
+    second = stack.beat("copy", wheel_store=copy)
+    second.wait_for("holds nothing, and nothing was changed")
+    stack.redis.flushall()
+    wait_until(lambda: Counter(stack.dispatched()) == ids, "the first one dispatches again")
+    first.wait_for("the broker was emptied")
+    first.wait_for("at epoch", times=2)
+    with closing(open_store(copy, shards=None, create=False)) as store:
+        assert store.lanes(0)[0].offset > (0, 0)
+    assert "the broker was emptied" not in second.said()
+    assert "at epoch" not in second.said()
+
+
+def test_the_tasks_of_a_backup_are_dispatched_and_those_that_came_later_are_not_there(stack: Stack) -> None:
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    before = stack.send(3_600, count=3)
+    wait_until(lambda: stack.pending() == [3], "the tasks are pending")
+    copy = stack.folder / "copy.sqlite3"
+    with closing(sqlite3.connect(stack.file)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    assert stack.app.wheel.run_now(before[0]) == "done"
+    later = stack.send(3_600, count=2)
+    wait_until(lambda: stack.pending() == [4], "the later tasks are pending")
+    assert stack.app.wheel.run_now(later[0]) == "done"
+    wait_until(lambda: len(stack.dispatched()) == 2, "both are dispatched")
+    for _ in range(3):  # the broker's epoch passes that of the backup
+        beat.terminate()
+        beat = stack.beat()
+        stack.wait_for_holder(beat)
+    beat.kill()
+    stack.app.wheel.close()
+    for old in stack.folder.glob("wheel.sqlite3*"):
+        old.unlink()
+    copy.rename(stack.file)
+
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    beat.wait_for("the store was restored from an older copy")
+    beat.wait_for("at epoch")
+    wheel = stack.app.wheel
+    assert [wheel.get(one) for one in later] == [None, None]
+    assert stack.pending() == [3], "the task that was dispatched since is pending, too, and due when it was"
+    assert wheel.cancel(before[0]) == "done"
+    assert wheel.run_now(before[1]) == "done"
+    wait_until(lambda: before[1] in stack.dispatched(), "a task of the backup is dispatched")
+    assert Counter(stack.dispatched()) == Counter([before[0], later[0], before[1]])
+    wait_until(lambda: stack.pending() == [1], "the dispatch is settled, and one task of the backup is pending")

@@ -1,4 +1,4 @@
-"""Several shards and schedulers: even shares, another number of shards, bulk loads, and dispatch meanwhile."""
+"""Several shards, schedulers and processes: even shares, another number of shards, bulk loads, dispatch meanwhile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from celery_wheel.bulk_load import ScheduleResult
@@ -18,6 +19,7 @@ from celery_wheel.errors import StoreUnusable
 from celery_wheel.operations.stores import reshard_of
 from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
+from tests.kit.servers.postgres import PostgresServer
 from tests.kit.stack import Stack
 from tests.kit.traffic import Traffic
 
@@ -42,8 +44,8 @@ def epochs(stack: Stack, shards: Collection[int]) -> dict[int, int]:
 
 
 @pytest.fixture
-def traffic(sharded: Stack) -> Iterator[Traffic]:
-    with Traffic(sharded) as found:
+def traffic(stack: Stack) -> Iterator[Traffic]:
+    with Traffic(stack) as found:
         yield found
 
 
@@ -57,8 +59,7 @@ def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic
     stayed = {shard for shard, pid in sharded.holders().items() if pid == first.pid}
     assert second.terminate() == 0
     wait_until(lambda: counts(sharded) == [4], "the first has all again")
-    sent = set(traffic.sent)
-    wait_until(lambda: sent <= traffic.arrived, "all tasks are dispatched")
+    traffic.wait_for_all()
     assert len(stayed) == 2
     assert epochs(sharded, stayed) == {shard: before[shard] for shard in stayed}, "a shard that stays has one holder"
 
@@ -69,10 +70,103 @@ def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack
     wait_until(lambda: counts(sharded) == [2, 2], "two schedulers have half each")
     victim.kill()
     wait_until(lambda: counts(sharded) == [4], "the other has all", TAKEOVER_S)
-    sent = set(traffic.sent)
-    wait_until(lambda: sent <= traffic.arrived, "all tasks are dispatched")
-    left = sharded.dispatched()  # read once, since more tasks are dispatched meanwhile
-    assert len(left) == len(set(left)), "a task left twice"
+    traffic.wait_for_all()
+
+
+# -- two processes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paired(stack: Stack, postgres: PostgresServer) -> Stack:
+    """Return a stack whose beat serves two shards by two processes, on PostgreSQL."""
+    stack.change(wheel_store=postgres.new_database(), wheel_shards=2, wheel_processes=2)
+    return stack
+
+
+def wait_for_share(stack: Stack, beat: Process, *, other_than: int = 0) -> int:
+    """Wait until beat holds shard 0 and a child the other; return the child's process id."""
+    found: dict[int, int] = {}
+
+    def is_shared() -> bool:
+        found.clear()
+        found.update(stack.holders())
+        return found.get(0) == beat.pid and found.get(1, beat.pid) not in (beat.pid, other_than)
+
+    wait_until(lambda: is_shared() or not beat.is_alive(), "beat and its child hold a shard each")
+    return found[1]
+
+
+def test_a_task_is_dispatched_once_whichever_process_is_killed(paired: Stack, traffic: Traffic) -> None:
+    beat = paired.beat()
+    child = wait_for_share(paired, beat)
+    traffic.wait_for_all()
+
+    psutil.Process(child).kill()
+    beat.wait_for("ended with exit code -9")
+    child = wait_for_share(paired, beat, other_than=child)
+    traffic.wait_for_all()
+    status = paired.app.wheel.status
+    wait_until(lambda: (status()[0].snapshot or {}).get("process_ends") == 1, "the status of shard 0 shows the end")
+
+    family = beat.family()
+    psutil.Process(beat.pid).kill()
+    beat.end()
+    gone, alive = psutil.wait_procs(family[1:], patience())
+    assert len(gone) >= 1
+    assert alive == [], "a child outlived beat"
+
+    again = paired.beat()
+    wait_for_share(paired, again)
+    traffic.wait_for_all()
+    family = again.family()
+    assert again.terminate() == 0
+    assert psutil.wait_procs(family, patience())[1] == []
+    assert Counter(paired.holders().values()) == {}, "a process did not give up its shard"
+
+
+def test_beat_keeps_the_periodic_entries_and_starts_no_idle_processes(paired: Stack) -> None:
+    paired.change(wheel_processes=5)
+    beat = paired.beat()
+    beat.wait_for("a process without a shard has no work, so 2 are started")
+    child = wait_for_share(paired, beat)
+    assert [one.pid for one in beat.family()[1:] if "spawn_main" in " ".join(one.cmdline())] == [child]
+
+
+def test_a_script_with_an_app_of_its_own_runs_its_beat_in_two_processes(paired: Stack) -> None:
+    script = paired.folder / "shop.py"
+    script.write_text(
+        "from celery_wheel import Celery\n"
+        "app = Celery('shop', broker='redis://nowhere')\n"
+        "@app.task\n"
+        "def sell(): ...\n"
+        "@app.on_after_finalize.connect\n"
+        "def show(sender, **_): print('tasks', [name for name in sender.tasks if 'sell' in name], flush=True)\n"
+        "if __name__ == '__main__':\n"
+        f"    app.conf.update({paired.settings!r})\n"
+        "    app.Beat(loglevel='INFO', scheduler='wheel').run()\n"
+    )
+    beat = paired.start("script", sys.executable, str(script))
+    wait_for_share(paired, beat)
+    assert beat.said().count("tasks ['shop.sell']") == 2
+    [task] = paired.send(0.1)
+    wait_until(lambda: paired.dispatched() == [task], "the settings of the script's main part hold in the child")
+
+
+def test_beat_does_not_start_where_children_cannot_import_the_app(paired: Stack) -> None:
+    program = (
+        "import json, os\n"
+        "from tests.kit.project import make_app\n"
+        "def main():\n"
+        "    given = json.loads(os.environ['TEST_PROJECT'])\n"
+        "    make_app(given['settings'], given['folder']).Beat(scheduler='wheel').run()\n"
+        "main()\n"
+    )
+    code, said = paired.start("local", sys.executable, "-c", program).end()
+    assert code == 1
+    assert "no module has it as a global variable" in said
+
+
+# -- another number of shards ----------------------------------------------------------------------------
 
 
 def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, datetime] | None = None) -> list[str]:
@@ -180,11 +274,6 @@ def test_messages_of_a_shard_that_would_be_removed_are_not_lost(stack: Stack) ->
 MANUAL = Path(__file__).parents[3] / "docs" / "scheduling-many.md"
 
 
-def ran(stack: Stack) -> list[int]:
-    """Return the numbers of the tasks that the worker ran, in order."""
-    return [note["tag"] for note in stack.runs()]
-
-
 def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
@@ -193,16 +282,16 @@ def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: 
 
     def progress(done: ScheduleResult) -> None:
         if done.rows == 400:
-            wait_until(lambda: ran(stack), "the first tasks are dispatched")
+            wait_until(stack.runs, "the first tasks are dispatched")
             first.kill()
 
     rows = (("note", (n,), {}, start + timedelta(milliseconds=5 * n)) for n in range(1_000))
     done = stack.app.wheel.schedule_many(rows, group=200, progress=progress)
     assert (done.count, done.rejected) == (1_000, [])
     second = stack.beat()
-    wait_until(lambda: len(ran(stack)) >= 1_000, "all have run")
+    wait_until(lambda: len(stack.runs()) >= 1_000, "all have run")
     stack.wait_for_holder(second)
-    assert ran(stack) == list(range(1_000))
+    assert [note["tag"] for note in stack.runs()] == list(range(1_000))
     wait_until(lambda: stack.pending() == [0], "the last tasks are settled, which happens after the dispatch")
 
 

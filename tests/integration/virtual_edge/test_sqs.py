@@ -56,6 +56,12 @@ class Installation:
         self._edges.append(edge)  # kombu returns the messages of a collected connection
         return edge
 
+    def adopted(self) -> KombuBroker:
+        """Return an edge that holds shard 0."""
+        edge = self.edge()
+        edge.adopt(0, 1)
+        return edge
+
     def close(self) -> None:
         for edge in self._edges:
             edge.close()
@@ -104,21 +110,13 @@ def ids(peeked: Peeked) -> list[str]:
 
 def test_unacknowledged_messages_of_a_killed_scheduler_are_delivered_again(installed: Installation) -> None:
     sent = installed.send(12)  # more messages than one answer of SQS has
-    killed, other = installed.edge(), installed.edge()
-    killed.adopt(0, 1)
+    killed, other = installed.adopted(), installed.edge()
     assert ids(killed.peek(0, 100, BIG)) == sent
     assert installed.counts() == (0, 12)
     installed.end_time_outs(killed)
     other.adopt(0, 2)
-    seen: dict[str, Peeked] = {}
-
-    def all_there() -> bool:
-        seen["last"] = other.peek(0, 100, BIG)
-        return len(seen["last"].arrivals) >= 12
-
-    wait_until(all_there, "the other gets the messages")
-    assert ids(seen["last"]) == sent
-    assert other.trim(0, 2, seen["last"].token)
+    wait_until(lambda: ids(other.peek(0, 100, BIG)) == sent, "the other gets the messages")
+    assert other.trim(0, 2, other.peek(0, 100, BIG).token)
     assert installed.counts() == (0, 0)
 
 
@@ -148,8 +146,7 @@ def test_an_invalid_receipt_stops_neither_trim_nor_leave(
     installed: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = installed.send(3)
-    edge, other = installed.edge(), installed.edge()
-    edge.adopt(0, 1)
+    edge, other = installed.adopted(), installed.edge()
     first = edge.peek(0, 1, BIG)
     held = edge._shards[0]._unacknowledged
     for message in list(held)[:2]:  # another consumer has received and deleted the message
@@ -161,19 +158,7 @@ def test_an_invalid_receipt_stops_neither_trim_nor_leave(
     assert "DUMP" not in caplog.text  # kombu writes the bodies that it cannot return into a file in /tmp
 
 
-def test_returned_messages_can_be_read_at_once(installed: Installation) -> None:
-    sent = installed.send(3)
-    edge, other = installed.edge(), installed.edge()
-    edge.adopt(0, 1)
-    edge.peek(0, 10, BIG)
-    edge.leave(0, 1)
-    other.adopt(0, 2)
-    assert sorted(ids(other.peek(0, 10, BIG))) == sorted(sent)
-
-
-def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(
-    installed: Installation,
-) -> None:
+def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(installed: Installation) -> None:
     """By default kombu lets the server hold each request for 10 seconds. The wheel asks for 1 second at most."""
 
     def seconds(doing: Callable[[], Any]) -> float:
@@ -181,8 +166,7 @@ def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(
         doing()
         return time.monotonic() - began_s
 
-    edge = installed.edge()
-    edge.adopt(0, 1)
+    edge = installed.adopted()
     assert 0.9 < seconds(lambda: edge.peek(0, 100, BIG)) < 9
     sent = installed.send(1)
     assert min(seconds(lambda: edge.peek(0, 100, BIG)) for _ in range(5)) < 1, "a machine may stand still for seconds"
@@ -192,8 +176,7 @@ def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(
 
 @pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")
 def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) -> None:
-    edge = installed.edge()
-    edge.adopt(0, 1)
+    edge = installed.adopted()
     installed.client.delete_queue(QueueUrl=installed.queue)
     with pytest.raises(BrokerError, match=r"NonExistentQueue|QueueDoesNotExist|does not exist"):
         edge.peek(0, 10, BIG)
@@ -206,8 +189,7 @@ def test_a_refused_delete_is_reported_and_the_message_is_accepted_once(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.send(2)
-    edge = installed.edge()
-    edge.adopt(0, 1)
+    edge = installed.adopted()
     peeked = edge.peek(0, 10, BIG)
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "DeleteMessage")
 
@@ -226,8 +208,7 @@ def test_a_foreign_message_is_kept_and_the_others_go_on(installed: Installation)
     for text in ("hello", '{"properties": {}}', "[1, 2]"):
         installed.client.send_message(QueueUrl=installed.queue, MessageBody=text)
     sent = installed.send(1)
-    edge = installed.edge()
-    edge.adopt(0, 1)
+    edge = installed.adopted()
     peeked = edge.peek(0, 10, BIG)
     assert ids(peeked) == sent
     assert sum(isinstance(one, Unreadable) for one in peeked.arrivals) == 3
@@ -240,8 +221,7 @@ def test_predefined_queues_work_under_both_names(installed: Installation) -> Non
     queues = dict.fromkeys((f"{installed.name}.0", f"{installed.name}-0", f"{installed.name}-out"), place)
     installed.app.conf.broker_transport_options = {**installed.server.options, "predefined_queues": queues}
     sent = installed.send(1)
-    edge = installed.edge()
-    edge.adopt(0, 1)
+    edge = installed.adopted()
     peeked = edge.peek(0, 10, BIG)
     assert ids(peeked) == sent
     assert edge.trim(0, 1, peeked.token)
@@ -281,20 +261,6 @@ def test_a_server_that_is_too_busy_is_no_reason_to_reject(
         for _ in range(TRIES + 1):
             assert installed.publish(edge, [row]).refused.keys() == {1}
     assert installed.publish(edge, [row]).refused == {}
-
-
-def test_the_engine_rejects_what_is_too_big_and_sends_the_rest(installed: Installation, tmp_path: Path) -> None:
-    outs = {
-        n: installed.server.make_queue(f"{installed.name}-{n}", MaximumMessageSize="2048") for n in ("small", "other")
-    }
-    with running(installed.edge(), tmp_path) as engine:
-        for text in ("x" * 4_000, "fits"):
-            installed.app.send_task("t", (text,), countdown=0.2, queue=f"{installed.name}-small")
-        installed.app.send_task("t", countdown=0.3, queue=f"{installed.name}-other")
-        wait_until(lambda: engine.stats.dispatched == 2, "two tasks are dispatched")
-        wait_until(lambda: engine.stats.rejected == 1, "the big one is rejected")
-    for url in outs.values():
-        assert len(installed.client.receive_message(QueueUrl=url)["Messages"]) == 1
 
 
 @pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")

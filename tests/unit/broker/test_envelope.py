@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
@@ -64,23 +66,13 @@ def raw(**changes: Any) -> bytes:
 
 def enveloped(**fields: Any) -> bytes:
     """Return a message whose envelope has fields that ``encode`` would refuse."""
-    return raw(headers={"wheel": {**encode(envelope()), **fields}})
+    return raw(body="aGk=", headers={"wheel": {**encode(envelope()), **fields}})
 
 
 def read(data: bytes, **options: Any) -> Message:
     message = QueuedMessageReader(max_message_bytes=MAX, **options).decode(data)
     assert isinstance(message, Message), message.reason
     return message
-
-
-def refused(data: bytes) -> str:
-    found = READER.decode(data)
-    assert isinstance(found, Unreadable)
-    assert found.raw == data
-    found.reason.encode()
-    assert "\0" not in found.reason
-    assert 0 < len(found.reason) < 400
-    return found.reason
 
 
 FIELDS: list[dict[str, Any]] = [
@@ -109,9 +101,6 @@ def test_every_written_envelope_is_read(fields: dict[str, Any]) -> None:
 def test_headers_keep_their_order_without_the_envelope_and_with_eta_null() -> None:
     assert read(raw()).headers == b'{"lang": "py", "task": "proj.add", "id": "t", "eta": null}'
     assert read(raw(), keep_eta=True).headers == b'{"lang": "py", "task": "proj.add", "id": "t", "eta": "2033-05-18"}'
-
-
-def test_headers_without_eta_stay_without_it() -> None:
     assert read(raw(headers={"wheel": encode(envelope())})).headers == b"{}"
 
 
@@ -121,14 +110,10 @@ def test_a_tasks_own_header_returns_to_its_place() -> None:
 
 
 def test_properties_of_one_delivery_are_not_stored() -> None:
-    assert json.loads(read(raw()).properties) == {
-        "content_type": "application/json",
-        "content_encoding": "utf-8",
-        "correlation_id": "t",
-        "reply_to": "",
-        "delivery_mode": 2,
-    }
-    assert list(json.loads(read(raw()).properties))[:2] == ["content_type", "content_encoding"]
+    assert read(raw()).properties == (
+        b'{"content_type": "application/json", "content_encoding": "utf-8", '
+        b'"correlation_id": "t", "reply_to": "", "delivery_mode": 2}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,17 +148,14 @@ def test_nan_and_infinity_pass() -> None:
     assert b'"x": -Infinity' in message.properties
 
 
-def test_the_last_of_a_duplicated_key_counts() -> None:
-    data = raw()[:-1] + b', "body": "aGk="}'
-    assert read(data).body == b"hi"
-
-
-def test_space_around_the_message_is_ignored() -> None:
-    assert read(b" \n" + raw() + b"\r\n").task == "proj.add"
-
-
-def test_an_unknown_field_is_ignored_within_the_version() -> None:
-    assert read(enveloped(jitter_ms=3)).task == "proj.add"
+@pytest.mark.parametrize(
+    "data",
+    [raw()[:-1] + b', "body": "aGk="}', b" \n" + raw(body="aGk=") + b"\r\n", enveloped(jitter_ms=3)],
+    ids=["a duplicated key: the last counts", "space around the message", "an unknown field of the envelope"],
+)
+def test_unusual_json_is_read(data: bytes) -> None:
+    message = read(data)
+    assert (message.task, message.body) == ("proj.add", b"hi")
 
 
 def test_optional_fields_may_be_absent() -> None:
@@ -268,7 +250,9 @@ def test_optional_fields_may_be_absent() -> None:
     ],
 )
 def test_an_unreadable_message_has_a_reason(data: bytes, says: str) -> None:
-    assert says in refused(data)
+    found = holds(data)
+    assert isinstance(found, Unreadable)
+    assert says in found.reason
 
 
 def test_a_message_that_is_too_large_is_not_parsed() -> None:
@@ -344,7 +328,7 @@ def holds(data: bytes, keep_eta: bool = False) -> Message | Unreadable:
         assert found.reason
         found.reason.encode()
         assert "\0" not in found.reason
-        assert len(found.reason) < 1000
+        assert len(found.reason) < 400
     else:
         for name in ("task", "task_id", "exchange", "exchange_type", "routing_key", "queue", "key", "envelope_id"):
             value = getattr(found, name)
@@ -447,18 +431,10 @@ def test_any_written_envelope_is_read(written: Envelope, others: dict[str, Any])
     assert found.headers == json.dumps(others).encode()
 
 
-def test_an_unexpected_failure_makes_the_message_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise KeyError("surprise")
-
-    monkeypatch.setattr("celery_wheel.broker.reader.check", broken)
-    assert QueuedMessageReader().decode(GOOD).reason == "'surprise'"  # type: ignore[union-attr]
-
-
-def test_only_a_memory_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("celery_wheel.broker.reader.check", out_of_memory)
-    with pytest.raises(MemoryError):
-        QueuedMessageReader().decode(GOOD)
+@pytest.mark.parametrize(("error", "raised"), [(KeyError("surprise"), None), (MemoryError(), MemoryError)])
+def test_a_memory_error_alone_of_unexpected_failures_is_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
+) -> None:
+    monkeypatch.setattr("celery_wheel.broker.reader.check", mock.Mock(side_effect=error))
+    with pytest.raises(raised) if raised else nullcontext():
+        assert READER.decode(GOOD).reason == "'surprise'"  # type: ignore[union-attr]

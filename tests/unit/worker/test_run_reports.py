@@ -1,4 +1,4 @@
-"""A task reads its occurrence; the end of its run is reported once, and a run that goes on is not."""
+"""A task reads its occurrence; the end of its run is reported once; monitoring learns the time of dispatch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import celery
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import signals
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request, create_request_cls
+from kombu.message import Message
 
 from celery_wheel.broker import shard_of
 from celery_wheel.engine.intake.inbox import RunEnded, run_ended
 from celery_wheel.store.model import Unreadable
 from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
+from celery_wheel.values.ids import dispatch_ids
 from celery_wheel.worker import CurrentOccurrence
 from celery_wheel.worker import run_reports as reporter_module
-from celery_wheel.worker.run_reports import Reporter, RunReports
+from celery_wheel.worker.run_reports import SENTRY_ENQUEUED, Reporter, RunReports, pass_dispatch_time
 from tests.kit.patience import wait_until
 from tests.unit.producer.conftest import app, broker, make_app
 from tests.unit.producer.memory_broker import Broker
@@ -301,3 +304,63 @@ def test_a_request_is_otherwise_as_before() -> None:
     assert request.wheel == "own"
     with pytest.raises(AttributeError, match="'Context' object has no attribute 'wheels'"):
         _ = request.wheels
+
+
+# -- the time of dispatch ----------------------------------------------------------------------------------
+
+DISPATCHED_MS = 1_800_000_000_123
+DISPATCHED = datetime.fromtimestamp(DISPATCHED_MS / 1_000, UTC).isoformat()
+OWN_TAG = "0e4b6f43-8a1b-4c1c-a7cf-2bb1ec5a2b3e"
+TAG = next(dispatch_ids(DISPATCHED_MS)).decode()
+
+
+@pytest.fixture
+def plain() -> Any:
+    app = celery.Celery("proj", set_as_current=False)
+
+    @app.task(name="note", shared=False)
+    def note() -> None: ...
+
+    return app
+
+
+def request_of(app: Any, eta: str | None = None, headers: Any = None, **properties: Any) -> Request:
+    own = {"id": "a", "task": "note", "eta": eta, "headers": headers, "lang": "py"}
+    message = Message(  # type: ignore[no-untyped-call]
+        body=json.dumps([[], {}, {}]), headers=own, properties=properties, content_type="application/json"
+    )
+    return Request(message, app=app, task=app.tasks["note"], headers=own, decoded=True, body=([], {}, {}))
+
+
+@pytest.mark.parametrize("name", ["delivery_tag", "message_id"])
+def test_the_event_shows_the_time_of_dispatch_as_eta_and_the_worker_delays_nothing(plain: Any, name: str) -> None:
+    request = request_of(plain, **{"delivery_tag": OWN_TAG, name: TAG})
+    pass_dispatch_time(request)
+    assert not request.eta
+    assert json.loads(json.dumps(request.eta and request.eta.isoformat())) == DISPATCHED
+    assert request.eta.isoformat() == DISPATCHED
+    assert request.request_dict["eta"] is None
+
+
+def test_the_latency_of_sentry_begins_at_the_dispatch(plain: Any) -> None:
+    headers = {SENTRY_ENQUEUED: 17.5, "own": 1}
+    pass_dispatch_time(request_of(plain, headers=headers, delivery_tag=TAG))
+    assert headers == {SENTRY_ENQUEUED: DISPATCHED_MS / 1_000, "own": 1}
+    without: dict[str, Any] = {"own": 1}
+    pass_dispatch_time(request_of(plain, headers=without, delivery_tag=TAG))
+    assert without == {"own": 1}
+
+
+def test_a_message_that_was_not_delayed_stays_as_it_is(plain: Any) -> None:
+    headers = {SENTRY_ENQUEUED: 17.5}
+    request = request_of(plain, headers=headers, delivery_tag=OWN_TAG)
+    pass_dispatch_time(request)
+    assert (request.eta, headers) == (None, {SENTRY_ENQUEUED: 17.5})
+
+
+def test_an_eta_of_the_message_itself_stays(plain: Any) -> None:
+    """With ``wheel_keep_eta`` the task reads its own eta."""
+    request = request_of(plain, eta="2027-01-15T08:00:00+00:00", delivery_tag=TAG)
+    pass_dispatch_time(request)
+    assert request.eta.isoformat() == "2027-01-15T08:00:00+00:00"
+    assert request.eta

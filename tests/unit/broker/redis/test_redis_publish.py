@@ -14,7 +14,7 @@ from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.broker.redis.publish import PublishCall, UnencodableMessage, WireWriter, publish_call
 from celery_wheel.broker.redis.routing import KEPT_S, Bindings, BindingTable, RedisRouter
 from celery_wheel.store.model import Row
-from tests.integration.redis_edge.rows import NOW_MS, make_row
+from tests.kit.chunks import NOW_MS, make_row
 from tests.kit.rows import values_of
 
 SEP = "\x06\x16"
@@ -37,14 +37,16 @@ def test_a_queue_bound_twice_gets_one_message() -> None:
 
 
 class Server:
+    """Binding sets, the list of their reads, and a clock."""
+
     def __init__(self, **members: Iterable[bytes] | Exception) -> None:
         self.members = members
         self.seconds = 0.0
-        self.reads = 0
+        self.reads: list[list[str]] = []
         self.bindings = Bindings(self._read, SEP, lambda: self.seconds)
 
     def _read(self, exchanges: Sequence[str]) -> list[Iterable[bytes] | Exception]:
-        self.reads += 1
+        self.reads.append(list(exchanges))
         return [self.members.get(exchange, ()) for exchange in exchanges]
 
     def queues(self, exchange: str, fresh: bool = False) -> tuple[str, ...]:
@@ -63,15 +65,9 @@ def test_a_table_is_kept_for_a_second_after_its_read() -> None:
     assert server.queues("x") == ("old",)
     server.seconds = KEPT_S
     assert server.queues("x") == ("new",)
-    assert server.reads == 2
-
-
-def test_fresh_reads_even_a_kept_table() -> None:
-    server = Server(x=[member("k", "", "old")])
-    server.queues("x")
-    server.members["x"] = [member("k", "", "new")]
-    assert server.queues("x", fresh=True) == ("new",)
-    assert server.queues("x") == ("new",)
+    assert len(server.reads) == 2
+    server.members["x"] = [member("k", "", "fresh")]
+    assert server.queues("x", fresh=True) == server.queues("x") == ("fresh",)
 
 
 def test_tables_of_unused_exchanges_are_dropped() -> None:
@@ -104,7 +100,8 @@ def written(row: Row, now_ms: int = NOW_MS) -> bytes:
     return WireWriter(now_ms).write(row, b"tag")
 
 
-def test_a_message_equals_that_of_kombu_letter_by_letter() -> None:
+@pytest.mark.parametrize(("left_ms", "expiration"), [(30_000, "30000"), (1, "1"), (0, "0"), (-5_000, "0")])
+def test_a_message_equals_that_of_kombu_letter_by_letter(left_ms: int, expiration: str) -> None:
     properties = {
         "content_type": "application/json",
         "content_encoding": "utf-8",
@@ -114,14 +111,12 @@ def test_a_message_equals_that_of_kombu_letter_by_letter() -> None:
         "priority": 3,
         "delivery_tag": "old",
     }
-    row = make_row(
-        1, body=b"\x00\xff", headers=b'{"a":  1}', properties=json.dumps(properties).encode(), expires_ms=NOW_MS + 5
-    )
-    assert written(row) == (
+    parts = {"body": b"\x00\xff", "headers": b'{"a":  1}', "properties": json.dumps(properties).encode()}
+    assert written(make_row(1, **parts, expires_ms=NOW_MS + left_ms)) == (
         b'{"body": "AP8=", "content-encoding": "utf-8", "content-type": "application/json", "headers": {"a":  1}, '
-        b'"properties": {"correlation_id": "\\u00e4", "reply_to": null, "delivery_mode": 1, "expiration": "5", '
+        b'"properties": {"correlation_id": "\\u00e4", "reply_to": null, "delivery_mode": 1, "expiration": "%b", '
         b'"delivery_info": {"exchange": "", "routing_key": "mail"}, "priority": 0, "body_encoding": "base64", '
-        b'"delivery_tag": "tag"}}'
+        b'"delivery_tag": "tag"}}' % expiration.encode()
     )
 
 
@@ -160,32 +155,19 @@ def test_unusual_values_are_written_unchanged() -> None:
 # -- a chunk -----------------------------------------------------------------------------------------
 
 
-class Sets:
-    """Binding sets that count their reads."""
-
-    def __init__(self, **members: Iterable[bytes] | Exception) -> None:
-        self.members = members
-        self.reads: list[list[str]] = []
-
-    def read(self, exchanges: Sequence[str]) -> list[Iterable[bytes] | Exception]:
-        self.reads.append(list(exchanges))
-        return [self.members.get(exchange, ()) for exchange in exchanges]
-
-
-def chunk_of(rows: Sequence[Row], sets: Sets | None = None) -> PublishCall:
-    bindings = Bindings((sets or Sets()).read, ":", lambda: 0.0)
-    return publish_call(rows, RedisRouter(Layout(), bindings, "wheel"), NOW_MS)
+def chunk_of(rows: Sequence[Row], server: Server | None = None) -> PublishCall:
+    return publish_call(rows, RedisRouter(Layout(), (server or Server()).bindings, "wheel"), NOW_MS)
 
 
 def test_the_arguments_of_a_chunk() -> None:
-    sets = Sets(shop=[b"k::a", b"k::b"])
+    server = Server(shop=[member("k", "", "a"), member("k", "", "b")])
     rows = [
         make_row(1, routing_key="a", queue="a", priority=6, queue_expires_ms=60_000),
         make_row(2, exchange="all", exchange_type="fanout", routing_key="key"),
         make_row(3, exchange="shop", routing_key="k", priority=6),
         make_row(4, exchange="shop", routing_key="unbound"),
     ]
-    chunk = chunk_of(rows, sets)
+    chunk = chunk_of(rows, server)
     a, b = b"a\x06\x166", b"b\x06\x166"
     assert chunk.keys() == [a, b, b"a", b"a\x06\x163", b"a\x06\x166", b"a\x06\x169"]
     failed, *rest = chunk.arguments()
@@ -197,23 +179,26 @@ def test_the_arguments_of_a_chunk() -> None:
     assert bodies == [json.loads(written(rows[n]))["body"] for n in (1, 0, 2, 2)]
 
 
-def test_a_chunk_reads_its_binding_sets_at_once() -> None:
-    sets = Sets(one=[b"k::a"], two=[b"k::b"])
-    rows = [make_row(n, exchange=["one", "two"][n % 2], routing_key="k") for n in range(10)]
-    chunk_of(rows, sets)
-    assert sets.reads == [["one", "two"]]
-
-
-def test_a_chunk_for_plain_queues_reads_no_binding_set() -> None:
-    sets = Sets()
-    chunk_of([make_row(1), make_row(2, exchange="all", exchange_type="fanout")], sets)
-    assert sets.reads == []
-
-
-def test_a_refusal_reads_the_binding_sets_anew() -> None:
-    sets = Sets(one=[b"k::a"])
-    chunk_of([make_row(1, exchange="one", routing_key="k"), make_row(2, exchange="two", routing_key="k")], sets)
-    assert sets.reads == [["one", "two"], ["two"]]
+@pytest.mark.parametrize(
+    ("exchanges", "reads"),
+    [
+        (["one", "two"] * 5, [["one", "two"]]),
+        (["", "all"], []),
+        (["one", "unbound"], [["one", "unbound"], ["unbound"]]),
+    ],
+    ids=["all at once", "none for plain queues", "anew after a refusal"],
+)
+def test_a_chunk_reads_few_binding_sets(exchanges: list[str], reads: list[list[str]]) -> None:
+    server = Server(one=[member("k", "", "a")], two=[member("k", "", "b")])
+    kinds = {"all": "fanout"}
+    chunk_of(
+        [
+            make_row(n, exchange=exchange, exchange_type=kinds.get(exchange, "direct"), routing_key="k")
+            for n, exchange in enumerate(exchanges)
+        ],
+        server,
+    )
+    assert server.reads == reads
 
 
 def test_a_queue_whose_only_row_cannot_be_encoded_is_not_touched() -> None:

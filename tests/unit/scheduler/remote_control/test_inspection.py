@@ -1,22 +1,29 @@
-"""Pending tasks in the form in which a worker shows its own, without a value that ``wheel_mask`` names."""
+"""The node: pending tasks in the form in which a worker shows its own, the commands, and a broker that is away."""
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery.worker.control import Panel
 
+from celery_wheel import Celery
 from celery_wheel.engine.state import tombstones
 from celery_wheel.engine.state.tombstones import RevokedStamps
-from celery_wheel.scheduler.remote_control import SchedulerView, inspection, revocation
+from celery_wheel.scheduler.remote_control import SchedulerView, inspection, node, revocation
 from celery_wheel.scheduler.remote_control.node import Commands
 from celery_wheel.store import open_store
 from celery_wheel.store.ports.pages import MessageHead, Task
 from celery_wheel.values.mask import NO_MASK, Mask
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import page
+from tests.kit.patience import wait_until
 
 HEADERS = {"argsrepr": "(1,)", "kwargsrepr": "{'user': 7, 'password': 'hunter2'}"}
 
@@ -61,18 +68,6 @@ def test_protocol_1_has_no_headers_to_show() -> None:
     assert inspection.request_item(TASK, MessageHead(b"{}", "", "celery"), "n")["args"] == ""
 
 
-def test_the_last_entry_of_a_cut_list_has_the_form_of_the_others() -> None:
-    more, one = (
-        inspection.more_item(TASK, 4_711, "n"),
-        inspection.scheduled_item(TASK, MessageHead(b"{}", "", "celery"), "n"),
-    )
-    assert more.keys() == one.keys()
-    assert {name: type(value) for name, value in more["request"].items()} == {
-        name: type(value) for name, value in one["request"].items()
-    }
-    assert "4,711 more" in more["request"]["name"]
-
-
 #: Commands that only workers can carry out; see docs/control-celery.md.
 FOR_WORKERS = {
     *("add_consumer", "autoscale", "cancel_consumer", "election", "hello", "pool_grow", "pool_restart", "pool_shrink"),
@@ -80,23 +75,59 @@ FOR_WORKERS = {
 }
 
 
-class _App:
-    class conf:  # noqa: N801 - as the app has it
-        worker_send_task_events = False
+def handlers() -> dict[str, Any]:
+    app: Any = Celery("proj", set_as_current=False)
+    return Commands(app, None, None).handlers()  # type: ignore[arg-type]  # no command is called
 
 
 def test_every_command_of_celery_is_answered_or_left_to_workers() -> None:
     """A new version of Celery may have new commands."""
-
-    handlers = Commands(_App(), None, None).handlers()  # type: ignore[arg-type]  # no command is called
-    assert set(Panel.data) == set(handlers) | FOR_WORKERS
-    assert not set(handlers) & FOR_WORKERS
+    assert set(Panel.data) == set(handlers()) | FOR_WORKERS
+    assert not set(handlers()) & FOR_WORKERS
 
 
 def test_the_manual_names_every_command_and_its_cap() -> None:
     manual = page("control-celery.md")
-    handlers = Commands(_App(), None, None).handlers()  # type: ignore[arg-type]  # no command is called
-    older = {name for name in handlers if name.startswith("dump_")}
-    assert [name for name in sorted(set(handlers) - older) if f"`{name}`" not in manual] == []
+    assert [name for name in handlers() if not name.startswith("dump_") and f"`{name}`" not in manual] == []
     for cap in (inspection.MAX_TASKS, inspection.MAX_IDS, revocation.MAX_SCANNED, tombstones.MOST):
         assert f"{cap:,}" in manual
+
+
+# -- a node whose broker is away -------------------------------------------------------------------------
+
+TRIES = 12
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """No garbage is collected unless it is asked for, as in a scheduler that has little to do."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_collector")
+def test_a_node_without_its_broker_holds_no_more_descriptors_with_each_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    class Counted(node.Node):
+        def _serve(self) -> None:
+            tries.append(len(os.listdir("/proc/self/fd")))
+            super()._serve()
+
+    monkeypatch.setattr(node, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(node, "RETRY_MOST_S", 0.001)
+    app: Any = Celery("proj", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.conf.broker_connection_retry_on_startup = False
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    one = Counted(app, SchedulerView("wheel@h", store, list, RevokedStamps(), NO_MASK))
+    one.start()
+    wait_until(lambda: len(tries) > TRIES, "the node has tried often")
+    one.stop()
+    one.join()
+    store.close()
+    assert max(tries) - tries[0] <= 2, tries

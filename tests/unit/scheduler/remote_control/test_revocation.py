@@ -39,6 +39,23 @@ def commands(store: SqlStore, shard: int) -> list[dict[str, Any]]:
     return [json.loads(item.payload) for item in store.read_inbox(shard, 100)]
 
 
+def revoked(store: SqlStore, shard: int) -> list[list[str]]:
+    """Return the task ids of each command."""
+    return [command["task_ids"] for command in commands(store, shard)]
+
+
+@pytest.fixture
+def back(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make the store fail, until the returned function is called."""
+
+    def fail(*_: Any) -> None:
+        raise StoreError("away")
+
+    put = store.put_inboxes
+    monkeypatch.setattr(store, "put_inboxes", fail)
+    return lambda: monkeypatch.setattr(store, "put_inboxes", put)
+
+
 def test_a_revoke_goes_to_every_shard_held_or_not(store: SqlStore, revokes: RevokeListener) -> None:
     assert revokes.revoke(["b", "a", "b"]) == (["a", "b"], [])
     for shard in (0, 1):
@@ -50,41 +67,23 @@ def test_many_ids_are_written_in_parts_without_values_that_are_no_ids(store: Sql
     ids = [f"{n:04}" for n in range(1_200)]
     bad = ["", "a\0b", "x" * 600, "\ud800", 7, None, ["a"]]
     assert revokes.revoke([*ids, *bad]) == (ids, bad)
-    assert [len(command["task_ids"]) for command in commands(store, 0)] == [500, 500, 200]
+    assert list(map(len, revoked(store, 0))) == [500, 500, 200]
 
 
 def test_a_revoke_is_written_later_where_the_store_does_not_answer(
-    store: SqlStore, revokes: RevokeListener, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, revokes: RevokeListener, back: Callable[[], None]
 ) -> None:
-    with monkeypatch.context() as patch:
-
-        def fail(*_: Any) -> None:
-            raise StoreError("away")
-
-        patch.setattr(store, "put_inboxes", fail)
-        with pytest.raises(StoreError, match="away"):
-            revokes.revoke(["a"])
-        revokes.tend()
-    assert commands(store, 0) == []
+    with pytest.raises(StoreError, match="away"):
+        revokes.revoke(["a"])
     revokes.tend()
-    assert [command["task_ids"] for command in commands(store, 0)] == [["a"]]
-    assert [command["task_ids"] for command in commands(store, 1)] == [["a"]]
-
-
-@pytest.fixture
-def away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Make the store fail, until the returned function is called."""
-
-    def fail(*_: Any) -> None:
-        raise StoreError("away")
-
-    put = store.put_inboxes
-    monkeypatch.setattr(store, "put_inboxes", fail)
-    return lambda: monkeypatch.setattr(store, "put_inboxes", put)
+    assert commands(store, 0) == []
+    back()
+    revokes.tend()
+    assert [revoked(store, shard) for shard in (0, 1)] == [[["a"]], [["a"]]]
 
 
 def test_kept_ids_are_merged_into_few_commands(
-    store: SqlStore, revokes: RevokeListener, away: Callable[[], None]
+    store: SqlStore, revokes: RevokeListener, back: Callable[[], None]
 ) -> None:
     """A thousand revokes of a task each are a few commands, and a repeated id is in them once."""
     for n in range(1_200):
@@ -92,22 +91,17 @@ def test_kept_ids_are_merged_into_few_commands(
             revokes.revoke([f"{n:04}"])
     with pytest.raises(StoreError, match="1,201 revoked ids are kept"):
         revokes.revoke(["0007", "stamped"], "by stamp")
-    away()
+    back()
     revokes.tend()
     for shard in (0, 1):
-        found = commands(store, shard)
-        assert [(one["reason"], len(one["task_ids"])) for one in found] == [
-            ("revoked", 500),
-            ("revoked", 500),
-            ("revoked", 200),
-            ("by stamp", 1),
-        ]
+        found = [(one["reason"], len(one["task_ids"])) for one in commands(store, shard)]
+        assert found == [("revoked", 500), ("revoked", 500), ("revoked", 200), ("by stamp", 1)]
 
 
 def test_ids_beyond_the_limit_are_refused_by_an_error(
     store: SqlStore,
     revokes: RevokeListener,
-    away: Callable[[], None],
+    back: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -118,9 +112,9 @@ def test_ids_beyond_the_limit_are_refused_by_an_error(
     with pytest.raises(StoreError, match=refused):
         revokes.revoke(["a", "c", "d"])
     assert "2 of 2 ids were refused" in caplog.text
-    away()
+    back()
     assert revokes.revoke(["e"]) == (["e"], [])
-    assert [command["task_ids"] for command in commands(store, 0)] == [["a", "b", "e"]]
+    assert revoked(store, 0) == [["a", "b", "e"]]
 
 
 def test_the_limit_does_not_count_while_the_store_answers(
@@ -130,18 +124,17 @@ def test_the_limit_does_not_count_while_the_store_answers(
     assert len(revokes.revoke([str(n) for n in range(9)])[0]) == 9
 
 
-@pytest.mark.parametrize("back", [True, False])
+@pytest.mark.parametrize("answers", [True, False])
 def test_a_scheduler_that_ends_writes_the_kept_ids_or_logs_their_loss(
-    store: SqlStore, revokes: RevokeListener, away: Callable[[], None], caplog: pytest.LogCaptureFixture, back: bool
+    store: SqlStore, revokes: RevokeListener, back: Callable[[], None], caplog: pytest.LogCaptureFixture, answers: bool
 ) -> None:
     with pytest.raises(StoreError):
         revokes.revoke(["a", "b"])
-    if back:
-        away()
+    if answers:
+        back()
     revokes.close()
-    assert ("2 revoked ids could not be written and are lost" in caplog.text) is not back
-    if back:
-        assert [command["task_ids"] for command in commands(store, 1)] == [["a", "b"]]
+    assert ("2 revoked ids could not be written and are lost" in caplog.text) is not answers
+    assert revoked(store, 1) == ([["a", "b"]] if answers else [])
 
 
 def test_the_answer_to_a_revoke_names_the_ignored_values(store: SqlStore, revokes: RevokeListener) -> None:
@@ -167,7 +160,7 @@ def test_a_scan_cancels_stamped_tasks_up_to_its_limit(
     revokes = RevokeListener(SchedulerView("n", store, lambda: [0], stamps))
     stamps.add({"n": ["3", "4", "29", "31"]})
     assert revokes.scan(0) == 30
-    found = [task_id for command in commands(store, 0) for task_id in command["task_ids"]]
+    found = [task_id for ids in revoked(store, 0) for task_id in ids]
     assert found == [rows[3].message.task_id, rows[29].message.task_id]
     assert "later tasks stay pending" in caplog.text
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,69 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, broken, of_base, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Sources
+from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Follower, Sources
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import BEAT, Schedule
+from celery_wheel.testing import VirtualWheel
 from celery_wheel.timing import ManualClock
-from tests.unit.scheduler.sources.conftest import NOW_MS, FollowerRig, entry
+
+NOW = datetime(2030, 11, 20, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1_000)
+
+
+class FollowerRig:
+    """A follower of one source, and the schedules of the store."""
+
+    def __init__(self, app: Any, wheel: VirtualWheel) -> None:
+        self.app = app
+        self.wheel = wheel
+        self.asked: list[tuple[str, list[str]]] = []
+        self.follower = self.new()
+
+    def new(self) -> Follower:
+        """Return a follower that knows nothing yet, as after a restart."""
+
+        def ask(do: str, names: Any, options: dict[str, Any]) -> Any:
+            self.asked.append((do, sorted(names)))
+            how: Any = {"actor": "beat", "reason": "test"}
+            return self.app.wheel.schedules.change(do, names, how=how, source=BEAT, **options)
+
+        return Follower(BEAT, lambda: self.app.wheel.store, ask, lambda: NOW_MS, hands_back=True)
+
+    def follow(self, **entries: SourceEntry) -> None:
+        """Follow entries that are all that there are."""
+        self.follower.follow(EntryChanges(dict(entries), is_whole=True))
+
+    def schedule(self, name: str) -> Schedule | None:
+        found = self.app.wheel.store.browse.schedule(name)
+        return None if found is None else found.schedule
+
+    def stored(self, name: str) -> Schedule:
+        found = self.schedule(name)
+        assert found is not None, f"there is no schedule {name}"
+        return found
+
+    def document(self, name: str) -> Any:
+        return json.loads(self.stored(name).definition)
+
+
+def entry(every_ms: int = 60_000, anchor_ms: int = NOW_MS, after_ms: int | None = None, **more: Any) -> SourceEntry:
+    spec = {"kind": "interval", "every_ms": every_ms, "anchor_ms": anchor_ms}
+    document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "app.report", **more}
+    return SourceEntry(document, after_ms)
+
+
+@pytest.fixture
+def app() -> Any:
+    return Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
+
+
+@pytest.fixture
+def rig(app: Any) -> Iterator[FollowerRig]:
+    with VirtualWheel(app) as wheel:
+        wheel.advance_to(NOW)
+        wheel.freeze()
+        yield FollowerRig(app, wheel)
 
 
 def test_entries_are_created_changed_and_deleted(rig: FollowerRig) -> None:
@@ -306,7 +368,7 @@ class Counts:
 def test_a_failure_of_the_run_counts_is_named_once_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.wheel_store = f"sqlite:///{tmp_path}/no/such.sqlite3"
-    sources = Sources(Conf(app), [], lambda: True, beside=[Counts()])
+    sources = Sources(Conf(app), [], lambda: True, counts=Counts())  # type: ignore[arg-type]
     assert not sources.look()
     assert not sources.look()
     sources.stop()

@@ -1,18 +1,25 @@
-"""Two copies of a store on one RabbitMQ: while the connection of one holds a shard, the other is refused."""
+"""Schedulers on one RabbitMQ: copies of a store, of which one is refused; and real processes with a worker."""
 
 from __future__ import annotations
 
+import random
+import sqlite3
 import threading
+from pathlib import Path
+from typing import Any
 
+import amqp
 import pytest
+from kombu import Queue
 
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import BrokerError, StoreConflict
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
+from tests.faults.load import StackUnderLoad
 from tests.integration.rabbit_edge.conftest import Yard
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 
 
 def at(yard: Yard, place: str, instance: str, uuid: str = "u") -> AmqpBroker:
@@ -106,3 +113,49 @@ def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
     freed.join()
     assert owner is not None
     assert owner.lives
+
+
+# -- real processes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"task_default_queue_type": "quorum", "worker_detect_quorum_queues": True}],
+    ids=["classic", "quorum, with Celery's own delayed delivery"],
+)
+def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Yard, settings: dict[str, Any]) -> None:
+    """With a quorum queue Celery delays by exchanges of its own: the wheel has to act before that."""
+    store = tmp_path / "wheel.sqlite3"
+    settings = {"wheel_lease": 60, **settings}  # a holder that stands still sends nothing again after it
+    with StackUnderLoad(tmp_path, yard, f"sqlite:///{store}", random.Random(1), **settings) as stack:
+        stack.wait_for_runs(100)
+        verdict = stack.settle(40)
+    assert verdict.ran == verdict.scheduled >= 100
+    assert (verdict.broken(), verdict.twice_marked) == ({}, []), str(verdict)
+    with sqlite3.connect(store) as database:
+        (accepted,) = database.execute("SELECT count(*) FROM wheel_timer").fetchone()
+    database.close()
+    assert accepted == verdict.scheduled, "every one of them was in the wheel"
+
+
+def test_tasks_for_a_full_queue_wait_and_delay_no_other_queue(tmp_path: Path, yard: Yard) -> None:
+    yard.queue("full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    yard.channel.basic_publish(amqp.Message(b"in the way", application_headers={}), routing_key="full")
+    store = tmp_path / "wheel.sqlite3"
+    with StackUnderLoad(tmp_path, yard, f"sqlite:///{store}", random.Random(2)) as stack:
+        waiting = [
+            stack.app.send_task(
+                "note", ("full", 0), countdown=1 + n / 10, queue=Queue("full", routing_key="full", no_declare=True)
+            ).id
+            for n in range(5)
+        ]
+        stack.wait_for_runs(150)
+        arrived: list[str] = []
+
+        def all_arrived() -> bool:
+            arrived.extend(m.properties["application_headers"].get("id", "") for m in yard.take("full", 1))
+            return len([one for one in arrived if one]) >= 5
+
+        wait_until(all_arrived, "the tasks for the full queue")
+        assert [one for one in arrived if one] == waiting, "in the order in which they were due"
+        assert stack.settle(40).late_ms < patience(5_000)
