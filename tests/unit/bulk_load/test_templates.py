@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_wheel.bulk_load import renderer
-from celery_wheel.bulk_load.message_template import Sampler, argsrepr
+from celery_wheel.bulk_load.message_template import argsrepr
 from celery_wheel.bulk_load.row import RowReader
 from tests.unit.bulk_load.conftest import Inbox, load
 
@@ -46,15 +46,6 @@ def test_the_text_ends_where_that_of_saferepr_ends(length: int) -> None:
 
 
 AT = datetime(2099, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def sampled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls whose messages Celery's own code makes."""
-    calls: list[Any] = []
-    send = Sampler.send
-    monkeypatch.setattr(Sampler, "send", lambda self, call: calls.append(call) or send(self, call))
-    return calls
 
 
 def in_turns(tasks: int, queues: int, rows: int) -> Iterator[Any]:
