@@ -46,8 +46,8 @@ class JobProcess:
     job: str  #: its name: "archive"
     arguments: Sequence[str] = ()  #: as on the command line: ["--store", "postgresql://…", "--output", "s3a://…"]
     _: KW_ONLY
-    #: The program of the jobs: a Python with ``-m celery_wheel.pipeline``, or ``spark-submit`` with its options and the path
-    #: of ``celery_wheel/pipeline/__main__.py``.
+    #: Runs the jobs: a Python with ``-m celery_wheel.pipeline``, or ``spark-submit`` with its options and the path of
+    #: ``celery_wheel/pipeline/__main__.py``.
     command: Sequence[str] = COMMAND
     environment: Mapping[str, str] | None = None  #: variables beside those of this process
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
