@@ -43,12 +43,8 @@ from celery_wheel.values.text import text_rule
 
 MODULES = frozenset(
     [
-        "celery.app.amqp",
-        "celery.app.base",
-        "celery.app.routes",
-        "celery.app.task",
-        "celery_wheel.app",
-        "celery_wheel.producer.interception",
+        *("celery.app.amqp", "celery.app.base", "celery.app.routes", "celery.app.task"),
+        *("celery_wheel.app", "celery_wheel.producer.interception"),
     ]
 )
 
