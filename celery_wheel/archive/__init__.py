@@ -7,11 +7,8 @@
     archive.files(path)                                   its data files, for DuckDB, Polars and others
     archive.manifest(path)                                its manifest: marks, losses, days, columns
 
-The jobs ``archive`` and ``compact`` write it (``celery_wheel.pipeline.archive``).
-
-Promise
-    A reader has the events of one manifest: each event once, before or after a run, also while a job writes. The files
-    remain for a day after a job replaced them (``compact --keep``).
+A reader has each event of one manifest once, also while the jobs ``archive`` and ``compact`` write. The files remain
+for a day after a job replaced them (``compact --keep``).
 """
 
 from celery_wheel.archive.reader import dataset, files, manifest, read

@@ -35,22 +35,8 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.producer.eta import expiry_ms
 from celery_wheel.producer.interception import WheelEta
-from celery_wheel.store.message_pack import (
-    ARGSREPR,
-    BODY,
-    CREATED_MS,
-    ENVELOPE,
-    ETA,
-    ETA_MS,
-    EXPIRES,
-    EXPIRES_MS,
-    ID,
-    KEY,
-    KWARGSREPR,
-    OWN_HEADERS,
-    PLACES,
-    PackTemplate,
-)
+from celery_wheel.store import message_pack
+from celery_wheel.store.message_pack import PackTemplate
 from celery_wheel.store.model import Message
 from celery_wheel.values.ids import uuid7
 
@@ -228,10 +214,10 @@ class MessageTemplate(PackTemplate):
         self._check_arguments = getattr(call.task, "__header__", None) if getattr(call.task, "typing", False) else None
         self._behind = f", {_json(sample.embed)}]"  #: the arguments, in a JSON body
         text, names = _with_places(call, sample, is_text=self._is_json)
-        own = [name for name in PLACES if name in names]
+        own = [name for name in message_pack.PLACES if name in names]
         super().__init__(text, [own.index(name) for name in names], own)
-        self._own = itemgetter(*map(PLACES.index, own))
-        self._can_expire = EXPIRES in own
+        self._own = itemgetter(*map(message_pack.PLACES.index, own))
+        self._can_expire = message_pack.EXPIRES in own
 
     def values(self, call: TaskCall, task_id: str, envelope_id: str) -> tuple[str, ...]:
         """Return the values of a call of this kind. Raises the errors of ``apply_async`` for its arguments."""
@@ -323,30 +309,30 @@ def _with_places(call: TaskCall, sample: Sample, *, is_text: bool) -> tuple[str,
     headers, properties, envelope = dict(message["headers"]), dict(message["properties"]), dict(sample.envelope)
     task_id = envelope["task_id"]
     mark = uuid7()  # occurs nowhere else
-    at = {name: f"{mark} {name}" for name in PLACES}
+    at = {name: f"{mark} {name}" for name in message_pack.PLACES}
     for name in call.options.get("headers") or ():
         headers.pop(name)
-    headers.update(id=at[ID], eta=at[ETA])
-    for name in (ARGSREPR, KWARGSREPR):
+    headers.update(id=at[message_pack.ID], eta=at[message_pack.ETA])
+    for name in (message_pack.ARGSREPR, message_pack.KWARGSREPR):
         if name not in call.options:
             headers[name] = at[name]
     if headers["root_id"] == task_id:
-        headers["root_id"] = at[ID]
+        headers["root_id"] = at[message_pack.ID]
     if headers["expires"] is not None:
-        headers["expires"] = at[EXPIRES]
-        envelope["expires_ms"] = at[EXPIRES_MS]
-    envelope |= {name: at[name] for name in (ETA_MS, CREATED_MS, KEY)}
-    envelope |= {"id": at[ENVELOPE], "task_id": at[ID]}
+        headers["expires"] = at[message_pack.EXPIRES]
+        envelope["expires_ms"] = at[message_pack.EXPIRES_MS]
+    envelope |= {name: at[name] for name in (message_pack.ETA_MS, message_pack.CREATED_MS, message_pack.KEY)}
+    envelope |= {"id": at[message_pack.ENVELOPE], "task_id": at[message_pack.ID]}
     del headers[HEADER]  # the compression follows it
     behind = {name: headers.pop(name) for name in ("compression",) if name in headers}
-    own: dict[str, Any] = {at[OWN_HEADERS]: None} if call.options.get("headers") else {}
+    own: dict[str, Any] = {at[message_pack.OWN_HEADERS]: None} if call.options.get("headers") else {}
     headers |= {**own, HEADER: envelope, **behind}
     if properties.get("correlation_id") == task_id:
-        properties["correlation_id"] = at[ID]
+        properties["correlation_id"] = at[message_pack.ID]
     if is_text:
         properties["body_encoding"] = "utf-8"
-    text = _json({**message, "body": at[BODY], "headers": headers, "properties": properties})
-    text = text.replace(f'"{at[OWN_HEADERS]}": null, ', f'"{at[OWN_HEADERS]}"')
+    text = _json({**message, "body": at[message_pack.BODY], "headers": headers, "properties": properties})
+    text = text.replace(f'"{at[message_pack.OWN_HEADERS]}": null, ', f'"{at[message_pack.OWN_HEADERS]}"')
     return _split(text.replace("%", "%%"), mark)
 
 

@@ -15,9 +15,8 @@ Celery's own code, which is as slow as ``apply_async``, makes
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
                    options of the wheel other than a key
 
-An app or a task is plain if each definition of the methods that make messages, class by class, is a function that was
-defined in one of MODULES. The globals of its function, which ``functools.wraps`` does not copy, identify a wrapper; its
-type identifies a proxy around a function.
+An app or a task is plain if a module of MODULES defines each method that makes messages. The globals of its function,
+which ``functools.wraps`` does not copy, identify a wrapper; its type identifies a proxy around a function.
 """
 
 from __future__ import annotations
@@ -44,12 +43,8 @@ from celery_wheel.values.text import text_rule
 
 MODULES = frozenset(
     [
-        "celery.app.amqp",
-        "celery.app.base",
-        "celery.app.routes",
-        "celery.app.task",
-        "celery_wheel.app",
-        "celery_wheel.producer.interception",
+        *("celery.app.amqp", "celery.app.base", "celery.app.routes", "celery.app.task"),
+        *("celery_wheel.app", "celery_wheel.producer.interception"),
     ]
 )
 

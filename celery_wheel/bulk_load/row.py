@@ -30,22 +30,8 @@ from celery_wheel.values.text import END_OF_TIME_MS
 FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers")
 #: Options of ``apply_async`` for rows that are dicts or NamedTuples; a signature may have all its options.
 OPTIONS = [
-    "countdown",
-    "exchange",
-    "routing_key",
-    "serializer",
-    "compression",
-    "delivery_mode",
-    "ignore_result",
-    "time_limit",
-    "soft_time_limit",
-    "shadow",
-    "argsrepr",
-    "kwargsrepr",
-    "retries",
-    "reply_to",
-    "link",
-    "link_error",
+    *("countdown", "exchange", "routing_key", "serializer", "compression", "delivery_mode", "ignore_result"),
+    *("time_limit", "soft_time_limit", "shadow", "argsrepr", "kwargsrepr", "retries", "reply_to", "link", "link_error"),
 ]
 
 _MIN_FIELDS = 4  #: of a tuple

@@ -6,7 +6,7 @@
     spark_errors errors of celery-wheel, out of those of Spark
     source       the data source ``wheel``: read, write, stream; ``tables`` calls it
     jobs         functions from DataFrame to DataFrame, a module a job; ``cli`` runs them
-    archive      the folder and the runs of the jobs ``archive`` and ``compact``
+    archive      the folder, and the runs of the jobs ``archive`` and ``compact``
     inputs       the options of jobs, and the tables and logs that they read
     task_rows    rows of any table as tasks to schedule
     cost_model   the work that a timing wheel has with a timer, in closed form: for the job ``tune``

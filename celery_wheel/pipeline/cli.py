@@ -8,9 +8,7 @@
 
 Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C.
 
-An error is one line. Java may write sixty lines to stderr for one wrong column, so a Java that is started here has its
-stderr in a file: an error names the file and keeps it; otherwise it is removed. Under spark-submit Java runs already,
-and its output goes where you have sent it.
+An error is one line. A Java that is started here has its stderr in a file, which an error names and keeps.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A timer is created at ``created`` and due at ``due``. In ticks, c = floor(create
 the wheel rounds. With W buckets a level, level k has buckets of W^k ticks. The wheel places a timer on the lowest level
 whose interval covers it, so the timer goes above level k where ``e // W^k - c // W^k >= W``. A bucket of level k begins
 at a multiple of W^k, and its timers are then placed by their remaining delay, digit by digit of e in base W: a level
-whose digit is 0 is skipped. So
+whose digit is 0 is skipped. A timer with e <= c is never placed. So
 
     cascades = the number of k with  e // W^k - c // W^k >= W  and  e // W^k % W != 0
 
@@ -13,12 +13,6 @@ Tick 1, W 20, c 0, e 450::
     k 0   450 - 0 >= 20   digit 10   one cascade    level 1 → level 0, at 440
     k 1    22 - 0 >= 20   digit  2   one cascade    level 2 → level 1, at 400
     k 2     1 - 0 <  20   stop: the timer is first placed on level 2
-
-The first condition holds up to some k and for none after it. The count depends on c and e alone: timers do not move
-each other. A timer that is due in the tick of its creation (e <= c) is never placed and has no cascade.
-
-``simulate_cost`` has the wheel itself do the work, with all timers of a sample in one wheel; the job ``tune`` and the
-tests compare both.
 
 Non-promises: a wheel that advances over several buckets at once expires their timers directly, with fewer cascades.
 ``WheelShape.levels`` is what the longest delay can need at any time: a wheel may have one level less.

@@ -29,7 +29,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, Stri
 
 from celery_wheel.console.parameters import DurationParameter, InstantParameter
 from celery_wheel.errors import FileUnusable, SettingError
-from celery_wheel.pipeline.archive.folder import read_archive
+from celery_wheel.pipeline.archive import read_archive
 from celery_wheel.pipeline.source.options import ENVIRONMENT, store_url
 from celery_wheel.pipeline.tables import read
 from celery_wheel.values.text import whole_number

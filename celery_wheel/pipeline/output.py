@@ -5,10 +5,8 @@
     DataFrame ──► executors write DIR/<table>-<run>.parquet/part-….parquet ──► read back: counts, first rows, points
     pa.Table  ──► this process writes DIR/<table>-<run>.parquet                 (a few rows that the driver made)
 
-A table may have millions of rows, so none comes to this process: a job's summary and picture are queries of what was
-written, with few rows. Therefore the executors and this process must see the same folder; ``table`` counts the rows
-that arrived in it, and raises an error where they differ from those that were written.
-``celery_wheel.results.reader`` describes the folder, and reads it.
+No table of millions of rows comes to this process: a job's summary and picture are queries of what was written. So the
+executors and this process must see the same folder. ``celery_wheel.results.reader`` describes the folder, and reads it.
 """
 
 from __future__ import annotations

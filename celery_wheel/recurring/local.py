@@ -7,22 +7,19 @@
     2013-11-03 01:30  America/New_York    occurs twice: a fold     first: EDT | second: EST | both
     any other time                        exactly one instant
 
-``resolve`` answers for a single wall-clock time; the data pipeline reads its rows with it. ``next_instant`` steps
-through the occurrences of a spec of wall-clock times in the order of their instants, which in gaps and folds is
-not the order of the wall clock. With "shift", the instant that two wall-clock times share occurs once.
-
-A WallClock has the offsets of a zone as segments, found by asking the zone for its offset::
+``next_instant`` steps through the occurrences of a spec in the order of their instants, which in gaps and folds is not
+the order of the wall clock. With "shift", the instant that two wall-clock times share occurs once. A WallClock has the
+offsets of a zone as segments, since Python's zones do not list their changes::
 
                  before            offset                     after
     ──────────────────────┼────────────────────────┼──────────────────────►  instants (UTC)
                       start                       end
 
-A segment ends where the offset changes, or 32 to 64 days ahead, where the search ends. The offset is asked every
-four days, and a change between two answers is found by bisection. Since 1970 no zone has two changes within less than
-seven days of each other; the tests compare zones with their offset at every hour of 2000 to 2040. Zones of Python do
-not list their changes. One answer costs about 1 µs, and the answers of a block of 32 days are cached: 8,192 blocks.
+A segment ends where the offset changes, or 32 to 64 days ahead, where the search ends. The zone is asked every four
+days, and a change between two answers is found by bisection: since 1970 no zone has two changes within less than seven
+days. One answer costs about 1 µs, and the answers of 8,192 blocks of 32 days are cached.
 
-Standard library only. Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
+Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
 """
 
 from __future__ import annotations

@@ -7,12 +7,9 @@
     RDATE:20260106T090000,20260108T090000            occurrences besides those of the rules
     EXDATE:20260112T090000                           occurrences that do not run; COUNT counts them
 
-The rules mean what they mean in dateutil, with which the tests compare them. Differences from the text of the RFC, both
-dateutil's: DTSTART itself occurs only where a rule or RDATE has it, and times are whole seconds up to 59.
-
-dateutil itself walks from DTSTART, period by period, and a rule that never fires walks to the year 9999. So this
-package steps by itself: a rule of 2000 with FREQ=SECONDLY answers as fast as one of today. A text that cannot be read
-is refused with the line or the part, and what to write instead.
+The rules mean what they mean in dateutil, with which the tests compare them. As there, DTSTART itself occurs only where
+a rule or RDATE has it, and times are whole seconds up to 59. dateutil walks from DTSTART, and for a rule that never
+fires to the year 9999; this package steps by fields, so a rule of 2000 answers as fast as one of today.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@
     ────┼──── rising ──┼─── setting ──────┼──── rising ────┼────►
      ▲──┘               ▲┘                 ▲──┘                        searched from before its half of the day
 
-An event is computed from a fixed time of its day, never from the instant of the question: ephem's answers for one event
-differ by milliseconds, by the instant from which it searches. The sun is highest up to 17 minutes before or after the
-mean noon. Instants are whole seconds. On days without the event, in polar night or polar day, the search goes on; a
-place without the event for 400 days is refused.
+An event is computed from a fixed time of its day, never from the instant of the question, by which ephem's answers
+differ by milliseconds. The sun is highest up to 17 minutes before or after the mean noon. Instants are whole seconds.
 """
 
 from __future__ import annotations

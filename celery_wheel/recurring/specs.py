@@ -5,11 +5,10 @@
     Interval     a period in milliseconds, from an anchor       instants
     Instants     a list                                         instants
     Solar        sunrise, sunset and others at a place          instants; the extra ``solar``
-    Crontab      Celery's five fields, and a second             wall-clock times
+    Crontab      Celery's five fields, and a second             wall-clock times, in milliseconds as if of UTC
     RRule        a text of RFC 5545                             wall-clock times
 
-A spec of instants is the same in each zone. A spec of wall-clock times returns milliseconds as if the zone were UTC,
-and a Recurrence makes instants of them. Crontab and RRule step by fields, with integers only::
+Crontab and RRule step by fields, with integers only::
 
     2026-11-22 13:26:46     months   (11, 12)      bisect: this month or the next allowed one
                             days     a function    the allowed days of one month, computed when it is reached

@@ -42,73 +42,92 @@ def in_words(recurrence: Recurrence, gettext: Callable[[str], str] = str) -> str
     return _Words(gettext, recurrence.zone).of_recurrence(recurrence)
 
 
+_EVENTS = {
+    "dawn_astronomical": "astronomical dawn",
+    "dawn_nautical": "nautical dawn",
+    "dawn_civil": "civil dawn",
+    "sunrise": "sunrise",
+    "solar_noon": "solar noon",
+    "sunset": "sunset",
+    "dusk_civil": "civil dusk",
+    "dusk_nautical": "nautical dusk",
+    "dusk_astronomical": "astronomical dusk",
+}
+_EVERY = {
+    "YEARLY": ("every year", "every %(number)s years"),
+    "MONTHLY": ("every month", "every %(number)s months"),
+    "WEEKLY": ("every week", "every %(number)s weeks"),
+    "DAILY": ("every day", "every %(number)s days"),
+    "HOURLY": ("every hour", "every %(number)s hours"),
+    "MINUTELY": ("every minute", "every %(number)s minutes"),
+    "SECONDLY": ("every second", "every %(number)s seconds"),
+}
+_ORDINALS = {
+    **{1: "on the first %(day)s", 2: "on the second %(day)s", 3: "on the third %(day)s", 4: "on the fourth %(day)s"},
+    -1: "on the last %(day)s",
+}
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
 class _Words:
     def __init__(self, gettext: Callable[[str], str], zone: str) -> None:
         self.gettext = gettext
         self.zone = zone
 
+    def say(self, template: str, **values: str) -> str:
+        return self.gettext(template) % values
+
     def of_recurrence(self, recurrence: Recurrence) -> str:
-        gettext, found = self.gettext, [self.of_spec(recurrence.spec)]
+        found = [self.of_spec(recurrence.spec)]
         if recurrence.start_ms is not None:
-            found.append(gettext("from %(time)s") % {"time": self.moment(recurrence.start_ms)})
+            found.append(self.say("from %(time)s", time=self.moment(recurrence.start_ms)))
         if recurrence.until_ms is not None:
-            found.append(gettext("until %(time)s") % {"time": self.moment(recurrence.until_ms)})
+            found.append(self.say("until %(time)s", time=self.moment(recurrence.until_ms)))
         if recurrence.times is not None:
-            found.append(gettext("at most %(number)s times") % {"number": f"{recurrence.times:,}"})
+            found.append(self.say("at most %(number)s times", number=f"{recurrence.times:,}"))
         if isinstance(recurrence.without, calendars.Except):
-            found.append(gettext("only on %(days)s") % {"days": self.of_calendar(recurrence.without.calendar)})
+            found.append(self.say("only on %(days)s", days=self.of_calendar(recurrence.without.calendar)))
         elif recurrence.without is not None:
-            found.append(gettext("except %(days)s") % {"days": self.of_calendar(recurrence.without)})
+            found.append(self.say("except %(days)s", days=self.of_calendar(recurrence.without)))
         return ", ".join(found)
 
     # -- specs ---------------------------------------------------------------------------------------------
 
     def of_spec(self, spec: Spec) -> str:
-        gettext = self.gettext
         if isinstance(spec, Interval):
-            return gettext("every %(duration)s") % {"duration": format_duration(spec.every_ms)}
+            return self.say("every %(duration)s", duration=format_duration(spec.every_ms))
         if isinstance(spec, Crontab):
             return self.of_crontab(spec)
         if isinstance(spec, RRule):
             return self.of_rrule(spec)
         if isinstance(spec, Solar):
             place = f"{spec.latitude:g}, {spec.longitude:g}"
-            return gettext("%(event)s at %(place)s") % {"event": self.event(spec.event), "place": place}
+            return self.say("%(event)s at %(place)s", event=self.say(_EVENTS[spec.event]), place=place)
         if isinstance(spec, Instants):
             first, last = self.moment(spec.at_ms[0]), self.moment(spec.at_ms[-1])
             if len(spec.at_ms) == 1:
-                return gettext("once, at %(time)s") % {"time": first}
-            values = {"number": f"{len(spec.at_ms):,}", "first": first, "last": last}
-            return gettext("%(number)s times from %(first)s to %(last)s") % values
+                return self.say("once, at %(time)s", time=first)
+            number = f"{len(spec.at_ms):,}"
+            return self.say("%(number)s times from %(first)s to %(last)s", number=number, first=first, last=last)
         return type(spec).__name__
 
-    def event(self, event: str) -> str:
-        gettext = self.gettext
-        return {
-            "dawn_astronomical": gettext("astronomical dawn"),
-            "dawn_nautical": gettext("nautical dawn"),
-            "dawn_civil": gettext("civil dawn"),
-            "sunrise": gettext("sunrise"),
-            "solar_noon": gettext("solar noon"),
-            "sunset": gettext("sunset"),
-            "dusk_civil": gettext("civil dusk"),
-            "dusk_nautical": gettext("nautical dusk"),
-            "dusk_astronomical": gettext("astronomical dusk"),
-        }[event]
-
     def of_crontab(self, spec: Crontab) -> str:
-        gettext, days = self.gettext, []
+        days = []
         if len(spec.weekdays) < 7:
-            days.append(gettext("on %(days)s") % {"days": self.weekdays((day - 1) % 7 for day in spec.weekdays)})
+            days.append(self.say("on %(days)s", days=self.weekdays((day - 1) % 7 for day in spec.weekdays)))
         if len(spec.days) < 31:
             listed = ", ".join(map(str, spec.days)) if len(spec.days) <= LISTED else printable(spec.day_of_month)
-            days.append(gettext("on day %(days)s of the month") % {"days": listed})
+            days.append(self.say("on day %(days)s of the month", days=listed))
         if len(spec.months) < 12:
-            days.append(gettext("in %(months)s") % {"months": self.months(spec.months)})
+            days.append(self.months(spec.months))
         time = self.times(spec.times, bool(days))
         if time is None:
-            values = {name: printable(getattr(spec, name)) for name in ("hour", "minute", "second")}
-            time = gettext("at hour %(hour)s, minute %(minute)s, second %(second)s") % values
+            fields = {name: printable(getattr(spec, name)) for name in ("hour", "minute", "second")}
+            time = self.say("at hour %(hour)s, minute %(minute)s, second %(second)s", **fields)
         return " ".join([time, *days])
 
     def of_rrule(self, spec: RRule) -> str:
@@ -120,118 +139,79 @@ class _Words:
         return found or printable("; ".join(spec.text.split()), RULE_CUT)
 
     def of_frequency(self, rule: Frequency) -> str | None:
-        gettext = self.gettext
         if rule.year_days or rule.week_numbers or rule.positions:
             return None
-        found = [self.every(rule.freq, rule.interval)]
-        for days in (self.weekdays_of(rule), self.month_days_of(rule)):
-            if days is None:
-                return None
-            found += [days] if days else []
-        if rule.months:
-            found.append(gettext("in %(months)s") % {"months": self.months(rule.months)})
+        found = [self.every(rule.freq, rule.interval), self.weekdays_of(rule), self.month_days_of(rule)]
+        found.append(self.months(rule.months) if rule.months else "")
         if rule.freq in ("YEARLY", "MONTHLY", "WEEKLY", "DAILY"):
-            if (time := self.times(rule.times, True)) is None:
-                return None
-            found.append(time)
-        elif rule.hours or rule.minutes or rule.seconds:
-            return None
+            found.append(self.times(rule.times, True))
         else:
-            found.append(gettext("from %(time)s") % {"time": f"{to_datetime(rule.start * 1_000):%Y-%m-%d %H:%M}"})
+            is_plain = not (rule.hours or rule.minutes or rule.seconds)
+            found.append(self.say("from %(time)s", time=_minute(rule.start)) if is_plain else None)
         if rule.until is not None:
-            found.append(gettext("until %(time)s") % {"time": f"{to_datetime(rule.until * 1_000):%Y-%m-%d %H:%M}"})
+            found.append(self.say("until %(time)s", time=_minute(rule.until)))
         if rule.count is not None:
-            found.append(gettext("at most %(number)s times") % {"number": f"{rule.count:,}"})
-        return " ".join(found)
+            found.append(self.say("at most %(number)s times", number=f"{rule.count:,}"))
+        return None if None in found else " ".join(filter(None, found))
 
     def weekdays_of(self, rule: Frequency) -> str | None:
         """Return words for BYDAY: empty without it, None where there are no short ones."""
-        gettext = self.gettext
         numbers = [number for number, _ in rule.weekdays]
         if not any(numbers):
-            days = self.weekdays(day for _, day in rule.weekdays) if rule.weekdays else ""
-            return days and gettext("on %(days)s") % {"days": days}
-        texts = {
-            1: gettext("on the first %(day)s"),
-            2: gettext("on the second %(day)s"),
-            3: gettext("on the third %(day)s"),
-            4: gettext("on the fourth %(day)s"),
-            -1: gettext("on the last %(day)s"),
-        }
-        if rule.freq != "MONTHLY" or len(numbers) > 1 or numbers[0] not in texts:
+            return self.say("on %(days)s", days=self.weekdays(day for _, day in rule.weekdays)) if numbers else ""
+        if rule.freq != "MONTHLY" or len(numbers) > 1 or numbers[0] not in _ORDINALS:
             return None
-        return texts[numbers[0]] % {"day": self.weekdays([rule.weekdays[0][1]])}
+        return self.say(_ORDINALS[numbers[0]], day=self.weekdays([rule.weekdays[0][1]]))
 
     def month_days_of(self, rule: Frequency) -> str | None:
         """Return words for BYMONTHDAY, as ``weekdays_of``."""
-        gettext, days = self.gettext, rule.month_days
+        days = rule.month_days
         if days == (-1,):
-            return gettext("on the last day of the month")
+            return self.say("on the last day of the month")
         if len(days) > LISTED or any(day < 0 for day in days):
             return None
-        return gettext("on day %(days)s of the month") % {"days": ", ".join(map(str, days))} if days else ""
+        return self.say("on day %(days)s of the month", days=", ".join(map(str, days))) if days else ""
 
     def every(self, freq: str, interval: int) -> str:
-        gettext = self.gettext
-        one, many = {
-            "YEARLY": (gettext("every year"), gettext("every %(number)s years")),
-            "MONTHLY": (gettext("every month"), gettext("every %(number)s months")),
-            "WEEKLY": (gettext("every week"), gettext("every %(number)s weeks")),
-            "DAILY": (gettext("every day"), gettext("every %(number)s days")),
-            "HOURLY": (gettext("every hour"), gettext("every %(number)s hours")),
-            "MINUTELY": (gettext("every minute"), gettext("every %(number)s minutes")),
-            "SECONDLY": (gettext("every second"), gettext("every %(number)s seconds")),
-        }[freq]
-        return one if interval == 1 else many % {"number": f"{interval:,}"}
+        one, many = _EVERY[freq]
+        return self.say(one) if interval == 1 else self.say(many, number=f"{interval:,}")
 
     # -- times and days ------------------------------------------------------------------------------------
 
     def times(self, times: DayTimes, with_days: bool) -> str | None:
         """Return words for the times of a day; None where there are no short ones."""
-        gettext = self.gettext
         hours, minutes, seconds = times.hours, times.minutes, times.seconds
         if times.count() <= LISTED:
             listed = ", ".join(_clock(times.nth(number)) for number in range(times.count()))
-            text = gettext("at %(times)s") if with_days else gettext("every day at %(times)s")
-            return text % {"times": listed}
+            return self.say("at %(times)s" if with_days else "every day at %(times)s", times=listed)
         if len(seconds) > 1 and len(hours) == 24 and len(minutes) == 60 and (step := _step(seconds, 60)):
             return self.every("SECONDLY", step)
         if tuple(seconds) != (0,):
             return None
         if len(minutes) == 1 and (step := _step(hours, 24)):
             every = self.every("HOURLY", step)
-            return every if minutes[0] == 0 else f"{every}, " + gettext("minute %(minute)s") % {"minute": minutes[0]}
+            return every if minutes[0] == 0 else f"{every}, {self.say('minute %(minute)s', minute=str(minutes[0]))}"
         step = _step(minutes, 60)
         if not _is_contiguous(hours) or not (step or len(minutes) == 1):
             return None
         found = self.every("HOURLY", 1) if len(minutes) == 1 else self.every("MINUTELY", step or 1)
         if len(hours) == 24:
             return found
-        values = {"first": _clock(times.nth(0)), "last": _clock(times.nth(times.count() - 1))}
-        return f"{found} " + gettext("from %(first)s to %(last)s") % values
+        first, last = _clock(times.nth(0)), _clock(times.nth(times.count() - 1))
+        return f"{found} {self.say('from %(first)s to %(last)s', first=first, last=last)}"
 
     def weekdays(self, days: Iterable[int]) -> str:
         """Return the names of weekdays, counted from Monday, 0."""
-        gettext = self.gettext
-        names = [
-            *(gettext("Monday"), gettext("Tuesday"), gettext("Wednesday"), gettext("Thursday")),
-            *(gettext("Friday"), gettext("Saturday"), gettext("Sunday")),
-        ]
-        return self.named(sorted(days), names)
+        return self.named(sorted(days), _WEEKDAYS)
 
     def months(self, months: Sequence[int]) -> str:
-        gettext = self.gettext
-        names = [
-            *(gettext("January"), gettext("February"), gettext("March"), gettext("April"), gettext("May")),
-            *(gettext("June"), gettext("July"), gettext("August"), gettext("September"), gettext("October")),
-            *(gettext("November"), gettext("December")),
-        ]
-        return self.named([month - 1 for month in months], names)
+        return self.say("in %(months)s", months=self.named([month - 1 for month in months], _MONTHS))
 
     def named(self, numbers: Sequence[int], names: Sequence[str]) -> str:
+        texts = [self.say(names[number]) for number in numbers]
         if len(numbers) > 2 and _is_contiguous(numbers):
-            return self.gettext("%(first)s to %(last)s") % {"first": names[numbers[0]], "last": names[numbers[-1]]}
-        return ", ".join(names[number] for number in numbers)
+            return self.say("%(first)s to %(last)s", first=texts[0], last=texts[-1])
+        return ", ".join(texts)
 
     def moment(self, at_ms: int) -> str:
         moment = to_datetime(wall_clock(zone_of(self.zone) or UTC).local(at_ms))
@@ -241,30 +221,33 @@ class _Words:
     # -- calendars -----------------------------------------------------------------------------------------
 
     def of_calendar(self, calendar: calendars.Calendar) -> str:
-        gettext = self.gettext
         if isinstance(calendar, calendars.Weekdays):
             return self.weekdays(calendars.WEEKDAYS.index(day) for day in calendar.days)
         if isinstance(calendar, calendars.Dates):
             if len(calendar.dates) <= LISTED:
                 return ", ".join(map(str, calendar.dates))
-            return gettext("%(number)s dates") % {"number": f"{len(calendar.dates):,}"}
+            return self.say("%(number)s dates", number=f"{len(calendar.dates):,}")
         if isinstance(calendar, calendars.Holidays | calendars.BusinessDays):
-            values = {"place": "-".join(filter(None, (calendar.country, calendar.subdivision)))}
+            place = "-".join(filter(None, (calendar.country, calendar.subdivision)))
             is_holidays = isinstance(calendar, calendars.Holidays)
-            return (gettext("holidays of %(place)s") if is_holidays else gettext("business days of %(place)s")) % values
+            return self.say("holidays of %(place)s" if is_holidays else "business days of %(place)s", place=place)
         if isinstance(calendar, calendars.OfSpec):
-            values = {"duration": format_duration(calendar.lasts_ms), "spec": self.of_spec(calendar.spec)}
-            return gettext("%(duration)s %(spec)s") % values
+            duration = format_duration(calendar.lasts_ms)
+            return self.say("%(duration)s %(spec)s", duration=duration, spec=self.of_spec(calendar.spec))
         if isinstance(calendar, calendars.AnyOf):
             return ", ".join(map(self.of_calendar, calendar.parts))
         if isinstance(calendar, calendars.AllOf):
             first, *others = map(self.of_calendar, calendar.parts)
             for other in others:
-                first = gettext("%(days)s and %(others)s") % {"days": first, "others": other}
+                first = self.say("%(days)s and %(others)s", days=first, others=other)
             return first
         if isinstance(calendar, calendars.Except):
-            return gettext("all but %(days)s") % {"days": self.of_calendar(calendar.calendar)}
+            return self.say("all but %(days)s", days=self.of_calendar(calendar.calendar))
         return type(calendar).__name__
+
+
+def _minute(second: int) -> str:
+    return f"{to_datetime(second * 1_000):%Y-%m-%d %H:%M}"
 
 
 def _clock(second: int) -> str:

@@ -8,18 +8,14 @@
     DIR/lateness.png            its picture
 
     results = JobResults("/var/lib/wheel/lateness")
-    results.summary["missed"]
     results.rows("hours", columns=["task", "queue", "hour", "p99_ms"])
     read_results("/var/lib/wheel/lateness", lambda results: results.rows("hours"))    reads again if files disappeared
 
-Promises
-    ``summary.json`` is written last and replaced atomically, and the files that it names remain for one more run: a
-    reader has the results of one run while a job writes the next. In a folder that another program copies, file by
-    file, files may be missing: that is an error with a message, and ``read_results`` reads a second time.
+Promise: ``summary.json`` is written last and replaced atomically, and its files remain for one more run. A reader has
+the results of one run while a job writes the next. Files may be missing in a folder that another program copies: then
+``read_results`` reads a second time.
 
-Non-promises
-    Only names and columns that the job's module documents are stable between versions. ``format`` changes with them,
-    and reading another format is an error.
+Non-promise: names and columns that the job's module does not document may change, and ``format`` with them.
 """
 
 from __future__ import annotations

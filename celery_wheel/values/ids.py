@@ -1,15 +1,13 @@
 """Ids of messages: UUIDv7, the id of a message whose own one another task has, and dispatch ids.
 
-A UUIDv7 sorts by the time of its making, so that indexes on them grow at their end.
-
 ::
 
     48 bits              4   12 bits         2   30 bits        32 bits
     Unix milliseconds  | 7 | counter, high | 2 | counter, low | random
 
-Within a process ids increase strictly, also within a millisecond and when the wall clock steps back: each millisecond
-the counter starts at a random number in the lower half of its range and grows by one an id. A forked child starts a
-counter of its own. Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
+A UUIDv7 sorts by the time of its making, so indexes grow at their end. Within a process ids increase strictly, also
+when the wall clock steps back: each millisecond the counter starts at a random number in the lower half of its range.
+Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.
 
 A dispatch id tells a worker when its message was dispatched, without a header. On Redis it is the delivery tag, which
 kombu itself makes at random; elsewhere the property ``message_id``, which Celery does not set.

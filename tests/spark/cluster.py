@@ -3,7 +3,7 @@
 ::
 
     driver    archives, and counts; lets a client run all jobs over Spark Connect; leaves a load, a stream and a run of
-              ``archive`` half done (``killed``); then writes all of the history of a store, in many micro-batches
+              ``archive`` half done; then writes all of the history of a store, in many micro-batches
     kill      of an executor in the middle of a micro-batch, then of the driver in that of another one, and of the rest
 
 One driver does all of it: a cluster takes longer to start than most that it does here.
@@ -15,7 +15,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,18 @@ import psutil
 import psycopg
 import pyspark
 
-from celery_wheel.store import open_store
 from celery_wheel.store.model import StoredMessage
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers import free_port
-from tests.spark import daemon, killed
+from tests.spark import daemon
+from tests.spark.cluster_driver import half_done_url
 from tests.spark.stores import Site, fill, site
 from tests.spark.streamed import write_file
 from tests.spark.test_archive import DAY_MS, add_events, archive, data_files, events
 from tests.spark.test_stream_write import is_half_written
-from tests.spark.test_write import Site as Loaded
 from tests.spark.test_write import listed
 
 HOME = Path(pyspark.__file__).parent
@@ -74,11 +73,9 @@ class HalfDone:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.archive = folder, folder / "archive"
-        self.loaded, self.streamed = (
-            stack.enter_context(closing(open_store(killed.url(folder, name), shards=2)))
-            for name in ("loaded", "streamed")
+        self.loaded, self.streamed, self.one = (
+            stack.enter_context(site(half_done_url(folder, name))) for name in ("loaded", "streamed", "archived")
         )
-        self.one: Site = stack.enter_context(site(killed.url(folder, "archived")))
         write_file(folder, 0, range(40))
         write_file(folder, 1, range(40, 80))
         fill(self.one)
@@ -87,15 +84,10 @@ class HalfDone:
         add_events(self.one, NOW + 50)
         self.events, self.files = events(self.archive), data_files(self.archive)
 
-    @property
-    def load(self) -> Loaded:
-        return Loaded(killed.url(self.folder, "loaded"), self.loaded)
-
     def is_reached(self) -> bool:
         """Whether one of two parts of each is written, while the other waits for ever."""
-        written = "run=*/_temporary/0/task_*/day=*/*.parquet"
-        loads = listed(self.load)
-        return bool(loads and loads[0][2]) and is_half_written(self.streamed, 1) and any(self.archive.glob(written))
+        archived = any(self.archive.glob("run=*/_temporary/0/task_*/day=*/*.parquet"))
+        return archived and any(rows for _, _, rows in listed(self.loaded)) and is_half_written(self.streamed.store, 1)
 
 
 def stamped_chunks(store: SqlStore) -> set[int]:
@@ -114,14 +106,6 @@ class Cluster:
     driver: Process
     unfinished: int = 0  #: micro-batches that were begun and not ended when the driver was killed
 
-    @property
-    def history(self) -> Path:
-        return self.folder / "history"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
     def facts(self) -> dict[str, dict[str, Any]]:
         """Return the summaries by job."""
         return by_job([json.loads(line) for line in self.driver.lines() if line.startswith("{")])
@@ -132,14 +116,15 @@ class Cluster:
 
     def kill(self) -> None:
         """Kill an executor in the middle of a micro-batch, then the driver and its executors in that of a later one."""
-        lock, ended = TableLock(self.one.url), self.checkpoint / "commits"
+        lock, history, checkpoint = TableLock(self.one.url), self.folder / "history", self.folder / "checkpoint"
+        ended = checkpoint / "commits"
 
         def has_begun() -> bool:
             assert self.driver.is_alive(), self.driver.said()[-4_000:]
             return lock.has_waiters()
 
         self.wait_for("client")
-        wait_until(lambda: not self.driver.is_alive() or len(files(self.history)) > 1, "the first files", PATIENCE_S)
+        wait_until(lambda: not self.driver.is_alive() or len(files(history)) > 1, "the first files", PATIENCE_S)
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
             kill_one_executor(self.driver.pid)
@@ -147,7 +132,7 @@ class Cluster:
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
             wait_until(self.half.is_reached, "half of each is written", PATIENCE_S)
-            self.unfinished = max(numbers(self.checkpoint / "offsets")) - max(numbers(ended))
+            self.unfinished = max(numbers(checkpoint / "offsets")) - max(numbers(ended))
             self.driver.kill()
 
 

@@ -1,6 +1,9 @@
 """The driver of ``tests.spark.cluster``.
 
 spark-submit tests/spark/cluster_driver.py URL FOLDER PORT    each job prints JSON. PORT: that of its Spark Connect
+
+Killed, it leaves half done a load, a stream into a store, and a run of ``archive``. Each has two parts, of which one is
+written, and the other waits for ever. FOLDER/half has a store of each, and the files of the stream.
 """
 
 from __future__ import annotations
@@ -10,12 +13,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+
+from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.session import session
-from celery_wheel.pipeline.tables import tail
-from tests.spark import connect_client
-from tests.spark.killed import leave_half_done
+from celery_wheel.pipeline.tables import tail, write
+from tests.spark import connect_client, streamed
+from tests.spark.test_write import ROWS, reminders
 
 
 def drive(url: str, folder: str, port: str) -> None:
@@ -39,6 +48,33 @@ def let_a_client_run_the_jobs(folder: str, port: str) -> None:
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     summaries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     print(json.dumps({"job": "client", "summaries": summaries}), flush=True)
+
+
+def half_done_url(folder: Path, name: str) -> str:
+    return f"sqlite:///{folder}/{name}.sqlite3"
+
+
+def leave_half_done(spark: SparkSession, folder: Path) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # else Spark joins two small tasks into one
+    archive_module.sort_events = stop_one_task(archive_module.sort_events)
+    arguments = ["archive", "--store", half_done_url(folder, "archived"), "--output", str(folder / "archive")]
+    streamed.start(spark, half_done_url(folder, "streamed"), folder, through=streamed.stay)
+    Thread(target=load, args=(spark, folder), daemon=True).start()
+    Thread(target=CliRunner().invoke, args=(main, arguments), daemon=True).start()
+
+
+def load(spark: SparkSession, folder: Path) -> None:
+    rows = reminders(spark, ROWS, 2)
+    write(rows.mapInArrow(streamed.stay_in_part_1, rows.schema), "monday", half_done_url(folder, "loaded"), key="order")
+
+
+def stop_one_task(sort_events: Any) -> Any:
+    """Let one of two tasks write its file, and stop the other for ever."""
+
+    def slow(rows: DataFrame, _files: int) -> DataFrame:
+        return sort_events(rows, 2).mapInArrow(streamed.stay_in_part_1, rows.schema)
+
+    return slow
 
 
 if __name__ == "__main__":

@@ -8,24 +8,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.session import ensure_java
 from tests.kit.servers import absent
-from tests.kit.servers.postgres import PostgresServer
 from tests.spark import daemon
-from tests.spark.settings import settings
-from tests.spark.stores import MakeUrl
+from tests.spark.stores import Site, fill, new_url, site
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline.session import session
-from tests.spark.java_options import java_options
+from tests.spark.java_options import java_options, settings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,10 +60,17 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
-    """The URL of a store that does not exist yet, of either database."""
-    if request.param == "sqlite":
-        return lambda: f"sqlite:///{tmp_path}/wheel.sqlite3"
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return server.new_database
+url = pytest.fixture(new_url)
+
+
+@pytest.fixture
+def one(url: str) -> Iterator[Site]:
+    """An open store without rows."""
+    with site(url) as found:
+        yield found
+
+
+@pytest.fixture
+def filled(one: Site) -> Site:
+    fill(one)
+    return one

@@ -27,11 +27,22 @@ from pyspark.sql import functions as f
 from celery_wheel.pipeline.session import session
 from celery_wheel.pipeline.tables import read, write
 from celery_wheel.store import open_store
-from tests.spark.settings import settings
 
 #: In so short a life, the second compiler of Java and its parallel collectors take more time than they save. Without
 #: that compiler, Java would reserve 48 MB for compiled code only, and discard and compile again what does not fit.
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+
+
+def settings(folder: Path | str) -> dict[str, str]:
+    """Return the settings of a Spark for small data, with folders of the test."""
+    return {
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.local.dir": f"{folder}/local",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",  # for its log
+    }
 
 
 def java_options(cache: Path) -> str:

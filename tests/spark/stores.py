@@ -1,17 +1,40 @@
-"""Stores to read: each with two shards, and with an event of every kind."""
+"""Stores to read and to load: each with two shards, filled ones with an event of every kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.engine.intake.stored_form import unpack_chunk
+from celery_wheel.pipeline.source.options import read_options
+from celery_wheel.pipeline.source.read import WheelReader
+from celery_wheel.pipeline.source.statements import HISTORY, HISTORY_SCHEMA
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, LaneState, Position, StoredMessage
+from celery_wheel.store.model import ORIGIN, LaneState, Message, StoredMessage, each
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, place
+from tests.kit.servers.postgres import PostgresServer
 
-MakeUrl = Callable[[], str]
+Rows = list[dict[str, Any]]
+
+#: The database of a test: SQLite without a mark, except in modules that test each on both.
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+on_both = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+
+
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet, of the database that ``request`` names."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return f"sqlite:///{tmp_path}/wheel.sqlite3"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 @dataclass
@@ -59,7 +82,20 @@ def fill(one: Site) -> None:
     one.dispatch(other[:1], NOW + 1, one.second)
 
 
-def replay(one: Site, start: Position, upto: Position, at_ms: int) -> None:
-    """Dispatch a range again, as after a rollback of the broker, for which the offset moves back."""
-    one.holder.put_offset(start)
-    one.holder.settle(start, upto, at_ms=at_ms)
+def rows_of(reader: WheelReader) -> Rows:
+    """Read without Spark: plan the partitions, then read each."""
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def read_history(url: str, **options: str) -> Rows:
+    """Return the events of a store, read without Spark."""
+    return rows_of(WheelReader(read_options({"url": url, "table": HISTORY, **options}), HISTORY_SCHEMA))
+
+
+def loaded_messages(store: SqlStore) -> list[Message]:
+    """The messages that holders will accept, in all shards."""
+    chunks = [chunk for shard in range(store.shards) for chunk in store.read_loads(shard, 10**9)]
+    read = QueuedMessageReader("wheel", 2**23).decode
+    found = [one for chunk in chunks for one in each(unpack_chunk(chunk, read, str))]
+    assert all(isinstance(one, Message) for one in found), found
+    return found  # type: ignore[return-value]

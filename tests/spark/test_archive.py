@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,13 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from celery_wheel import archive as archive_reader
+from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import folder as folder_module
-from celery_wheel.pipeline.archive import runs as compaction_module
-from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.archive.runs import Compacted, Compaction, began_ms
-from celery_wheel.pipeline.source.options import read_options
-from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive import ArchiveFolder, Compacted, Compaction, began_ms
 from celery_wheel.store.sql import schema
 from tests.kit import duck
 from tests.kit.holder import NOW, place
-from tests.spark.stores import MakeUrl, Site, fill, replay, site
+from tests.spark.stores import Site, fill, on_postgresql, read_history
 
 DAY_MS = 86_400_000
 KEY = ("shard", "lane", "due_ms", "seq", "batch", "id", "outcome")
@@ -36,21 +30,15 @@ Event = tuple[Any, ...]
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Site]:
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as found:
-        yield found
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def call(one: Site, folder: Path, *options: str) -> Result:
+def call(one: Site, folder: object, *options: str) -> Result:
     return CliRunner().invoke(cli.main, ["archive", "--store", one.url, "--output", str(folder), "--json", *options])
 
 
-def archive(one: Site, folder: Path, *options: str) -> dict[str, Any]:
+def archive(one: Site, folder: object, *options: str) -> dict[str, Any]:
     done = call(one, folder, *options)
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
@@ -81,10 +69,7 @@ def data_files(folder: Path) -> set[str]:
 
 
 def store_events(one: Site, **options: str) -> list[Event]:
-    """The events of the store, read without Spark."""
-    reader = WheelReader(read_options({"url": one.url, "table": "history", **options}), HISTORY_SCHEMA)
-    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    return [tuple(row[name] for name in KEY) for row in rows]
+    return [tuple(row[name] for name in KEY) for row in read_history(one.url, **options)]
 
 
 def assert_same(folder: Path, *expected: Event) -> None:
@@ -104,33 +89,31 @@ def add_events(one: Site, at_ms: int) -> None:
     one.holder.apply(moves=[rest], outcomes=[outcome])
 
 
-@pytest.mark.parametrize("make_url", ["postgresql"], indirect=True)  # the others are on SQLite
-def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, make_url: MakeUrl, folder: Path) -> None:
-    with site(make_url()) as one:
-        fill(one)
-        first = archive(one, folder)
-        assert (first["events"], first["days"]) == (9, {"2027-01-15": 9})
-        assert first["outcomes"] == {"dispatched": 7, "moved": 1, "rejected": 1}
-        page = (ROOT / "docs" / "pipeline-jobs.md").read_text()
-        assert {**json.loads(page.split("```json\n")[1].split("```")[0]), "words": first["words"]} == first
-        assert first["marks"] == {"0": one.holder.highest_seq, "1": one.second.highest_seq}
-        assert marks(one) == {0: one.holder.highest_seq, 1: one.second.highest_seq}
-        assert_same(folder, *store_events(one))
-        for days in (1, -3):  # the second by a clock that was set back: on a day before all others
-            add_events(one, NOW + days * DAY_MS)
-        one.dispatch(one.second.accept(NOW + 1), NOW + 9, one.second)
-        second = archive(one, folder)
-        assert second["outcomes"] == {"cancelled": 2, "dispatched": 3}
-        assert second["days"] == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
-        assert_same(folder, *store_events(one))
-        manifest = archive_reader.manifest(str(folder))
-        third = archive(one, folder)
-        assert (third["events"], third["days"], third["words"]) == (0, {}, ["no new events"])
-        assert archive_reader.manifest(str(folder)) == manifest
-        assert manifest.days() == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
-        shutil.rmtree(folder / "_manifest")
-        done = call(one, folder)
-        assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
+@on_postgresql
+def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, filled: Site, folder: Path) -> None:
+    first = archive(filled, folder)
+    assert (first["events"], first["days"]) == (9, {"2027-01-15": 9})
+    assert first["outcomes"] == {"dispatched": 7, "moved": 1, "rejected": 1}
+    page = (ROOT / "docs" / "pipeline-jobs.md").read_text()
+    assert {**json.loads(page.split("```json\n")[1].split("```")[0]), "words": first["words"]} == first
+    assert first["marks"] == {"0": filled.holder.highest_seq, "1": filled.second.highest_seq}
+    assert marks(filled) == {0: filled.holder.highest_seq, 1: filled.second.highest_seq}
+    assert_same(folder, *store_events(filled))
+    for days in (1, -3):  # the second by a clock that was set back: on a day before all others
+        add_events(filled, NOW + days * DAY_MS)
+    filled.dispatch(filled.second.accept(NOW + 1), NOW + 9, filled.second)
+    second = archive(filled, folder)
+    assert second["outcomes"] == {"cancelled": 2, "dispatched": 3}
+    assert second["days"] == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
+    assert_same(folder, *store_events(filled))
+    manifest = archive_reader.manifest(str(folder))
+    third = archive(filled, folder)
+    assert (third["events"], third["days"], third["words"]) == (0, {}, ["no new events"])
+    assert archive_reader.manifest(str(folder)) == manifest
+    assert manifest.days() == {"2027-01-12": 2, "2027-01-15": 10, "2027-01-16": 2}
+    shutil.rmtree(folder / "_manifest")
+    done = call(filled, folder)
+    assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
 
 
 def test_the_events_of_a_task_are_in_order_over_runs(
@@ -152,7 +135,8 @@ def test_the_events_of_a_task_are_in_order_over_runs(
         holder.settle(start, place(move), at_ms=NOW + 4_500 - 1_000 * n)
         numbers.append(holder.highest_seq)
         if n:
-            replay(one, start, place(move), NOW + 4_400 - 1_000 * n)
+            holder.put_offset(start)  # as after a rollback of the broker
+            holder.settle(start, place(move), at_ms=NOW + 4_400 - 1_000 * n)
             numbers.append(holder.highest_seq)
         archive(one, folder)
         files = {path: Path(path).stat().st_mtime_ns for path in archive_reader.files(str(folder))}
@@ -199,8 +183,7 @@ def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, 
 def test_large_days_have_several_sorted_files(
     spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_module, "ROWS_A_FILE", 4)
-    monkeypatch.setattr(compaction_module, "ROWS_A_FILE", 4)
+    monkeypatch.setattr(archive_module, "ROWS_A_FILE", 4)
     fill(one)
     archive(one, folder)
     assert len(archive_reader.files(str(folder))) == 3
@@ -216,7 +199,7 @@ def test_large_days_have_several_sorted_files(
 def test_old_manifests_are_removed(
     spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("celery_wheel.archive.reader", "celery_wheel.pipeline.archive.folder"):
+    for module in ("celery_wheel.archive.reader", "celery_wheel.pipeline.archive"):
         monkeypatch.setattr(f"{module}.GROUP", 2)
     for n in range(3):  # a first manifest, and two a run
         add_events(one, NOW + n)
@@ -233,5 +216,5 @@ def test_the_output_of_a_stream_is_refused(spark: SparkSession, one: Site, folde
 
 
 def test_the_name_of_a_run_tells_its_instant() -> None:
-    assert abs(began_ms(compaction_module.new_run(), 0) - time.time() * 1_000) < 60_000
+    assert abs(began_ms(archive_module.new_run(), 0) - time.time() * 1_000) < 60_000
     assert began_ms("another program", 7) == 7

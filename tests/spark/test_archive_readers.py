@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 from celery_wheel import archive
 from celery_wheel.archive.reader import DataFile, Manifest
 from celery_wheel.errors import FileUnusable
-from celery_wheel.pipeline.archive import folder as folder_module
-from celery_wheel.pipeline.archive.folder import COLUMNS, SCHEMA, VERSION, ArchiveFolder, read_archive, with_day
+from celery_wheel.pipeline import archive as archive_module
+from celery_wheel.pipeline.archive import COLUMNS, SCHEMA, VERSION, ArchiveFolder, read_archive, with_day
 
 DAYS, QUEUES, TASKS, ROWS = ("2027-01-15", "2027-01-16"), 4, 5, 4_000
 ALL = pc.CountOptions(mode="all")  # nulls, too
@@ -63,7 +63,7 @@ def put(folder: ArchiveFolder, files: list[DataFile], serial: int = 1) -> None:
 @pytest.fixture
 def path(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An archive whose files have row groups of 100 rows, beside a file that no manifest names."""
-    monkeypatch.setitem(folder_module.WRITE, "parquet.block.row.count.limit", "100")
+    monkeypatch.setitem(archive_module.WRITE, "parquet.block.row.count.limit", "100")
     folder = ArchiveFolder(spark, f"{tmp_path}/archive")
     files = folder.write(made(spark, SCHEMA), "20270117T080000Z-1", ROWS)
     folder.write(made(spark, SCHEMA), "20270117T080000Z-killed", ROWS)
@@ -121,7 +121,7 @@ def test_a_new_column_is_null_in_old_files(
     folder = ArchiveFolder(spark, f"{tmp_path}/archive")
     with monkeypatch.context() as patch:
         older = StructType([field for field in SCHEMA if field.name != "size"])
-        patch.setattr(folder_module, "SCHEMA", older)
+        patch.setattr(archive_module, "SCHEMA", older)
         old = folder.write(made(spark, older), "20270117T080000Z-1", ROWS)
     new = folder.write(made(spark, SCHEMA), "20270117T090000Z-2", ROWS)
     put(folder, [*old, *new])

@@ -13,18 +13,15 @@ import pytest
 from sqlalchemy import func, select
 
 from celery_wheel.errors import StoreUnusable
-from celery_wheel.pipeline.archive.runs import survey_store
-from celery_wheel.pipeline.source.options import format_events, read_options
-from celery_wheel.pipeline.source.read import WheelReader
-from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA
+from celery_wheel.pipeline.archive import survey_store
+from celery_wheel.pipeline.source.options import format_events
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Position, Row
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
-
-KEY = ("lane", "due_ms", "seq", "batch", "outcome", "id", "shard")
-Event = tuple[object, ...]
+from tests.spark.stores import read_history
+from tests.spark.test_archive import KEY, Event
 
 
 def _shard_of(_key: str | None, task_id: str, shards: int) -> int:
@@ -45,9 +42,7 @@ class Walk:
         self.holders = [Holder(self.store, shard) for shard in range(self.shards)]
 
     def events(self, **options: str) -> set[Event]:
-        reader = WheelReader(read_options({"url": self.url, "table": "history", **options}), HISTORY_SCHEMA)
-        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        return {tuple(row[name] for name in KEY) for batch in batches for row in batch.to_pylist()}
+        return {tuple(row[name] for name in KEY) for row in read_history(self.url, **options)}
 
     def lane(self, holder: Holder, lane: int | None = None) -> LaneState:
         lanes = self.store.lanes(holder.shard)

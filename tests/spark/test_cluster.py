@@ -19,12 +19,13 @@ from celery_wheel.pipeline.tables import read, tail
 from celery_wheel.store.model import COMMITTED, OPEN
 from tests.kit.holder import NOW
 from tests.kit.servers.postgres import PostgresServer
-from tests.spark import killed, test_stream_write, test_write
+from tests.spark import test_stream_write, test_write
 from tests.spark.cluster import ROWS, Cluster, HalfDone, by_job, files, running_cluster, stamped_chunks
+from tests.spark.stores import loaded_messages
 from tests.spark.streamed import start
 from tests.spark.test_archive import DAY_MS, add_events, archive, assert_same, compact, data_files, events, store_events
 from tests.spark.test_stream_write import micro_batches
-from tests.spark.test_write import listed, loaded_messages, reminders, save
+from tests.spark.test_write import listed, reminders, save
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +82,9 @@ def test_each_job_runs_over_spark_connect_on_the_executors(cluster: Cluster) -> 
 def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
     spark: SparkSession, after_kills: Cluster
 ) -> None:
-    one, target = after_kills.one, str(after_kills.history)
+    one, target = after_kills.one, str(after_kills.folder / "history")
     assert after_kills.unfinished == 1, "the driver was killed in the middle of a micro-batch"
-    tail(spark, one.url, target, str(after_kills.checkpoint)).awaitTermination()
+    tail(spark, one.url, target, str(after_kills.folder / "checkpoint")).awaitTermination()
     found = Counter(row.id for row in spark.read.parquet(target).select("id").collect())
     assert found == Counter(row.id for row in read(spark, "history", one.url).select("id").collect())
     assert found == Counter(row.id for row in after_kills.rows)
@@ -92,24 +93,24 @@ def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
 @pytest.mark.timeout(800)
 def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, half: HalfDone) -> None:
     rows = test_write.ROWS
-    assert listed(half.load) == [("monday", OPEN, rows // 2)]
-    assert loaded_messages(half.loaded) == []
-    before = stamped_chunks(half.loaded)
-    save(reminders(spark, rows, 2), half.load, key="order")
-    assert listed(half.load) == [("monday", COMMITTED, rows)]
-    assert len({one.envelope_id for one in loaded_messages(half.loaded)}) == rows
-    assert before <= stamped_chunks(half.loaded), "the written part was kept"
+    assert listed(half.loaded) == [("monday", OPEN, rows // 2)]
+    assert loaded_messages(half.loaded.store) == []
+    before = stamped_chunks(half.loaded.store)
+    save(reminders(spark, rows, 2), half.loaded, key="order")
+    assert listed(half.loaded) == [("monday", COMMITTED, rows)]
+    assert len({one.envelope_id for one in loaded_messages(half.loaded.store)}) == rows
+    assert before <= stamped_chunks(half.loaded.store), "the written part was kept"
 
 
 @pytest.mark.timeout(800)
 def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(spark: SparkSession, half: HalfDone) -> None:
     """A part of the second micro-batch was written."""
-    store = half.streamed
+    store = half.streamed.store
     [first, (number, state, run)] = micro_batches(store)
     assert (first, number, state) == ((0, COMMITTED, 1), 1, OPEN)
     numbers = test_stream_write.numbers
     assert numbers(store) == [*range(40)], "nothing of the open micro-batch is visible"
-    start(spark, killed.url(half.folder, "streamed"), half.folder, parts=3).awaitTermination()  # not its two parts
+    start(spark, half.streamed.url, half.folder, parts=3).awaitTermination()  # not its two parts
     assert micro_batches(store) == [(0, COMMITTED, 1), (1, COMMITTED, run + 1)]
     assert numbers(store) == [*range(80)]
 

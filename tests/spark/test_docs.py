@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +18,45 @@ from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SCHEDULED
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, PENDING_SCHEMA
-from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED
 from tests.kit.holder import NOW
-from tests.spark.stores import fill, site
+from tests.spark.stores import Site
+from tests.spark.test_write import listed
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()
 LOADING = (DOCS / "loading.md").read_text()
 
 
-def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run(
+    spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(examples) >= 4
     names: dict[str, Any] = {}
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
-        fill(one)
-        for example in examples:
-            exec(example.replace("/var/lib/wheel", str(tmp_path)), names)  # noqa: S102 - our own page
-        [command] = re.findall(r"```sh\n(celery-wheel-pipeline .*?)```", PAGE, re.DOTALL)
-        line = command.replace("/var/lib/wheel", str(tmp_path))
-        one.dispatch(one.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that was pending for this instant
-        for new in (2, 0):  # two new events, then none: the example has written the others
-            done = CliRunner().invoke(main, shlex.split(line)[1:])
-            assert (done.exit_code, f"{new} events" in done.stdout) == (0, True), done.output
+    for example in examples:
+        exec(example.replace("/var/lib/wheel", str(tmp_path)), names)  # noqa: S102 - our own page
+    [command] = re.findall(r"```sh\n(celery-wheel-pipeline .*?)```", PAGE, re.DOTALL)
+    line = command.replace("/var/lib/wheel", str(tmp_path))
+    filled.dispatch(filled.holder.accept(NOW + 1_000), NOW + 99_000)  # with one that was pending for this instant
+    for new in (2, 0):  # two new events, then none: the example has written the others
+        done = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert (done.exit_code, f"{new} events" in done.stdout) == (0, True), done.output
     assert names["spark"] is spark
     shown = capsys.readouterr().out
     assert re.search(r"by\.key *\| *app\.remind *\| *1 *\|", shown)
     assert re.search(r"2027-01-15 *\| *rejected *\| *1 *\|", shown)
 
 
-def test_the_loads_and_streams_of_the_page_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_loads_and_streams_of_the_page_run(spark: SparkSession, one: Site, tmp_path: Path) -> None:
     trials = (
         "SELECT id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial FROM range(3)"
     )
     spark.sql(trials).coalesce(1).write.parquet(f"{tmp_path}/lake/trials")
-    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
-    open_store(url).close()
     examples, names = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL), dict[str, Any]()
     for example in examples:
-        exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", url), names)  # noqa: S102
-    with closing(open_store(url)) as store:
-        found = {one.load.name: (one.load.state, one.load.rows) for one in store.loads.latest()}
+        exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", one.url), names)  # noqa: S102
+    found = {name: (state, rows) for name, state, rows in listed(one)}
     [of_stream] = [name for name in found if re.fullmatch(r"trials/[0-9a-f-]{36}/0", name)]
     assert found == dict.fromkeys(["trials-2026-11-21", of_stream, "trials-of-january/0"], (COMMITTED, 3))
 
@@ -69,22 +65,12 @@ def test_the_page_has_all_columns_and_options() -> None:
     for schema in (PENDING_SCHEMA, HISTORY_SCHEMA):
         assert f"`{' '.join(schema.names)}`" in PAGE
     named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))))
-    assert named == {
-        "queue",
-        "task",
-        "dueFrom",
-        "dueTo",
-        "partitions",
-        "events",
-        "schema",
-        "startingAt",
-        "maxRows",
-        "failOnLoss",
-    }
-    read_options({"url": "x", **dict.fromkeys(named & {"dueFrom", "dueTo", "partitions", "maxRows"}, "1")})
+    numbers = {"dueFrom", "dueTo", "partitions", "maxRows"}
+    assert named == numbers | {"queue", "task", "events", "schema", "startingAt", "failOnLoss"}
+    read_options({"url": "x", **dict.fromkeys(numbers, "1")})
 
 
-JOBS_PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
+JOBS_PAGE = (DOCS / "pipeline-jobs.md").read_text()
 #: The jobs that the page describes.
 DESCRIBED = re.findall(r"^## (\w+)$", JOBS_PAGE, re.MULTILINE)
 
@@ -98,18 +84,18 @@ def names(table: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
 
 
-def test_the_examples_of_the_jobs_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_jobs_run(
+    spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scheduled, executed = blocks("json")[1].splitlines()
     (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
     (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
     here = [block.replace("/var/lib/wheel", str(tmp_path)) for block in blocks("sh") + blocks("python") + blocks("sql")]
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
-        fill(one)
-        for line in here[0].splitlines():
-            program, *arguments = shlex.split(line)
-            assert program == "celery-wheel-pipeline"
-            done = CliRunner().invoke(main, arguments)
-            assert (done.exit_code, "Error" in done.output) == (0, False), done.output
+    for line in here[0].splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "celery-wheel-pipeline"
+        done = CliRunner().invoke(main, arguments)
+        assert (done.exit_code, "Error" in done.output) == (0, False), done.output
     names: dict[str, Any] = {}
     for example in here[1:-1]:
         exec(example, names)  # noqa: S102 - our own page
@@ -135,7 +121,7 @@ def test_every_job_option_and_finding_of_the_page_exists() -> None:
     assert names(columns.split("\n## ")[0]) <= {*SCHEDULED, *DISPATCHED, *EXECUTED}
 
 
-SCHEDULE_PAGE = (Path(__file__).parents[2] / "docs" / "schedule-job.md").read_text()
+SCHEDULE_PAGE = (DOCS / "schedule-job.md").read_text()
 
 
 def commands() -> list[str]:
@@ -157,10 +143,10 @@ def lake(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_examples_of_schedule_run(spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{lake}/wheel.sqlite3"
-    open_store(url).close()
-    monkeypatch.setenv("CELERY_WHEEL_STORE", url)
+def test_the_examples_of_schedule_run(
+    spark: SparkSession, one: Site, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_WHEEL_STORE", one.url)
     monkeypatch.setattr(cli, "_start_session", lambda *_: spark)
     found: list[dict[str, Any]] = []
     for line in commands():
@@ -174,12 +160,16 @@ def test_the_examples_of_schedule_run(spark: SparkSession, lake: Path, monkeypat
     assert (mails["first"], mails["last"]) == ("2031-03-30T01:30:00Z", "2031-11-02T05:30:00Z")
     assert rules["rejects"] == {"local time does not exist in Europe/Paris": 1, "local time cannot be read": 1}
     assert rules["first"] == "2031-10-26T01:30:00Z", "the second of both"
-    assert ([one["n"] for one in herd["worst_herds"]], spread["herds"]) == ([60], 0)
+    assert ([worst["n"] for worst in herd["worst_herds"]], spread["herds"]) == ([60], 0)
     assert (sum(spread["rejects"].values()), spread["loaded"], corrected["loaded"]) == (1, 60, 1)
     assert {"load", "herds", "rejects"} <= {path.name.split("-")[0] for path in (lake / "mails").iterdir()}
-    with closing(open_store(url)) as store:
-        names = {one.load.name for one in store.loads.latest()}
-    assert names == {"mails-2031", "trials", "semicolons", "herd", "mails-2031-corrected"}
+    assert {name for name, _, _ in listed(one)} == {
+        "mails-2031",
+        "trials",
+        "semicolons",
+        "herd",
+        "mails-2031-corrected",
+    }
 
 
 def test_the_page_has_every_option() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -18,12 +16,7 @@ from flights.instants import count_misplaced
 from flights.jobs import LAST, JobRunner
 from pyspark.sql import SparkSession
 
-from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.intake.stored_form import unpack_chunk
-from celery_wheel.store import open_store
-from celery_wheel.store.model import Message, each
-from celery_wheel.store.sql.store import SqlStore
-from tests.kit.holder import Holder
+from tests.spark.stores import Site, loaded_messages
 
 YEAR = 2030
 FORWARD, BACK = date(2013, 3, 10), date(2013, 11, 3)
@@ -45,29 +38,12 @@ def expected() -> dict[str, int]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
-    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as store:
-        yield store
-
-
-@pytest.fixture
-def jobs(spark: SparkSession, tmp_path: Path, store: SqlStore) -> JobRunner:
-    return JobRunner(tmp_path, f"sqlite:///{tmp_path}/wheel.sqlite3", tmp_path)
-
-
-def loaded_messages(store: SqlStore) -> list[Message]:
-    chunks = store.read_loads(0, 10**9)
-    found = [
-        one
-        for chunk in chunks
-        for one in each(unpack_chunk(chunk, lambda raw: QueuedMessageReader("wheel", 2**23).decode(raw), str))
-    ]
-    assert all(isinstance(one, Message) for one in found)
-    return found
+def jobs(spark: SparkSession, tmp_path: Path, one: Site) -> JobRunner:
+    return JobRunner(tmp_path, one.url, tmp_path)
 
 
 def test_each_departure_is_pending_once_at_its_instant(
-    spark: SparkSession, jobs: JobRunner, store: SqlStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    jobs: JobRunner, one: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flights = [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)]
     written = year.write_year(tmp_path, flights, YEAR)
@@ -75,10 +51,10 @@ def test_each_departure_is_pending_once_at_its_instant(
     options = ("--store", jobs.store, "--rows", tmp_path / year.TIMETABLE, "--id", "task_id", "--batch", "two-days")
     found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", lines=LAST)
     assert (found["rows"], found["loaded"], found["rejects"]) == (FLIGHTS, FLIGHTS, {})
-    messages = loaded_messages(store)
+    messages = loaded_messages(one.store)
     assert len(messages) == FLIGHTS
-    assert {one.task_id: one.eta_ms for one in messages} == expected()
-    assert {(one.task, one.queue) for one in messages} == {(year.DEPART, year.QUEUE)}
+    assert {sent.task_id: sent.eta_ms for sent in messages} == expected()
+    assert {(sent.task, sent.queue) for sent in messages} == {(year.DEPART, year.QUEUE)}
     output = capsys.readouterr().out
     assert output.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
     assert "s  1,810 tasks are scheduled as the batch two-days" in output
@@ -90,8 +66,8 @@ def test_each_departure_is_pending_once_at_its_instant(
         "scheduling",
     ]
 
-    holder = Holder(store)
-    rows = [holder.row(one.eta_ms, task_id=one.task_id, task=one.task) for one in messages]
+    holder = one.holder
+    rows = [holder.row(sent.eta_ms, task_id=sent.task_id, task=sent.task) for sent in messages]
     holder.apply(rows=rows[2:])
     later = rows[1].message
     holder.accept(later.eta_ms + 3_600_000, task_id=later.task_id, task=later.task)

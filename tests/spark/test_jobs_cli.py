@@ -16,12 +16,11 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.pipeline import cli
 from celery_wheel.pipeline.jobs import JOBS
-from celery_wheel.results import figures as forecast_results
-from celery_wheel.results import figures as lateness_results
+from celery_wheel.results import figures
 from celery_wheel.results.reader import JobResults
 from tests.kit import duck
 from tests.kit.holder import NOW
-from tests.spark.stores import fill, site
+from tests.spark.stores import Site
 
 PNG = b"\x89PNG"
 
@@ -46,33 +45,23 @@ def test_the_help_lists_every_job() -> None:
 
 
 def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -> None:
-    arguments = [
-        "--input",
-        archive,
-        "--output",
-        tmp_path / "out",
-        "--objective",
-        "queue_1=300ms",
-        "--objective",
-        "*=5s",
-    ]
-    done = call("lateness", *arguments, "--from", "2026-11-01T00:00", "--to", "2026-11-01T12:00")
+    objectives = ("--objective", "queue_1=300ms", "--objective", "*=5s")
+    arguments = ("lateness", "--input", archive, "--output", tmp_path / "out", *objectives)
+    done = call(*arguments, "--from", "2026-11-01T00:00", "--to", "2026-11-01T12:00")
     assert done.exit_code == 0, done.output
     assert "missed their objective" in done.stdout
     assert re.search(r"^lateness: starting Spark \(\d+ s\)$", done.stderr, re.MULTILINE)
     found = JobResults(tmp_path / "out")
     with duck.connect() as connection:
-        day = (
-            f"select * from {duck.source(archive)} where dispatched between '2026-11-01' and '2026-11-01 11:59:59.999'"
-        )
-        expected = len(duck.rows(connection, day))
+        half_day = "dispatched between '2026-11-01' and '2026-11-01 11:59:59.999'"
+        expected = len(duck.rows(connection, f"select * from {duck.source(archive)} where {half_day}"))
     rows = found.rows("hours", ["hour", "queue", "n", "objective_ms", "missed"])
     assert sum(row["n"] for row in rows) == found.summary["tasks"] == expected
     assert {row["objective_ms"] for row in rows if row["queue"] == "queue_1"} == {300}
     assert sum(row["missed"] for row in rows) == found.summary["missed"] > 0
     assert {row["hour"].isoformat()[:10] for row in rows} == {"2026-11-01"}
     assert found.summary["rejects"] == {}
-    page = lateness_results.lateness_page(found, None, None, 0, 1_000)
+    page = figures.lateness_page(found, None, None, 0, 1_000)
     assert (page.n, page.missed, page.judged, page.left_out) == (expected, found.summary["missed"], len(rows), 0)
     assert sum(len(line.last) for line in page.lines) == sum(line.hours for line in page.lines) == len(rows)
     assert Path(found.summary["picture"]).read_bytes().startswith(PNG)
@@ -91,21 +80,19 @@ def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -
     assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
 
 
-def test_forecast_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
-        fill(one)
-        options = ["--store", one.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
-        done = call("forecast", *options, "--output", tmp_path / "out", "--json")
+def test_forecast_of_a_store(spark: SparkSession, filled: Site, tmp_path: Path) -> None:
+    options = ["--store", filled.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
+    done = call("forecast", *options, "--output", tmp_path / "out", "--json")
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert (summary["pending"], summary["overdue"], summary["beyond"], summary["herds"]) == (4, 0, 0, 0)
     found = JobResults(tmp_path / "out")
     assert sum(row["n"] for row in found.rows("minutes")) == sum(row["n"] for row in found.rows("seconds")) == 4
     assert {row["queue"]: row["n"] for row in found.rows("drain")} == {"by.key": 1, "celery": 3}
-    page = forecast_results.due_counts(found, None, NOW, 60, 1)
+    page = figures.due_counts(found, None, NOW, 60, 1)
     assert (sum(page.minutes), page.queues) == (4, ["by.key", "celery"])
-    assert forecast_results.largest_herds(found, None, 0, 10) == ([], 0)
-    assert [row["queue"] for row in forecast_results.longest_drains(found, "celery", 10)[0]] == ["celery"]
+    assert figures.largest_herds(found, None, 0, 10) == ([], 0)
+    assert [row["queue"] for row in figures.longest_drains(found, "celery", 10)[0]] == ["celery"]
     assert (tmp_path / "out" / "forecast.png").read_bytes().startswith(PNG)
 
 

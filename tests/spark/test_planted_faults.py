@@ -33,7 +33,7 @@ from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.jobs.reconcile import KINDS
 from celery_wheel.results.reader import JobResults
 from tests.kit.holder import NOW
-from tests.spark.stores import Site, site
+from tests.spark.stores import Site
 
 CLOCK_MS, LATE_MS = 20, 1_000
 HOUR_MS = 3_600_000
@@ -300,11 +300,12 @@ def fill_store(one: Site, logs: PlantedLogs) -> None:
 
 
 @pytest.mark.parametrize("retries", [True, False], ids=["retries", "no retries"])
-def test_each_planted_fault_is_found_beside_a_store(spark: SparkSession, tmp_path: Path, retries: bool) -> None:
+def test_each_planted_fault_is_found_beside_a_store(
+    spark: SparkSession, one: Site, tmp_path: Path, retries: bool
+) -> None:
     """The log says what was scheduled, the store what was dispatched: its messages have numbers of their own."""
     logs = PlantedLogs(8, TASKS, Known(retries=retries, in_store=True))
-    with site(f"sqlite:///{tmp_path}/wheel.sqlite3") as one:
-        fill_store(one, logs)
-        found = reconcile(tmp_path, logs, "--store", one.url)
+    fill_store(one, logs)
+    found = reconcile(tmp_path, logs, "--store", one.url)
     assert {finding for _, finding in logs.expected} == {*KINDS} - ({"unproven"} if retries else set())
     assert_found(found, logs)

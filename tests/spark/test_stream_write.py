@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,27 +19,17 @@ from pyspark.sql.types import StructType
 from celery_wheel.errors import LoadEnded, SettingError
 from celery_wheel.pipeline.source.write import WheelStreamWriter, make_stream_writer
 from celery_wheel.pipeline.spark_errors import unwrap_errors
-from celery_wheel.store import open_store
 from celery_wheel.store.model import COMMITTED, DONE, OPEN
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.holder import NOW, Holder
+from tests.kit.holder import NOW
 from tests.kit.patience import wait_until
-from tests.spark.stores import MakeUrl
+from tests.spark.stores import Site, loaded_messages, on_both
 from tests.spark.streamed import in_part, start, write_file
-from tests.spark.test_write import loaded_messages
-
-on_sqlite = pytest.mark.parametrize("make_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def url(make_url: MakeUrl) -> str:
-    return make_url()
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[SqlStore]:
-    with closing(open_store(url, shards=2)) as store:
-        yield store
+def store(one: Site) -> SqlStore:
+    return one.store
 
 
 def numbers(store: SqlStore) -> list[int]:
@@ -58,6 +48,7 @@ def is_half_written(store: SqlStore, number: int) -> bool:
     return any(one.rows for one in store.loads.latest() if one.load.name.endswith(f"/{number}"))
 
 
+@on_both
 def test_a_micro_batch_is_a_load_and_a_restart_continues(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
@@ -76,7 +67,6 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
     assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
 
 
-@on_sqlite
 def test_a_part_whose_process_was_killed_is_written_once(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
@@ -111,7 +101,6 @@ def test_a_part_whose_process_was_killed_is_written_once(
     assert numbers(store) == [*range(5_000)]
 
 
-@on_sqlite
 def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
@@ -133,7 +122,6 @@ def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
     assert numbers(store) == [*range(60)]
 
 
-@on_sqlite
 def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:
@@ -151,7 +139,6 @@ def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
     assert (len(found), {one.envelope_id for one in found}) == (60, ids), "the store accepts each id once"
 
 
-@on_sqlite
 def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, 0, range(3))
     for values, words in (
@@ -198,6 +185,7 @@ def batch(count: int = 5) -> Iterator[pa.RecordBatch]:
     return iter([pa.RecordBatch.from_pylist(rows)])
 
 
+@on_both
 def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     old = plan(url)
     written = old.write(batch())
@@ -212,6 +200,7 @@ def test_a_later_plan_fences_an_earlier_one(url: str, store: SqlStore, task: Sim
     assert (len(loaded_messages(store)), micro_batches(store)) == (5, [(41, COMMITTED, 2)])
 
 
+@on_both
 def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     one, other = plan(url), plan(url)
     first, second = one.write(batch()), other.write(batch())
@@ -222,15 +211,15 @@ def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore,
     assert len(loaded_messages(store)) == 5
 
 
+@on_both
 def test_micro_batches_that_are_accepted_are_forgotten_and_never_loaded_again(
-    url: str, store: SqlStore, task: SimpleNamespace
+    url: str, one: Site, store: SqlStore, task: SimpleNamespace
 ) -> None:
-    holders = [Holder(store, shard) for shard in range(2)]
     for task.number in range(4):
         writer = plan(url)
         writer.commit([writer.write(batch())], task.number)
-        for holder in holders:
-            holder.apply(loaded=[one.id for one in store.read_loads(holder.shard, 100)])
+        for holder in (one.holder, one.second):
+            holder.apply(loaded=[chunk.id for chunk in store.read_loads(holder.shard, 100)])
             store.expire(holder.shard, holder.epoch, NOW, NOW)
     assert micro_batches(store) == [(3, DONE, 1)]
     for task.number in (0, 3):
@@ -241,6 +230,7 @@ def test_micro_batches_that_are_accepted_are_forgotten_and_never_loaded_again(
     assert loaded_messages(store) == []
 
 
+@on_both
 def test_a_micro_batch_without_rows_makes_no_load(url: str, store: SqlStore, task: SimpleNamespace) -> None:
     writer = plan(url)
     writer.commit([writer.write(iter([]))], task.number)

@@ -5,27 +5,25 @@
     store ─► events in (mark, number] of each shard ─► run=…/day=…, sorted, counted ─► manifest ─► the store's mark
 
 An event's number is that of its settlement or outcome: one sequence a shard, in the order of commits. So the events in
-(mark, number] are the same at every read, and none is added later. A shard's mark is the number up to which the archive
-has every event. ``celery_wheel.pipeline.archive`` describes the folder and the steps of a run.
+(mark, number] are the same at every read. A shard's mark is the number up to which the archive has every event.
+``celery_wheel.pipeline.archive`` describes the folder and the steps of a run.
 
 Promises
     1. Each event is in the archive once, however often the job runs, is killed and runs again; ``IDENTITY`` identifies
        it. A message that was dispatched twice, as after a rollback of the broker, is two events.
     2. A reader sees the archive before a run or after it, and never a day without its events.
     3. A run costs what is new: it neither reads nor writes events of earlier runs.
-    4. The order of a task's events is that of the rows; ``ORDER`` is that of a key with several tasks: its messages are
-       in one shard, and a shard's events have rising numbers, also after a clock was set back.
+    4. The order of a task's events, and of all messages of a key, is that of the rows (``ORDER``), also after a clock
+       was set back: a shard's events have rising numbers.
     5. The mark moves only after the rows were read back and counted. With ``wheel_history_archive`` retention removes
        nothing beyond the mark.
-    6. The job reports events that retention removed before they were archived, with exit code 1: the shard's row says
-       up to which number retention has removed events (``celery_wheel.store.sql.history``).
+    6. The job reports events that retention removed before they were archived, with exit code 1.
 
 Non-promises
-    A program that lists the folder instead of reading the manifest may see files of killed runs, and files beside those
-    that replaced them. The archive lacks the first dispatch of a row that ``celery wheel replay`` repeated before that
-    dispatch was archived, and of a row that became pending again by a rollback of the broker and was then cancelled or
-    moved. Across a reshard a key has two shards: sort by ``at``. Without ``wheel_history_archive``, events that a
-    reshard removes are not reported.
+    A program that lists the folder instead of reading the manifest may see files that do not count. The archive lacks
+    the first dispatch of a row that was repeated, cancelled or moved before that dispatch was archived. Across a
+    reshard a key has two shards: sort by ``at``. Without ``wheel_history_archive``, events that a reshard removes are
+    not reported.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_wheel.pipeline.archive.folder import ArchiveFolder, with_day
-from celery_wheel.pipeline.archive.runs import Archived, ArchiveRun, count_outcomes
+from celery_wheel.pipeline.archive import Archived, ArchiveFolder, ArchiveRun, count_outcomes, with_day
 from celery_wheel.pipeline.inputs import resolve_store, store_option
 from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.pipeline.source.options import format_events

@@ -21,8 +21,7 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.archive.folder import ArchiveFolder
-from celery_wheel.pipeline.archive.runs import Compaction
+from celery_wheel.pipeline.archive import ArchiveFolder, Compaction
 from celery_wheel.pipeline.inputs import duration_option
 from celery_wheel.pipeline.jobs import JobSummary
 from celery_wheel.values.format import format_count

@@ -16,12 +16,10 @@
                         waits), drained (queues), rejects
 
 A herd is a second of a queue with at least --herd due tasks that exceeds the mean of the ten minutes before it, empty
-seconds included, by eight standard deviations. Where those ten minutes are unknown (a snapshot begins with the tasks
-that are due now) the ten minutes after it count instead: otherwise the first second of a steady load would be a herd.
-The jitter is the number of seconds over which to spread the herd until it is below that limit, or within the queue's
---rate.
-
-A queue at a rate serves that many tasks each second, in order, beginning with the overdue ones.
+seconds included, by eight standard deviations. Where those ten minutes are unknown, the ten minutes after it count:
+otherwise the first second of a steady load would be a herd. The jitter is the number of seconds over which to spread
+the herd until it is below that limit, or within the queue's --rate. A queue at a rate serves that many tasks each
+second, in order, beginning with the overdue ones.
 """
 
 from __future__ import annotations

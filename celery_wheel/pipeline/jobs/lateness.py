@@ -11,12 +11,9 @@
     lateness.png       heat map: p99 by task and hour of the largest tasks, and the hours that missed their objective
     summary.json       tasks, hours, latest_ms, missed, judged, worst, rejects
 
-An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others. A queue takes precedence over a task
-of the same name. An hour meets its objective where at least 99 of 100 tasks were dispatched within it: counted, not
-estimated.
-
-n, max, over and missed are exact. The percentiles come from the KLL sketch (k = 1000) of the row: a p99 is the value of
-a task whose rank is off by at most about 0.3 % of n. ``sketch`` has Spark's own format, so merging needs Spark.
+An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others; a queue takes precedence over a task.
+An hour meets it where at least 99 of 100 tasks were dispatched within it: counted, not estimated. The percentiles come
+from the KLL sketch (k = 1000) of the row: the rank of a p99 is off by at most about 0.3 % of n. Merging needs Spark.
 """
 
 from __future__ import annotations

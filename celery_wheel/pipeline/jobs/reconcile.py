@@ -15,9 +15,8 @@
                                         unknown                 ran without being scheduled
 
     findings-….parquet/ task_id, finding, eta, started, dispatches, messages
-    rejects-….parquet/  the unreadable lines with log and reason, if there are any
-    reconcile.png        findings by day
-    summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
+    rejects-….parquet/  the unreadable lines with log and reason; each is a finding, too: the proof is incomplete
+    reconcile.png, summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
 
 Columns of the logs; those in brackets are optional (``inputs`` has the forms of a log and of an instant):
 
@@ -27,16 +26,12 @@ Columns of the logs; those in brackets are optional (``inputs`` has the forms of
                 [delivery: identifies the message] [eta] [retries] [queue]
 
 A task is expected to run if it was scheduled, is not in doubt, cancelled or pending, and has no other outcome (expired,
-rejected). The broker delivers a message again after its worker died: that is redelivered, and no finding.
-Without ``delivery`` each run that is not redelivered counts as a message. If an id was scheduled twice, the
-later eta counts.
+rejected). A message that the broker delivers again is redelivered, and no finding. Without ``delivery`` each run that
+is not redelivered counts as a message. If an id was scheduled twice, the later eta counts.
 
-A retried task keeps its id, and each retry is one more message. ``retries`` (Celery's ``request.retries``) in the log
-of executed tasks identifies them. Without it, a retry and a task that was published twice look the same: both are
-``unproven`` where they ran no more often than they were dispatched. Early and late apply to the first run. A task that
-ran is lost, too, where one of its messages is: more of them are known by their ``retries``, or by the store, than came.
-
-An unreadable line counts as a finding, too: without it the proof is incomplete.
+Each retry is one more message with the id of its task. ``retries`` (Celery's ``request.retries``) in the log of
+executed tasks identifies them. Without it, a retry and a task that was published twice look the same. Early and late
+apply to the first run. A task that ran is lost, too, where more of its messages are known than came.
 """
 
 from __future__ import annotations

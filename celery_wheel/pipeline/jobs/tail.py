@@ -4,12 +4,9 @@
 
     store ─► events since the checkpoint ─► micro-batches ─► DIR/day=2026-11-20/part-….parquet ─► the checkpoint
 
-With ``--every`` the job runs until it is stopped. Without, it ends when the events that the store had at its start are
-written: for cron. The summary counts the events of the last 100 micro-batches, which is all that Spark remembers.
-
-``archive`` writes the same rows sorted, for every reader of its manifest, and permits retention to remove them.
-``tail`` has them sooner: for a dashboard, an alarm, a table in the lake. Read its folder with Spark, which knows which
-files count.
+With ``--every`` the job runs until it is stopped; else it ends when the present events are written. The summary counts
+the events of the last 100 micro-batches, which is all that Spark remembers. Read its folder with Spark, which knows
+which files count. ``archive`` writes the same rows sorted, for every reader of its manifest; ``tail`` has them sooner.
 """
 
 from __future__ import annotations

@@ -7,13 +7,11 @@
                                      │              stderr, line by line ─► the log of the task
                                      └───────────── stdout ─► the job's summary ─► XCom, metadata of the asset
 
-The process may belong to another Python than the orchestrator's, or be a ``spark-submit``: the environment of the
-orchestrator needs celery-wheel without its extra, and neither Spark nor Java. The modules ``airflow`` and ``dagster``
-import the package of their name; nothing else imports either. Nothing here plans when a job runs.
+The process may belong to another Python, or be a ``spark-submit``: the environment of the orchestrator needs
+celery-wheel without its extra, and neither Spark nor Java.
 
 Promises: a job that found something (``reconcile``) fails for good, and a job that could not run fails so that the
-orchestrator tries it again; a task that is stopped stops its job, as Ctrl-C does. A repeated job is safe: each of them
-resumes, or begins anew.
+orchestrator tries it again; a task that is stopped stops its job, as Ctrl-C does. A repeated job is safe.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from celery_wheel.errors import WheelError
@@ -40,43 +39,33 @@ class JobFailed(WheelError, RuntimeError):
         self.summary = summary
 
 
+@dataclass
 class JobProcess:
-    """A job that runs once.
+    """A job that runs once."""
 
-    Args:
-        job: the name of a job: "archive".
-        arguments: as on the command line: ["--store", "postgresql://…", "--output", "s3a://…"].
-        command: what runs the jobs: another Python with ``-m celery_wheel.pipeline``, or ``spark-submit`` with its
-            options and the path of ``celery_wheel/pipeline/__main__.py``.
-        environment: variables beside those of this process.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        arguments: Sequence[str] = (),
-        *,
-        command: Sequence[str] = COMMAND,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self._job = job
-        self._command = [*command, job, "--json", *arguments]
-        self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[str] | None = None
+    job: str  #: its name: "archive"
+    arguments: Sequence[str] = ()  #: as on the command line: ["--store", "postgresql://…", "--output", "s3a://…"]
+    _: KW_ONLY
+    #: Runs the jobs: a Python with ``-m celery_wheel.pipeline``, or ``spark-submit`` with its options and the path of
+    #: ``celery_wheel/pipeline/__main__.py``.
+    command: Sequence[str] = COMMAND
+    environment: Mapping[str, str] | None = None  #: variables beside those of this process
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self, progress: Callable[[str], None]) -> dict[str, Any]:
         """Return the summary of the job; each line of its stderr goes to ``progress``. Raises JobFailed."""
+        command = [*self.command, self.job, "--json", *self.arguments]
         try:
             self._process = process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
-                self._command,
+                command,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=self._environment,
+                env={**os.environ, **(self.environment or {})},
                 start_new_session=True,  # a stop reaches Java too, which spark-submit starts
             )
         except OSError as error:
-            raise JobFailed(f"the job {self._job} did not start: {error}; the command is {self._command}") from None
+            raise JobFailed(f"the job {self.job} did not start: {error}; the command is {command}") from None
         assert process.stderr is not None  # noqa: S101 - for the type checker
         assert process.stdout is not None  # noqa: S101
         last = ""
@@ -94,8 +83,8 @@ class JobProcess:
         if process.returncode == 0 and summary is not None:
             return summary
         if summary is not None:
-            raise JobFailed(f"the job {self._job} has findings: {'; '.join(summary['words'])}", summary)
-        raise JobFailed(f"the job {self._job} ended with exit code {process.returncode}: {last}")
+            raise JobFailed(f"the job {self.job} has findings: {'; '.join(summary['words'])}", summary)
+        raise JobFailed(f"the job {self.job} ended with exit code {process.returncode}: {last}")
 
     def stop(self) -> None:
         """Interrupt the job, as Ctrl-C does."""

@@ -7,9 +7,6 @@
     df.write.format("wheel")           write    a bulk load, all of it or nothing    .mode("append").save()
     df.writeStream.format("wheel")     write    a bulk load for each micro-batch     .start()
 
-    options       options of reads and writes, and the columns of a write
-    statements    the columns of the tables, and the SQL by which a task reads its part of them
-
 Spark discovers it where the module ``pyspark_wheel`` is installed; elsewhere (``--py-files``), register it:
 ``spark.dataSource.register(WheelDataSource)``.
 """

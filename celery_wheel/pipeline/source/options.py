@@ -164,13 +164,8 @@ _TYPES: dict[str, tuple[type[types.DataType], ...]] = {
 }
 #: Types without one text that is the same wherever it is written: 7 may be 7.0, and 10000000 be 1.0E7.
 NO_ID = (
-    types.BinaryType,
-    types.FloatType,
-    types.DoubleType,
-    types.ArrayType,
-    types.MapType,
-    types.StructType,
-    types.VariantType,
+    *(types.BinaryType, types.FloatType, types.DoubleType),
+    *(types.ArrayType, types.MapType, types.StructType, types.VariantType),
 )
 
 

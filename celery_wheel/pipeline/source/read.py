@@ -11,18 +11,15 @@ Tasks read at different moments, while a scheduler is at work, but up to the sam
 
 history   Promise: one row an event that was committed before the driver's snapshot, and none of a later event; a
           replayed message has one row a dispatch. Non-promises: rows that retention removes before a task reads them
-          are missing; so is the first dispatch of a row that ``celery wheel replay`` repeated, or that was moved or
-          cancelled after a rollback of the broker and before its second dispatch: its position has changed since.
+          are missing; so is the first dispatch of a row that was repeated, moved or cancelled since: its position has
+          changed.
 pending   Promise: a message that was pending at the driver's snapshot and is not changed occurs once, also if it is
           dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled at that moment or later may be
           there or not, and a rescheduled message may occur at both positions.
 
-The options ``queue``, ``task`` and those of due times go into the statements. Conditions of a query do not: Spark (4.3)
-keeps them with the DataFrame, so its second query would count the rows of the first one's conditions.
-
-COPY is chosen by measurement (PostgreSQL 15, 3 million rows into an aggregate of Spark, two cores): COPY and csv reach
-0.44 to 0.59 million rows/s, a server-side cursor 0.30 to 0.40. ADBC reaches 1.07, but only from the second query of a
-process on.
+Options become conditions of the statements. Conditions of a query do not: Spark (4.3) keeps them with the DataFrame, so
+its second query would count the rows of the first one's. COPY and csv reach 0.44 to 0.59 million rows/s (PostgreSQL 15,
+two cores), a server-side cursor 0.30 to 0.40.
 """
 
 from __future__ import annotations
@@ -46,20 +43,7 @@ from sqlalchemy import Connection, func, make_url, select
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.pipeline.source import statements
 from celery_wheel.pipeline.source.options import SourceOptions
-from celery_wheel.pipeline.source.statements import (
-    DISPATCHED,
-    OUTCOMES,
-    PENDING,
-    TARGET,
-    Conditions,
-    StatementPartition,
-    database_url,
-    event_ranges,
-    lane_offsets,
-    last_numbers,
-    open_for_reading,
-    split,
-)
+from celery_wheel.pipeline.source.statements import PENDING, Conditions, StatementPartition, open_for_reading
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import MAX_SEQ, SHARD_BITS, Position
 from celery_wheel.store.sql.schema import timer
@@ -84,13 +68,13 @@ class ReadRequest:
     def __post_init__(self) -> None:
         # Checked on the driver: its error is shorter than that of every task.
         statements.select_columns(self.options.table, self.schema)
-        self.url = database_url(self.options.url)
+        self.url = statements.database_url(self.options.url)
 
     def partition(self, source: str, where: Conditions, *, outcomes: bool = False) -> StatementPartition:
         """Return a partition, with the conditions of the options ``queue``, ``task``, ``dueFrom`` and ``dueTo``."""
         options, due = self.options, "o.at_ms" if outcomes else "t.due_ms"
         if options.queue is not None:
-            where.add(f"{TARGET} = ?", options.queue)
+            where.add(f"{statements.TARGET} = ?", options.queue)
         if options.task is not None:
             where.add("r.task = ?", options.task)
         if options.due_from_ms is not None:
@@ -110,7 +94,7 @@ class ReadRequest:
         if (low, high) == (FIRST_MS, LAST_MS):
             return self._pending_by_id(store, connection)
         partitions = []
-        for lane in lane_offsets(store, connection):
+        for lane in statements.lane_offsets(store, connection):
             after, upto = max(lane.offset, Position(low, 0).previous()), Position(high, MAX_SEQ)
             if after < upto:
                 partitions.append(self.partition(*statements.pending_by_position(lane, after, upto)))
@@ -120,11 +104,11 @@ class ReadRequest:
         low, high = connection.execute(select(func.min(timer.c.id), func.max(timer.c.id))).one()
         if low is None:
             return []
-        offsets = lane_offsets(store, connection)
+        offsets = statements.lane_offsets(store, connection)
         count = (high - low >> SHARD_BITS) * store.shards
         return [
             self.partition(*statements.pending_by_id(after, upto, offsets))
-            for after, upto in split(low - 1, high, count, self.options.partitions)
+            for after, upto in statements.split(low - 1, high, count, self.options.partitions)
         ]
 
     def shard_ranges(self, last: dict[int, int]) -> dict[int, tuple[int, int]]:
@@ -140,14 +124,15 @@ class ReadRequest:
         dialect = connection.dialect.name
         low, high = self.due_range()
         partitions = []
-        for shard, after, upto in event_ranges("wheel_batch", connection, shard_ranges, self.options.partitions):
+        given = (connection, shard_ranges, self.options.partitions)
+        for shard, after, upto in statements.event_ranges("wheel_batch", *given):
             where = statements.number_conditions("b", shard, after, upto)
             if (low, high) != (FIRST_MS, LAST_MS):
                 where = where.add("b.to_due_ms >= ? AND b.from_due_ms <= ?", low, high)
-            partitions.append(self.partition(DISPATCHED[dialect], where))
-        for shard, after, upto in event_ranges("wheel_outcome", connection, shard_ranges, self.options.partitions):
+            partitions.append(self.partition(statements.DISPATCHED[dialect], where))
+        for shard, after, upto in statements.event_ranges("wheel_outcome", *given):
             where = statements.number_conditions("o", shard, after, upto)
-            partitions.append(self.partition(OUTCOMES[dialect], where, outcomes=True))
+            partitions.append(self.partition(statements.OUTCOMES[dialect], where, outcomes=True))
         return partitions
 
     def fetch(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -167,7 +152,7 @@ class WheelReader(DataSourceReader):
         with open_for_reading(request.options.url) as store, store.database.snapshot() as connection:
             if request.options.table == PENDING:
                 return request.pending(store, connection)
-            return request.history(connection, request.shard_ranges(last_numbers(connection)))
+            return request.history(connection, request.shard_ranges(statements.last_numbers(connection)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._request.fetch(partition)

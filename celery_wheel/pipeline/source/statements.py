@@ -9,16 +9,13 @@
               batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
               outcome ─► timer                a range of numbers
 
-Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. No column holds bytes of
-a message: headers and bodies stay in the store. ``queue`` is the queue's name, or the routing key where no queue was
-named, as in the counts and the admin. In ``history``, (lane, due_ms, seq) is the position from which a message was
-dispatched. For any other outcome it is (-1, instant of the outcome, number of the outcome), which never changes, while
-the message itself may be dispatched later. ``batch`` is the number of the settlement that covered the message,
-``epoch`` that of the holder.
+Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. Headers and bodies stay
+in the store. ``queue`` is the queue's name, or the routing key where no queue was named. In ``history``, (lane, due_ms,
+seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of the
+outcome), which never changes. ``batch`` is the number of the settlement, ``epoch`` that of its holder.
 
-A settlement covers the rows that had their position when it was numbered (``seq < number``). After a rollback of the
-broker the offset moves back: new rows may come into a range whose older rows were dispatched before, and those new rows
-do not belong to the earlier settlement. A replayed range has two settlements, and its rows occur twice.
+A settlement covers the rows that had their position when it was numbered (``seq < number``): after a rollback of the
+broker, new rows may come into a range whose older rows were dispatched before. A replayed range has two settlements.
 """
 
 from __future__ import annotations

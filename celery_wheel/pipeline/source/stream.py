@@ -10,17 +10,13 @@
     partitions     (driver)   (start, end] of each shard, as in ``read``
     read           (task)     one statement
 
-No row is skipped and none occurs twice, because numbers are in the order of commits: the store gives them under the
-shard's lock (``celery_wheel.store.sql.changes``), so no later commit has a number below one that was visible. The rows
-between two offsets of a checkpoint are the same at every attempt, so a sink that writes a micro-batch once, as Spark's
-file sink does, has each row once, also after a kill.
+No row is skipped and none occurs twice: the store gives numbers in the order of commits (``celery_wheel.store.sql.
+changes``), so the rows between two offsets are the same at every attempt. A later offset is ahead in every shard, so
+the events of a task never occur in an earlier micro-batch than its older events. Within one, sort by ``at``.
 
-Order: a later offset is ahead in every shard, so the events of a task never occur in an earlier micro-batch than its
-older events. Within a micro-batch, sort by ``at``.
-
-Two causes end a stream with an error: another store behind the same URL, and retention that removed unread events. The
-stream detects the latter by the offsets: a lane's oldest settlement must begin where the last one that was read ended.
-Outcomes that were removed unread are not detected alone: retention removes them after the settlements of their time.
+A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
+settlement must begin where the last one that was read ended. Outcomes that were removed unread are not detected alone:
+retention removes them after the settlements of their time.
 """
 
 from __future__ import annotations

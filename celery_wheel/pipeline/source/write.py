@@ -10,29 +10,24 @@
                    driver   commit exactly the parts that Spark counts; loads of earlier micro-batches are forgotten
     a part         claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish
 
-``celery_wheel.store.store_model`` has the protocol behind it. A driver that is killed leaves its load open: a
-repeated job with the same batch name resumes it, and keeps slices that an earlier attempt wrote of the same rows.
+``celery_wheel.store.store_model`` has the protocol behind it. A killed driver leaves its load open: a repeated job with
+the same batch name, or the restarted query, resumes it and keeps slices that were written of the same rows. ``celery
+wheel loads --abort`` ends a load that nobody resumes.
 
 Each row has an id that a repeated write gives again: a UUIDv5 of the value of the key column, the same in every load;
-or without one a UUIDv7 of (begin of the load; load, part, row), which sorts in the order of the rows and so keeps the
-store's index of ids append-friendly.
+or without one a UUIDv7 of (begin of the load; load, part, row), which keeps the store's index of ids append-friendly.
 
-Streams. The option ``batch`` names the stream. Spark tells a commit the number of the micro-batch alone, and a task the
-query too, in the local properties of its context. The query's id lies in the checkpoint: a restart has the same, and
-another checkpoint another. So a load is called ``orders/9b0c3d2a-…/41``, and a query that finds only loads of other
-queries is refused: its checkpoint is new, and its rows may be those of the old one. Spark repeats a micro-batch, with
-the same rows, until the checkpoint has it; its rows are scheduled once:
+The option ``batch`` names a stream; a load is called ``orders/9b0c3d2a-…/41``. Its middle is the query's id, which lies
+in the checkpoint. So a query that finds only loads of other queries has a new checkpoint, and is refused. Spark repeats
+a micro-batch, with the same rows, until the checkpoint has it; its rows are scheduled once:
 
     1. The load of a micro-batch is committed in one transaction, so all of its rows are visible, or none.
-    2. A micro-batch up to the last one that is loaded is not written again, like that whose commit the checkpoint
-       missed. Spark commits in order, so the loads of earlier ones need not be kept.
-    3. A repeated execution plans anew and sees the open load. It joins in the next run, which fences all writers and
-       the commit of the run before; parts and slices of the same rows are kept, and other parts are removed.
+    2. A micro-batch up to the last one that is loaded is not written again. Spark commits in order, so the loads of
+       earlier ones need not be kept.
+    3. A repeated execution plans anew and joins the open load in its next run, which fences all writers and the commit
+       of the run before; parts and slices of the same rows are kept, and other parts are removed.
     4. Two drivers that plan at once have one run. The attempts of its parts fence each other, and the commit names
        its attempts, so that at most one of the two commits.
-
-An aborted or killed load of a stream stays open because the restarted query repeats it. ``celery wheel loads --abort``
-ends it where no query will.
 """
 
 from __future__ import annotations

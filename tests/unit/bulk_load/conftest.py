@@ -9,6 +9,7 @@ import pytest
 
 from celery_wheel.broker import shard_of
 from celery_wheel.bulk_load import ScheduleResult, schedule_many
+from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.store.model import MESSAGES, Message, NewItem
 from tests.kit.packs import lines
 from tests.unit.producer.conftest import add, app, broker, make_app
@@ -67,3 +68,12 @@ def load(app: Any, inbox: Inbox, rows: Any, **options: Any) -> ScheduleResult:
     done = schedule_many(app, inbox, rows, **options)
     assert done.rejected == []
     return done
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls whose messages Celery's own code makes."""
+    calls: list[Any] = []
+    send = Sampler.send
+    monkeypatch.setattr(Sampler, "send", lambda self, call: calls.append(call) or send(self, call))
+    return calls

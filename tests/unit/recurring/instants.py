@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring import Spec
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +35,14 @@ def following(spec: Spec, after: str, count: int) -> list[int]:
     while len(found) < count and (next_ms := spec.next_after(at_ms)) is not None:
         found.append(at_ms := next_ms)
     return found
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect an error that begins with this message."""
+    with pytest.raises(RecurrenceError) as caught:
+        yield
+    assert str(caught.value).startswith(message)
 
 
 def refuse_import(monkeypatch: pytest.MonkeyPatch, package: str) -> None:

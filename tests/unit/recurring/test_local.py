@@ -4,84 +4,69 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from celery_wheel.recurring import Crontab, Recurrence
-from celery_wheel.recurring.local import Fold, Gap, WallClock, resolve, zone_of
+from celery_wheel.recurring.local import WallClock, resolve, zone_of
 from tests.unit.recurring.instants import EPOCH, ms, shown
 from tests.unit.recurring.proof import ZONES
 
 
-def day(
-    zone: str, date: str, minute: str, hour: str, *, gap: Gap = "shift", fold: Fold = "first", days: int = 1
-) -> list[str]:
-    """The occurrences of a crontab from a date (UTC) on, as the zone shows them."""
-    start_ms = ms(date)
-    recurrence = Recurrence(Crontab(minute, hour), zone, gap=gap, fold=fold)
-    return shown(recurrence.between(start_ms - 1, start_ms + days * 86_400_000 - 1), zone)
-
-
-def test_an_instant_that_two_local_times_share_occurs_once() -> None:
-    zone, date = "America/New_York", "2013-03-10"
-    both = day(zone, date, "*/20", "2,3")
-    assert both == ["03-10 03:00-0400", "03-10 03:20-0400", "03-10 03:40-0400"]
-    assert both == day(zone, date, "*/20", "2") == day(zone, date, "*/20", "3")
-
-
-def test_a_time_in_a_gap_is_shifted_by_its_length_or_skipped() -> None:
-    assert day("America/New_York", "2013-03-10", "30", "2") == ["03-10 03:30-0400"]
-    assert day("America/New_York", "2013-03-10", "30", "2", gap="skip") == []
-
-
 @pytest.mark.parametrize(
-    ("fold", "expected"),
+    ("zone", "date", "fields", "rules", "expected"),
     [
-        ("first", ["11-03 01:15-0400", "11-03 01:45-0400"]),
-        ("second", ["11-03 01:15-0500", "11-03 01:45-0500"]),
-        ("both", ["11-03 01:15-0400", "11-03 01:45-0400", "11-03 01:15-0500", "11-03 01:45-0500"]),
+        ("America/New_York", "2013-03-10", "*/20 2,3", {}, "03-10 03:00-0400, 03-10 03:20-0400, 03-10 03:40-0400"),
+        ("America/New_York", "2013-03-10", "*/20 2", {}, "03-10 03:00-0400, 03-10 03:20-0400, 03-10 03:40-0400"),
+        ("America/New_York", "2013-03-10", "*/20 3", {}, "03-10 03:00-0400, 03-10 03:20-0400, 03-10 03:40-0400"),
+        ("America/New_York", "2013-03-10", "30 2", {}, "03-10 03:30-0400"),
+        ("America/New_York", "2013-03-10", "30 2", {"gap": "skip"}, ""),
+        ("America/New_York", "2013-11-03", "15,45 1", {"fold": "first"}, "11-03 01:15-0400, 11-03 01:45-0400"),
+        ("America/New_York", "2013-11-03", "15,45 1", {"fold": "second"}, "11-03 01:15-0500, 11-03 01:45-0500"),
+        (
+            "America/New_York", "2013-11-03", "15,45 1", {"fold": "both"},
+            "11-03 01:15-0400, 11-03 01:45-0400, 11-03 01:15-0500, 11-03 01:45-0500",
+        ),
+        ("Australia/Lord_Howe", "2026-10-03T12:00", "*/15 2", {}, "10-04 02:30+1100, 10-04 02:45+1100"),
+        (
+            "Australia/Lord_Howe", "2026-04-04T12:00", "*/15 1", {"fold": "both"},
+            "04-05 01:00+1100, 04-05 01:15+1100, 04-05 01:30+1100, 04-05 01:45+1100, "
+            "04-05 01:30+1030, 04-05 01:45+1030",
+        ),
+        ("Europe/Dublin", "2026-03-29", "30 1", {}, "03-29 02:30+0100"),
+        ("Europe/Dublin", "2026-10-24T12:00", "30 1", {"fold": "both"}, "10-25 01:30+0100, 10-25 01:30+0000"),
+        ("Africa/Casablanca", "2026-02-15", "30 2", {"fold": "both"}, "02-15 02:30+0100, 02-15 02:30+0000"),
+        ("Africa/Casablanca", "2026-03-22", "30 2", {}, "03-22 03:30+0100"),
+        (
+            "America/Sao_Paulo", "2018-02-17T12:00", "30 23", {"fold": "both", "days": 2},
+            "02-17 23:30-0200, 02-17 23:30-0300, 02-18 23:30-0300",
+        ),
+        ("Pacific/Apia", "2011-12-29", "0 9", {"days": 3}, "12-29 09:00-1000, 12-31 09:00+1400, 01-01 09:00+1400"),
+        # The 30th is shifted by 24 hours, onto the 31st, where the same instant occurs already.
+        ("Pacific/Apia", "2011-12-01", "0 9 30", {"days": 61}, "12-31 09:00+1400, 01-30 09:00+1400"),
+        ("Pacific/Apia", "2011-12-01", "0 9 30", {"days": 61, "gap": "skip"}, "01-30 09:00+1400"),
     ],
-)
-def test_a_time_in_a_fold_occurs_by_the_rule(fold: Fold, expected: list[str]) -> None:
-    assert day("America/New_York", "2013-11-03", "15,45", "1", fold=fold) == expected
-
-
-def test_lord_howe_moves_its_clocks_by_half_an_hour() -> None:
-    zone = "Australia/Lord_Howe"
-    found = day(zone, "2026-10-03T12:00", "*/15", "2")
-    assert found == ["10-04 02:30+1100", "10-04 02:45+1100"]
-    found = day(zone, "2026-04-04T12:00", "*/15", "1", fold="both")
-    assert found == [
-        "04-05 01:00+1100", "04-05 01:15+1100", "04-05 01:30+1100", "04-05 01:45+1100",
-        "04-05 01:30+1030", "04-05 01:45+1030",
-    ]  # fmt: skip
-
-
-def test_dublin_whose_winter_time_is_its_daylight_saving_time() -> None:
-    assert day("Europe/Dublin", "2026-03-29", "30", "1") == ["03-29 02:30+0100"]
-    assert day("Europe/Dublin", "2026-10-24T12:00", "30", "1", fold="both") == ["10-25 01:30+0100", "10-25 01:30+0000"]
-
-
-def test_casablanca_whose_clocks_go_back_for_ramadan() -> None:
-    zone = "Africa/Casablanca"  # 2026: back on 15 February at 03:00, forward on 22 March at 02:00
-    assert day(zone, "2026-02-15", "30", "2", fold="both") == ["02-15 02:30+0100", "02-15 02:30+0000"]
-    assert day(zone, "2026-03-22", "30", "2") == ["03-22 03:30+0100"]
-
-
-def test_apia_which_had_no_30_december_2011() -> None:
-    zone = "Pacific/Apia"
-    assert day(zone, "2011-12-29", "0", "9", days=3) == ["12-29 09:00-1000", "12-31 09:00+1400", "01-01 09:00+1400"]
-    # The 30th is shifted by 24 hours, onto the 31st, where the same instant occurs already.
-    assert shown([*Recurrence(Crontab("0", "9", day_of_month="30"), zone).between(ms("2011-12-01"), ms("2012-01-31"))],
-                 zone) == ["12-31 09:00+1400", "01-30 09:00+1400"]  # fmt: skip
-    skipping = Recurrence(Crontab("0", "9", day_of_month="30"), zone, gap="skip")
-    assert shown(skipping.between(ms("2011-12-01"), ms("2012-01-31")), zone) == ["01-30 09:00+1400"]
-
-
-def test_a_fold_at_midnight_repeats_the_end_of_the_day_before() -> None:
-    found = day("America/Sao_Paulo", "2018-02-17T12:00", "30", "23", fold="both", days=2)
-    assert found == ["02-17 23:30-0200", "02-17 23:30-0300", "02-18 23:30-0300"]
+    ids=[
+        "an instant that two local times share occurs once", "the first of both times", "the second of both times",
+        "a gap is shifted by its length", "a gap is skipped",
+        "a fold: first", "a fold: second", "a fold: both",
+        "a gap of half an hour", "a fold of half an hour",
+        "winter time that is daylight saving time: gap", "winter time that is daylight saving time: fold",
+        "back for Ramadan", "forward after Ramadan",
+        "a fold at midnight repeats the end of the day before",
+        "no 30 December 2011", "the missing day is shifted", "the missing day is skipped",
+    ],
+)  # fmt: skip
+def test_a_time_occurs_by_the_rule_as_the_zone_shows_it(
+    zone: str, date: str, fields: str, rules: dict[str, Any], expected: str
+) -> None:
+    minute, hour, *day_of_month = fields.split()
+    days, rules = rules.get("days", 1), {name: rule for name, rule in rules.items() if name != "days"}
+    crontab, start_ms = Crontab(minute, hour, day_of_month="".join(day_of_month) or "*"), ms(date)
+    found = Recurrence(crontab, zone, **rules).between(start_ms - 1, start_ms + days * 86_400_000 - 1)
+    assert ", ".join(shown(found, zone)) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import celery
 import pytest
 
 from celery_wheel.recurring import Crontab, Recurrence, RRule
-from tests.unit.recurring.oracle import to_ms, walk
 from tests.unit.recurring.proof import (
     CELERY_DIFFERENCES,
     NAMED,
@@ -19,6 +18,8 @@ from tests.unit.recurring.proof import (
     celery_runs,
     prove_crontab,
     prove_one,
+    to_ms,
+    walk,
 )
 from tests.unit.recurring.random_specs import CrontabText
 

@@ -9,7 +9,7 @@ from dateutil.rrule import rrulestr
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring import Recurrence, RRule
-from tests.unit.recurring.instants import following, ms
+from tests.unit.recurring.instants import following, ms, refused
 
 START = "DTSTART:19970902T090000\n"
 
@@ -139,9 +139,8 @@ def test_the_first_week_counts_whole_by_position() -> None:
     ],
 )
 def test_a_wrong_text_is_refused_with_its_part(text: str, message: str) -> None:
-    with pytest.raises(RecurrenceError) as caught:
+    with refused(message):
         RRule(text)
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(

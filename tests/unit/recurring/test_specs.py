@@ -1,0 +1,171 @@
+"""Specs: intervals and lists of instants; crontabs with Celery's meaning; events of the sun at Celery's instants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
+
+import celery
+import pytest
+from celery.schedules import crontab, solar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_wheel.errors import PackageMissing, RecurrenceError
+from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Solar, Spec
+from celery_wheel.recurring.solar import EVENTS
+from tests.unit.recurring.instants import EPOCH, following, ms, refuse_import, refused, shown
+
+
+@given(st.integers(1, 10**10), st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**13))
+def test_the_next_point_of_the_grid_is_strictly_after(every_ms: int, anchor_ms: int, at_ms: int) -> None:
+    found = Interval(every_ms, anchor_ms).next_after(at_ms)
+    assert at_ms < found <= at_ms + every_ms
+    assert (found - anchor_ms) % every_ms == 0
+
+
+def test_a_day_of_an_interval_has_24_hours_when_the_clocks_change() -> None:
+    recurrence = Recurrence(Interval(86_400_000, ms("2026-03-28T09:00+01:00")), "Europe/Berlin")
+    found = recurrence.preview(ms("2026-03-28"), 2)
+    assert shown(found, "Europe/Berlin") == ["03-28 09:00+0100", "03-29 10:00+0200"]
+
+
+def test_instants_are_sorted_and_without_repetition() -> None:
+    spec = Instants((30, 10, 20, 10))
+    assert spec == Instants((10, 20, 30))
+    assert [spec.next_after(at) for at in (0, 10, 29, 30)] == [10, 20, 30, None]
+
+
+def test_a_day_needs_both_its_number_and_its_weekday() -> None:
+    spec = Crontab("0", "0", day_of_week="fri", day_of_month="13")
+    assert following(spec, "2026-01-01", 3) == [ms(f"2026-{day}") for day in ("02-13", "03-13", "11-13")]
+
+
+def test_29_february_on_a_monday_is_found_over_40_years() -> None:
+    spec = Crontab("0", "0", "mon", "29", "2")
+    days = ("2044-02-29", "2072-02-29", "2112-02-29")
+    assert following(spec, "2026-01-01", 3) == [ms(day) for day in days]
+
+
+def test_the_second_is_a_field_too() -> None:
+    spec = Crontab("59", "23", second="58-59")
+    times = ("2026-12-31T23:59:58", "2026-12-31T23:59:59", "2027-01-01T23:59:58")
+    assert following(spec, "2026-12-31T23:59:57.999", 3) == [ms(time) for time in times]
+
+
+def test_the_end_of_time_is_the_end_of_a_crontab() -> None:
+    assert Crontab("0", "0").next_after(ms("9998-12-31")) is None
+
+
+@pytest.mark.parametrize("text", ["*", "*/7", "5", "1-3", "3-1", "1-9/4", "1,2,3", "*/5,3"])
+@pytest.mark.parametrize("field", ["minute", "hour", "day_of_week", "day_of_month", "month_of_year"])
+def test_a_field_means_the_numbers_that_it_means_to_celery(field: str, text: str) -> None:
+    if field == "day_of_week" and text == "1-9/4":
+        return
+    ours, theirs = Crontab(**{field: text}), crontab(**{field: text})
+    numbers = {
+        "minute": ours.times.minutes,
+        "hour": ours.times.hours,
+        "day_of_week": ours.weekdays,
+        "day_of_month": ours.days,
+        "month_of_year": ours.months,
+    }
+    assert set(numbers[field]) == getattr(theirs, field)
+
+
+TROMSO = (69.65, 18.96)
+
+
+class _App:
+    timezone = UTC
+
+
+@pytest.mark.parametrize("event", sorted(EVENTS))
+@pytest.mark.parametrize("place", [(52.5, 13.4), (-33.9, 151.2), (0.0, -179.0), (40.7, -74.0), TROMSO])
+def test_an_event_is_at_the_instant_of_celerys_own_schedule(event: str, place: tuple[float, float]) -> None:
+    if celery.VERSION < (5, 7) and (place == TROMSO or "astronomical" in event):
+        pytest.skip("Celery before 5.7 fails where the sun stays up or down, before 5.6 its astronomical dusk is wrong")
+    random, spec = Random(f"{event}{place}"), Solar(event, *place)
+    for _ in range(5):
+        after_ms = ms("2026-01-01") + random.randrange(365 * 86_400) * 1_000
+        found = spec.next_after(after_ms)
+        assert found is not None
+        now = EPOCH + timedelta(milliseconds=after_ms)
+        theirs = solar(event, *place, app=_App(), nowfun=lambda now=now: now)
+        expected = now + theirs.remaining_estimate(now)
+        assert abs(EPOCH + timedelta(milliseconds=found) - expected) < timedelta(seconds=2)
+
+
+def test_polar_night_is_skipped_to_the_next_sunrise() -> None:
+    recurrence = Recurrence(Solar("sunrise", *TROMSO))
+    last, first = recurrence.preview(ms("2026-11-26"), 2)
+    assert datetime.fromtimestamp(last / 1_000, UTC).date() < datetime(2026, 11, 29, tzinfo=UTC).date()
+    found = recurrence.preview(last, 60)
+    pause_ms = max(later - earlier for earlier, later in pairwise([last, *found]))
+    assert 45 * 86_400_000 < pause_ms < 55 * 86_400_000
+    assert first > last
+
+
+def test_sunsets_around_midnight_are_all_found() -> None:
+    """Before the midnight sun a sunset comes after midnight: some dates have two, and others none."""
+    found = Recurrence(Solar("sunset", 66.0, 18.96)).preview(ms("2026-05-20"), 80)
+    pauses = [later - earlier for earlier, later in pairwise(found)]
+    assert all(pause > 20 * 3_600_000 for pause in pauses)
+    assert sorted(pauses)[40] < 25 * 3_600_000
+
+
+@pytest.mark.parametrize("event", ["sunrise", "solar_noon", "dusk_civil"])
+def test_an_event_does_not_depend_on_the_instant_of_the_question(event: str) -> None:
+    spec, random = Solar(event, 60.2, 24.9), Random(event)
+    first = spec.next_after(ms("2026-06-01"))
+    assert first is not None
+    second = spec.next_after(first)
+    assert second is not None
+    assert {spec.next_after(random.randrange(first, second)) for _ in range(50)} == {second}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Interval(0), "every_ms must be at "),
+        (lambda: Interval(-5), "every_ms must be"),
+        (lambda: Interval(1.5), "every_ms must be"),  # type: ignore[arg-type]
+        (lambda: Interval(1, None), "anchor_ms must be"),  # type: ignore[arg-type]
+        (lambda: Instants(()), "at_ms must be a list of 1 to 10,000 instants, got '0 of them'"),
+        (lambda: Instants(tuple(range(10_001))), "at_ms must be a list of 1 to 10,000 instants, got '10,001 of them'"),
+        (lambda: Instants((1, -1)), "at_ms[1] must be a whole number of at least 0"),
+        (lambda: Instants("12"), "at_ms must be a list of instants"),  # type: ignore[arg-type]
+        (lambda: Crontab(minute="61"), "minute must be a crontab field of 0 to 59, like '*/15', got '61'"),
+        # Celery ignores the rest after */5.
+        (lambda: Crontab(minute="*/5-7"), "minute must be a crontab field of 0 to 59"),
+        (lambda: Crontab(minute="*/0"), "minute must be a crontab field"),
+        (lambda: Crontab(minute=""), "minute must be a text like"),
+        (lambda: Crontab(minute=5), "minute must be a text like"),
+        (lambda: Crontab(hour="-1"), "hour must be a crontab field of 0 to 23"),
+        (lambda: Crontab(day_of_week="7"), "day_of_week must be a crontab field of 0 to 6, like 'mon-fri'"),
+        (lambda: Crontab(day_of_week="noday"), "day_of_week must be"),
+        (lambda: Crontab("0", "0", "*", "30", "2"), "day_of_month must be a day that occurs in month_of_year '2'"),
+        (lambda: Crontab(second="*/61x"), "second must be a crontab field"),
+        (lambda: Solar("moonrise", 0, 0), "event must be one of dawn_astronomical"),
+        (lambda: Solar("sunrise", 91, 0), "latitude must be a number of degrees from -90 to 90, got 91"),
+        (lambda: Solar("sunrise", 0, -181), "longitude must be a number of degrees from -180 to 180"),
+        (lambda: Solar("sunrise", "52", 0), "latitude must be"),
+        (lambda: Solar("sunrise", float("nan"), 0), "latitude must be"),
+    ],
+)
+def test_a_wrong_definition_is_refused_with_the_rule_of_its_field(make: Callable[[], Spec], message: str) -> None:
+    with refused(message):
+        make()
+
+
+def test_a_place_without_the_event_is_refused() -> None:
+    with pytest.raises(RecurrenceError, match=r"^spec must be a rule with an occurrence"):
+        Recurrence(Solar("sunrise", 90, 0))
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_import(monkeypatch, "ephem")
+    with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[solar\]'"):
+        Solar("sunrise", 1, 2)
