@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,80 +14,73 @@ from celery_wheel.errors import RequestInDoubt, StoreError, WheelUnavailable
 from celery_wheel.requests import request as requests
 from celery_wheel.requests.answers import Answers, OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
-from celery_wheel.requests.results import (
-    BestResult,
-    CommandResult,
-    CompletionResult,
-    EveryShard,
-    SummedCounts,
-)
+from celery_wheel.requests.results import BestResult, CommandResult, CompletionResult, EveryShard, SummedCounts
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.patience import patience
 
+Turn = Callable[[], None]
 
-def answering(store: SqlStore, shard: int, result: str) -> Callable[[], None]:
-    """Return a turn of a holder that answers every command of its shard with ``result``."""
-    epoch = store.acquire(shard, "one", 0, 10_000)
-    assert epoch is not None
+
+def answering(store: SqlStore, *results: str | None) -> Turn:
+    """Return a turn of the holders of shards 0, 1, …, each of which answers every command with its result, or not."""
+    epochs = {shard: store.acquire(shard, "one", 0, 10_000) for shard, result in enumerate(results) if result}
 
     def turn() -> None:
-        for item in store.read_inbox(shard, 10):
-            command: dict[str, Any] = json.loads(item.payload)
-            names = command.get("gates") or command.get("clocks") or command["task_ids"]
-            answer = Answer(command["id"], dict.fromkeys(names, result), 0)
-            store.apply(shard, epoch, Change(inbox=[item.id], answers=[answer]))
+        for shard, epoch in epochs.items():
+            for item in store.read_inbox(shard, 10):
+                command: dict[str, Any] = json.loads(item.payload)
+                names = command.get("gates") or command.get("clocks") or command["task_ids"]
+                answer = Answer(command["id"], dict.fromkeys(names, results[shard]), 0)
+                store.apply(shard, epoch, Change(inbox=[item.id], answers=[answer]))
 
     return turn
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    opened = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
-    yield opened
-    opened.close()
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)) as opened:
+        yield opened
 
 
-def all_of(turns: list[Callable[[], None]]) -> Callable[[], None]:
-    def turn() -> None:
-        for one in turns:
-            one()
-
-    return turn
-
-
-def wait() -> None:
-    """The turn of an asker without a holder."""
+def left(store: SqlStore) -> list[Any]:
+    """Return the commands in the inboxes of both shards."""
+    return [*store.read_inbox(0, 10), *store.read_inbox(1, 10)]
 
 
 def ask(
-    store: SqlStore, names: list[str], timeout_s: float, turn: Callable[[], None] | None = wait, kind: str = "cancel"
+    store: SqlStore,
+    names: list[str],
+    timeout_s: float,
+    turn: Turn | None = lambda: None,  # an asker without a holder
+    kind: str = "cancel",
+    opening: Callable[[], OpenStore] | None = None,
 ) -> dict[str, Any]:
     opened = OpenStore("", store)
-    request = Request(lambda: opened, kind, names, {}, timeout_s, turn=turn)
+    request = Request(opening or (lambda: opened), kind, names, {}, timeout_s, turn=turn)
     request.send()
     return request.receive()
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", ["pause", "resume"])
 def test_a_gate_is_in_doubt_until_every_shard_has_answered(store: SqlStore, kind: str) -> None:
     """A queue that only one shard pauses is still served by the other."""
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1") as raised:
-        ask(store, ["queue:mail"], 0.05, answering(store, 0, "done"), kind)
+        ask(store, ["queue:mail"], 0.05, answering(store, "done"), kind)
     assert raised.value.results == {}
-    assert store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> None:
-    turns = [answering(store, 0, "accepted"), answering(store, 1, "refused")]
-    assert ask(store, ["wall"], patience(), all_of(turns), "accept_clock") == {"wall": "refused"}
-    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1"):
-        ask(store, ["wall"], 0.05, turns[0], "accept_clock")
-
-
-def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
-    assert ask(store, ["a"], patience(0.5), answering(store, 0, "done")) == {"a": CommandResult.DONE}
+    both = answering(store, "accepted", "refused")
+    assert ask(store, ["wall"], patience(), both, "accept_clock") == {"wall": "refused"}
+    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1"):
+        ask(store, ["wall"], 0.05, kind="accept_clock")
 
 
 def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
@@ -113,13 +107,16 @@ def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
     assert waited == [3.0]
 
 
-def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -> None:
-    def turn() -> None:
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize("moment", ["waiting", "committing"])
+def test_a_request_is_withdrawn_when_its_asker_is_interrupted(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    if moment == "committing":
+        real = SqlStore.put_commands
+        monkeypatch.setattr(SqlStore, "put_commands", lambda *commands: interrupt(real(*commands)))
     with pytest.raises(KeyboardInterrupt):
-        ask(store, ["a"], 5, turn)
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+        ask(store, ["a"], 5, interrupt)
+    assert left(store) == []
 
 
 def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +131,7 @@ def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, m
     with pytest.raises(StoreError, match="the disk is full") as raised:
         ask(store, names, 5)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
     monkeypatch.setattr(SqlStore, "withdraw", failing)
     with pytest.raises(RequestInDoubt) as doubt:
         ask(store, names, 0.05)
@@ -157,9 +154,9 @@ class Losing:
 
         def put(store: SqlStore, commands: Any, items: list[int]) -> list[int]:
             self.puts += 1
+            numbers = real(store, commands, items)
             if not self.left:
-                return real(store, commands, items)
-            real(store, commands, items)
+                return numbers
             if not self.left.pop(0):  # as the server that rolled it back
                 for command, item in zip(commands, items, strict=True):
                     assert store.withdraw(item, command)
@@ -173,21 +170,19 @@ def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     losing = Losing(monkeypatch, committed, committed)
-    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
-    assert ask(store, ["a"], patience(), all_of(turns)) == {"a": CommandResult.DONE}
+    assert ask(store, ["a"], patience(), answering(store, "unknown", "done")) == {"a": CommandResult.DONE}
     assert losing.puts == 3
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing, withdraw = Losing(monkeypatch, True), SqlStore.withdraw
-    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
+    turn = answering(store, "unknown", "done")
 
     def late(self: SqlStore, *item: Any) -> bool:
-        for turn in turns:
-            turn()
+        turn()
         return withdraw(self, *item)
 
     monkeypatch.setattr(SqlStore, "withdraw", late)
@@ -202,20 +197,7 @@ def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_
     with pytest.raises(StoreError, match="the server closed the connection") as raised:
         ask(store, ["a"], 0)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
-
-
-def test_a_commit_that_a_signal_interrupts_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = SqlStore.put_commands
-
-    def put(self: SqlStore, *commands: Any) -> None:
-        real(self, *commands)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SqlStore, "put_commands", put)
-    with pytest.raises(KeyboardInterrupt):
-        ask(store, ["a"], 5)
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
@@ -233,10 +215,9 @@ def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
         ask(store, ["a", "b"], 0.05, kind="complete")
     assert raised.value.results == {}
     assert store.read_inbox(0, 10) == []
-    certain = ask(store, ["a"], 0.05, answering(store, 0, "done"))
+    certain = ask(store, ["a"], 0.05, answering(store, "done"))
     assert certain == {"a": CommandResult.DONE}, "no answer of shard 1 can change it"
     epoch = store.acquire(0, "two", 10**15, 10_000)
-    assert epoch is not None
 
     def one_of_two() -> None:
         for item in store.read_inbox(0, 10):
@@ -263,7 +244,7 @@ def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: SqlStore, mo
     monkeypatch.setattr(SqlStore, "withdraw", failing)
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1 within"):
         ask(store, ["a"], patience(1))
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store: SqlStore) -> None:
@@ -275,15 +256,12 @@ def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store:
             raise StoreError("the server is away")
         return opened
 
-    turns = [answering(store, shard, "done") for shard in range(2)]
-    request = Request(open_store_late, "cancel", ["a"], {}, patience(), turn=all_of(turns))
-    request.send()
-    assert request.receive() == {"a": CommandResult.DONE}
+    found = ask(store, ["a"], patience(), answering(store, "done", "done"), opening=open_store_late)
+    assert found == {"a": CommandResult.DONE}
 
 
 def test_a_command_that_the_holder_could_not_read_is_named(store: SqlStore) -> None:
     epoch = store.acquire(0, "one", 0, 10_000)
-    assert epoch is not None
 
     def reject() -> None:
         store.apply(0, epoch, Change(inbox=[item.id for item in store.read_inbox(0, 10)]))
