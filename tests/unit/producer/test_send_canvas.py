@@ -1,11 +1,11 @@
-"""Retries and canvas: all delayed steps wait in the wheel; the tests run them one by one as workers would."""
+"""Retries and canvas: all delayed steps wait in the wheel, and run one by one. tests/unit/testing has whole chains."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
+from celery import chord, group
 from freezegun import freeze_time
 
 from celery_wheel.store.model import Message
@@ -79,33 +79,12 @@ def test_an_autoretry_with_backoff_waits_in_the_wheel(app: Any, broker: Broker) 
     assert [delay(m) for m in steps(app, broker, 3)] == [3, 6, 12]
 
 
-def test_each_step_of_a_chain_waits_on_its_own(app: Any, broker: Broker) -> None:
-    add = app.tasks["proj.add"]
-    chain(add.s(1, 2).set(countdown=10), add.s(3).set(countdown=20), add.s(4))()
-    assert [delay(m) for m in steps(app, broker, 2)] == [10, 20]
-    assert run(app, broker.one_sent()).retval == 10
-
-
 def test_groups_and_skew_keep_their_delays(app: Any, broker: Broker) -> None:
     add = app.tasks["proj.add"]
     group(add.s(i, i) for i in range(3)).apply_async(countdown=7)
     assert [delay(m) for m in broker.waiting()] == [7, 7, 7]
     group(add.s(i, i) for i in range(3)).skew(start=1, stop=10)()
     assert [delay(m) for m in broker.waiting()] == [1, 2, 3]
-
-
-def test_a_chord_waits_with_its_header_and_runs_its_body(app: Any, broker: Broker) -> None:
-    @app.task(name="proj.total", shared=False)
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    add = app.tasks["proj.add"]
-    chord([add.s(1, 2).set(countdown=5), add.s(3, 4).set(countdown=5)])(total.s())
-    header = broker.waiting()
-    assert [delay(m) for m in header] == [5, 5]
-    for message in header:
-        run(app, dispatched_form(message))
-    assert run(app, broker.one_sent()).retval == 10
 
 
 def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
@@ -121,28 +100,3 @@ def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
         run(app, message)
     run(app, dispatched_form(unlock))
     assert broker.one_sent()["headers"]["task"] == "proj.touch"
-
-
-def test_links_run_when_the_released_task_has_run(app: Any, broker: Broker) -> None:
-    @app.task(name="proj.note", shared=False)
-    def note(failed_id: str) -> None:
-        return None
-
-    add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
-    add.apply_async((1, 2), countdown=5, link=touch.s().set(countdown=3), link_error=note.s())
-    steps(app, broker, 1)
-    message = broker.one_waiting()
-    assert (message.task, delay(message)) == ("proj.touch", 3)
-    add.apply_async((1, "x"), countdown=5, link_error=note.s(), task_id="t")
-    run(app, dispatched_form(broker.one_waiting()))
-    assert broker.one_sent()["headers"]["argsrepr"] == "('t',)"
-
-
-def test_results_are_returned_and_stored(app: Any, broker: Broker) -> None:
-    result = app.tasks["proj.add"].apply_async((1, 2), countdown=5)
-    run(app, dispatched_form(broker.one_waiting()))
-    assert (result.state, result.result) == ("SUCCESS", 3)
-    ignored = app.tasks["proj.add"].apply_async((1, 2), countdown=5, ignore_result=True)
-    assert ignored.ignored is True
-    run(app, dispatched_form(broker.one_waiting()))
-    assert ignored.state == "PENDING"

@@ -84,23 +84,22 @@ def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> Non
 
 
 def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sender waits for the lock of a SQLite file, for example."""
-    put, waited = SqlStore.put_commands, []
-    now = [0.0]
+    put, waited, now = store.put_commands, [], [0.0]
     monkeypatch.setattr(requests.time, "monotonic", lambda: now[0])
 
-    def slow(self: SqlStore, *commands: Any) -> list[int]:
+    def slow(*commands: Any) -> list[int]:
         now[0] += 7
-        return put(self, *commands)
+        return put(*commands)
 
     def wait(self: Answers, numbers: list[str], timeout_s: float, turn: object) -> dict[str, Any]:
         waited.append(timeout_s)
         now[0] += timeout_s + 0.001
         return {}
 
-    monkeypatch.setattr(SqlStore, "put_commands", slow)
+    store.put_commands = slow
     monkeypatch.setattr(Answers, "wait", wait)
     with pytest.raises(WheelUnavailable, match="within 10 s"):
         ask(store, ["a"], 10, None)
@@ -108,31 +107,29 @@ def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
 
 
 @pytest.mark.parametrize("moment", ["waiting", "committing"])
-def test_a_request_is_withdrawn_when_its_asker_is_interrupted(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: Any, moment: str) -> None:
     if moment == "committing":
-        real = SqlStore.put_commands
-        monkeypatch.setattr(SqlStore, "put_commands", lambda *commands: interrupt(real(*commands)))
+        put = store.put_commands
+        store.put_commands = lambda *commands: interrupt(put(*commands))
     with pytest.raises(KeyboardInterrupt):
         ask(store, ["a"], 5, interrupt)
     assert left(store) == []
 
 
-def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
+def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: Any) -> None:
+    put, names = store.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
 
-    def failing(self: SqlStore, *commands: Any) -> list[int]:
+    def failing(*commands: Any) -> list[int]:
         if store.read_inbox(0, 10):
             raise StoreError("the disk is full")
-        return put(self, *commands)
+        return put(*commands)
 
-    monkeypatch.setattr(SqlStore, "put_commands", failing)
+    store.put_commands = failing
     with pytest.raises(StoreError, match="the disk is full") as raised:
         ask(store, names, 5)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
     assert left(store) == []
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    store.withdraw = failing
     with pytest.raises(RequestInDoubt) as doubt:
         ask(store, names, 0.05)
     assert str(doubt.value) == (
@@ -145,72 +142,56 @@ def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, m
 # -- a store that goes away ---------------------------------------------------------------------------
 
 
-class Losing:
-    """Loses the answers to commits of commands: some of ``committed`` reached the store all the same."""
+def lose_answers(store: Any, *committed: bool) -> list[Any]:
+    """Lose the answers to commits of commands, which reached the store or did not; return what was put, as it grows."""
+    real, outcomes, puts = store.put_commands, iter(committed), []
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *committed: bool) -> None:
-        self.left, self.puts = list(committed), 0
-        real = SqlStore.put_commands
+    def put(commands: Any, items: list[int]) -> list[int]:
+        puts.append(commands)
+        numbers, outcome = real(commands, items), next(outcomes, None)
+        if outcome is None:
+            return numbers
+        if not outcome:  # as the server that rolled it back
+            for command, item in zip(commands, items, strict=True):
+                assert store.withdraw(item, command)
+        raise StoreError("the server closed the connection; the last change may be committed or not")
 
-        def put(store: SqlStore, commands: Any, items: list[int]) -> list[int]:
-            self.puts += 1
-            numbers = real(store, commands, items)
-            if not self.left:
-                return numbers
-            if not self.left.pop(0):  # as the server that rolled it back
-                for command, item in zip(commands, items, strict=True):
-                    assert store.withdraw(item, command)
-            raise StoreError("the server closed the connection; the last change may be committed or not")
-
-        monkeypatch.setattr(SqlStore, "put_commands", put)
+    store.put_commands = put
+    return puts
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
-) -> None:
-    losing = Losing(monkeypatch, committed, committed)
+def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(store: Any, committed: bool) -> None:
+    puts = lose_answers(store, committed, committed)
     assert ask(store, ["a"], patience(), answering(store, "unknown", "done")) == {"a": CommandResult.DONE}
-    assert losing.puts == 3
+    assert len(puts) == 3
     assert left(store) == []
 
 
-def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losing, withdraw = Losing(monkeypatch, True), SqlStore.withdraw
-    turn = answering(store, "unknown", "done")
-
-    def late(self: SqlStore, *item: Any) -> bool:
-        turn()
-        return withdraw(self, *item)
-
-    monkeypatch.setattr(SqlStore, "withdraw", late)
+def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(store: Any) -> None:
+    puts, withdraw, turn = lose_answers(store, True), store.withdraw, answering(store, "unknown", "done")
+    store.withdraw = lambda *item: (turn(), withdraw(*item))[1]
     assert ask(store, ["a"], patience()) == {"a": CommandResult.DONE}
-    assert losing.puts == 1
+    assert len(puts) == 1
 
 
-def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_out(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Losing(monkeypatch, True)
+def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_out(store: Any) -> None:
+    lose_answers(store, True)
     with pytest.raises(StoreError, match="the server closed the connection") as raised:
         ask(store, ["a"], 0)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
     assert left(store) == []
 
 
-def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    withdraw = SqlStore.withdraw
+def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(store: Any) -> None:
+    withdraw = store.withdraw
 
-    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+    def failing(item: int, command: tuple[int, str, bytes]) -> bool:
         if command[0] == 1:
             raise StoreError("the server is away")
-        return withdraw(self, item, command)
+        return bool(withdraw(item, command))
 
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    store.withdraw = failing
     with pytest.raises(RequestInDoubt, match=r"carried out in shard 1, where .*: the server is away") as raised:
         ask(store, ["a", "b"], 0.05, kind="complete")
     assert raised.value.results == {}
@@ -229,19 +210,19 @@ def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
     assert raised.value.results == {"a": CommandResult.DONE}
 
 
-def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: Any) -> None:
     """The second one has taken effect: only its answer was lost."""
-    withdraw, tries = SqlStore.withdraw, []
+    withdraw, tries = store.withdraw, []
 
-    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+    def failing(item: int, command: tuple[int, str, bytes]) -> bool:
         tries.append(item)
         if tries.count(item) == 2:
-            assert withdraw(self, item, command)
+            assert withdraw(item, command)
         if tries.count(item) < 3:
             raise StoreError("the server is away")
-        return withdraw(self, item, command)
+        return bool(withdraw(item, command))
 
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    store.withdraw = failing
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1 within"):
         ask(store, ["a"], patience(1))
     assert left(store) == []
