@@ -8,19 +8,14 @@
                       │
               countdown or eta ──► one instant, as a WheelEta ──► Celery's send_task ──► interception
 
-1. Only delayed calls (with a countdown or an eta), transactional ones and those with an option that needs the store,
-   like ``unique``, change. All other calls pass to Celery
-   unchanged: a task with a past eta runs at once, with its eta.
+1. Only delayed calls, transactional ones and those with an option that needs the store, like ``unique``, change. All
+   other calls pass to Celery unchanged: a task with a past eta runs at once, with its eta.
 2. The id of a delayed task is a UUIDv7, unless the caller chose one.
 3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries.
-4. ``install`` sets the app's class to a subclass of the class that it has. So ``install`` also works on an app that was
-   used before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class
-   gets the caller's arguments in their form, except a delay for the wheel, which is an instant there.
-5. The app's workers have three additional steps. One acts where ``wheel_rescue`` is set
-   (``celery_wheel.producer.rescue``). There messages with ``wheel=False`` are marked, or a worker would rescue them.
-   The others are in ``celery_wheel.worker``: they report the ends of schedules' runs, and tell monitoring when a task
-   was dispatched.
-6. ``self.request.wheel`` is the occurrence for which a task runs (``celery_wheel.worker``), or None.
+4. ``install`` sets the app's class to a subclass of the class that it has. So it also works on an app that was used
+   before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class gets
+   the caller's arguments in their form, except a delay for the wheel, which is an instant there.
+5. With ``wheel_rescue`` messages with ``wheel=False`` are marked, or a worker would rescue them.
 
 The app does not change ``task_always_eager``, which never sends, messages that are published without ``send_task``, and
 messages of an ``amqp`` or a sender that the project has replaced.

@@ -1,57 +1,34 @@
 """``app.wheel``: queries and commands for an app's pending tasks, for Python, the CLI and the admin.
 
-::
-
-    Queries         pending, counts, get, find, history, outcomes, batches,      from the store, also without a
-                    forecast, status, gates                                      scheduler
-    audit           the requests of people and their results
-    overview        the state of the whole store, which a process reads once a second
-    Wheel           cancel, reschedule, run_now, complete, requeue, replay       by the holder, with a result
-                    pause, resume, accept_clock
-                    acancel, apending, …: async twins of all of them
-    Wheel.schedules create, update, pause, … of recurring schedules              by the holder, with a result
-
 A command is a request to the holders of the shards (``celery_wheel.requests``), with a definite result; or it is part
-of the caller's transaction and returns a ``TransactionalRequest`` (``celery_wheel.producer.transaction``).
+of the caller's transaction and returns a ``TransactionalRequest`` (``celery_wheel.producer.transaction``). Queries read
+the store, also without a scheduler. Each method has an async twin: acancel, apending, ….
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
-from celery_wheel.overview import Overview
+from celery_wheel.errors import ArgumentError
+from celery_wheel.overview import Overview, ShardStatus, read_overview
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
+from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
-from celery_wheel.requests.arguments import (
-    MAX_OVER_S,
-    CommandOptions,
-    GateOptions,
-    RequestOptions,
-    TaskLike,
-    Tasks,
-    attribution,
-    audit_of,
-    gate_name,
-    rows_of,
-    spread_ms,
-    tasks_of,
-    texts_of,
-    timeout_of,
-    unknown_gate,
-)
+from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.queries import Queries, now_ms
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
+from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
-from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.mask import Mask
 
@@ -68,7 +45,11 @@ AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, ACCEPT_CLOCK)
 Completing = Literal["cancel", "run"]
 
 
-class Wheel(Queries):
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class Wheel:
     """The queries and commands of one app.
 
     Every method raises StoreError, with a remedy, where the store cannot be read. A task id, key, name, reason or actor
@@ -119,6 +100,81 @@ class Wheel(Queries):
         """Close the connections; the next call opens the store again."""
         self._process_store.close()
 
+    # -- queries --------------------------------------------------------------------------------------
+
+    def status(self) -> list[ShardStatus]:
+        """Return each shard's holder, offset, pending tasks and levels."""
+        return read_overview(self.store, now_ms(), with_levels=True).shards
+
+    def counts(self) -> pages.Names:
+        """Return the counts of pending tasks by queue and by task."""
+        return self.store.browse.names()
+
+    def pending(
+        self, /, after: model.Position = model.ORIGIN, limit: int = 100, **criteria: Any
+    ) -> pages.Page[pages.Task]:
+        """Return a page of pending tasks, the next due first; ``page.next`` is the ``after`` of the next page.
+
+        Args:
+            criteria: task, queue, key, shard, from_ms and to_ms (due at or after the one, and before the other).
+        """
+        return self.store.browse.pending(pages.Criteria(**criteria), after, limit)
+
+    def history(
+        self, /, before: model.Position = pages.END, limit: int = 100, **criteria: Any
+    ) -> pages.Page[pages.Task]:
+        """Return a page of dispatched tasks, the last due first, with their lateness."""
+        return self.store.browse.dispatched(pages.Criteria(**criteria), before, limit)
+
+    def outcomes(
+        self, /, *kinds: str, before: model.Position = pages.END, limit: int = 100, **criteria: Any
+    ) -> pages.Page[pages.StoppedTask]:
+        """Return a page of tasks with an outcome of these kinds, the latest outcome first.
+
+        Kinds: rejected (the default), cancelled, expired, moved. Here from_ms and to_ms are of the outcome.
+        """
+        for kind in set(kinds) - set(model.OUTCOMES):
+            raise ArgumentError(f"kind must be one of {', '.join(model.OUTCOMES)}, got {kind!r:.60}")
+        return self.store.browse.outcomes(kinds or ("rejected",), pages.Criteria(**criteria), before, limit)
+
+    def batches(
+        self, /, before: model.Position = pages.END, limit: int = 100, **criteria: Any
+    ) -> pages.Page[pages.Settlement]:
+        """Return a page of the settlements, the latest first."""
+        return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
+
+    def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
+        """Return the count of tasks due in each hour, from the tally; ``by``: for each ``"queue"`` or ``"task"``."""
+        return self.store.browse.due_by_name(pages.Criteria(**criteria), by)
+
+    def find(self, task_id: str, *, with_bytes: bool = True) -> list[pages.Detail]:
+        """Return every message of a task id that the store still knows: a retried task has one for each try.
+
+        Args:
+            with_bytes: False leaves headers, properties and bodies empty, which may be large.
+        """
+        return self.store.browse.find(task_id, with_bytes=with_bytes)
+
+    def get(self, task_id: str) -> pages.Detail | None:
+        """Return the message of a task id that is due last; None where the wheel does not know the id."""
+        return max(self.find(task_id), key=lambda one: one.task.position, default=None)
+
+    def gates(self) -> list[model.Gate]:
+        """Return the gates in force: pauses, and resumptions whose time is not over."""
+        found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
+        return [one for one in found.values() if one.in_force(now_ms())]
+
+    astatus = twin(status)
+    acounts = twin(counts)
+    apending = twin(pending)
+    ahistory = twin(history)
+    aoutcomes = twin(outcomes)
+    abatches = twin(batches)
+    aforecast = twin(forecast)
+    afind = twin(find)
+    aget = twin(get)
+    agates = twin(gates)
+
     # -- commands -------------------------------------------------------------------------------------
 
     @overload
@@ -147,7 +203,7 @@ class Wheel(Queries):
         StoreError, says that the request may still be carried out: the store was away for the time-out and as long
         again.
         """
-        return self.ask(self.request(CANCEL, *tasks_of(tasks), how))
+        return self.ask(self.request(CANCEL, *arguments.tasks_of(tasks), how))
 
     @overload
     def reschedule(
@@ -179,7 +235,7 @@ class Wheel(Queries):
             raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
         due = due_time(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
         options = {"eta_ms": None if due is None else due.eta_ms}
-        return self.ask(self.request(MOVE, *tasks_of(tasks), how, options))
+        return self.ask(self.request(MOVE, *arguments.tasks_of(tasks), how, options))
 
     @overload
     def run_now(
@@ -191,7 +247,7 @@ class Wheel(Queries):
     def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def run_now(self, tasks: Tasks, **how: Any) -> Any:
         """Dispatch a pending task, or several, at once; results and arguments as for ``cancel``."""
-        return self.ask(self.request(MOVE, *tasks_of(tasks), how, {"eta_ms": None}))
+        return self.ask(self.request(MOVE, *arguments.tasks_of(tasks), how, {"eta_ms": None}))
 
     @overload
     def requeue(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
@@ -203,7 +259,7 @@ class Wheel(Queries):
         The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected or expired, or not
         any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
-        return self.ask(self.request(REQUEUE, *tasks_of(tasks), how))
+        return self.ask(self.request(REQUEUE, *arguments.tasks_of(tasks), how))
 
     def replay(self, rows: Iterable[int], **how: Unpack[CommandOptions]) -> dict[int, CommandResult]:
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
@@ -212,7 +268,7 @@ class Wheel(Queries):
         ``too_late`` (the row is pending, rejected or expired, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
-        results = self.ask(self.request(REPLAY, rows_of(rows), None, how))
+        results = self.ask(self.request(REPLAY, arguments.rows_of(rows), None, how))
         return {int(row): result for row, result in results.items()}
 
     @overload
@@ -237,7 +293,7 @@ class Wheel(Queries):
         """
         if how not in ("cancel", "run"):
             raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
-        names = texts_of("a key", keys)
+        names = arguments.texts_of("a key", keys)
         single = keys if isinstance(keys, str) else None
         return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
 
@@ -254,15 +310,15 @@ class Wheel(Queries):
 
         Raises WheelUnavailable when no holder answers in time.
         """
-        name = gate_name(PAUSE, which)
+        name = arguments.gate_name(PAUSE, which)
         self.ask(self.request(PAUSE, [name], name, which))
         if which.get("origin", "api") == "api" and (warning := self.unknown_gate(**which)):
             logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": name})
 
     def unknown_gate(self, **which: Unpack[GateOptions]) -> str:
         """Return a warning where neither a pending task nor this app has the name of a gate; empty otherwise."""
-        scope, _, name = gate_name(PAUSE, which).partition(":")
-        return "" if scope == "all" else unknown_gate(self.conf.app, self.store, scope, name)
+        scope, _, name = arguments.gate_name(PAUSE, which).partition(":")
+        return "" if scope == "all" else arguments.unknown_gate(self.conf.app, self.store, scope, name)
 
     def resume(self, *, over: float | None = None, **which: Unpack[GateOptions]) -> bool:
         """End a pause; returns whether there was one.
@@ -270,7 +326,7 @@ class Wheel(Queries):
         Args:
             over: seconds over which the backlog is dispatched evenly; None: at once.
         """
-        options, name = {"per_ms": spread_ms(over)}, gate_name(RESUME, which)
+        options, name = {"per_ms": arguments.spread_ms(over)}, arguments.gate_name(RESUME, which)
         return self.ask(self.request(RESUME, [name], name, which, options)) is CommandResult.DONE
 
     # -- clocks ---------------------------------------------------------------------------------------
@@ -310,12 +366,12 @@ class Wheel(Queries):
             self._process_store.open,
             kind,
             names,
-            {**fields, **attribution(how)},
-            timeout_of(how),
+            {**fields, **arguments.attribution(how)},
+            arguments.timeout_of(how),
             single,
             merge,
             shard_of if kind == SCHEDULE else None,
-            audit_of(kind, fields, how),
+            arguments.audit_of(kind, fields, how),
             how.get("transactional"),
             self.turn,
         )

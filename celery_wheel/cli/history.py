@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 @wheel.command(short_help="List dispatched tasks with their lateness.")
-@options.names
-@options.shard
-@options.span
-@options.paging
+@options.listing
 @click.pass_context
 def history(ctx: click.Context, /, **params: Any) -> None:
     """List dispatched tasks, the last due first, with their lateness: from the eta to the dispatch.
@@ -63,10 +60,7 @@ def history(ctx: click.Context, /, **params: Any) -> None:
     multiple=True,
     help="Outcome to list; may be given several times.  [default: rejected]",
 )
-@options.names
-@options.shard
-@options.span
-@options.paging
+@options.listing
 @click.pass_context
 def rejected(ctx: click.Context, /, kinds: tuple[str, ...], **params: Any) -> None:
     """List rejected tasks, the latest first, with the reason; with --kind tasks with another outcome.

@@ -1,10 +1,4 @@
-"""The whole installation: its tables, its shards, its place, its clocks, and the tasks that go out and come in.
-
-::
-
-    migrate, move, reshard, claim-broker, claim-store, drain, import      while no scheduler runs, or before one starts
-    clock, loads                                                         beside the schedulers
-"""
+"""The whole installation: its tables, its shards, its place, its clocks, and the tasks that go out and come in."""
 
 from __future__ import annotations
 

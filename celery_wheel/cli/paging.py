@@ -4,10 +4,9 @@
 
     --limit 50          a page, and the cursor of the next    {"items": […], "next": "1800000000000:4352" or null}
     --after <cursor>    the next page
-    --all               page after page until the last        {…}\\n{…}\\n…   nothing is kept in memory
+    --all               page after page until the last        {…}\n{…}\n…   nothing is kept in memory
 
-The output of ``--all`` is not the state of one moment: a task that is accepted or dispatched in the meantime may be in
-it or not; a task that stays is in it, once.
+``--all`` is not the state of one moment: a task that comes or goes meanwhile may be in it; one that stays is, once.
 """
 
 from __future__ import annotations

@@ -36,10 +36,7 @@ def task_as_dict(task: Task) -> dict[str, Any]:
 
 
 @wheel.command(name="list", short_help="List pending tasks, the next due first.")
-@options.names
-@options.shard
-@options.span
-@options.paging
+@options.listing
 @click.pass_context
 def list_(ctx: click.Context, /, **params: Any) -> None:
     """List pending tasks, the next due first.
@@ -172,6 +169,8 @@ def _facts(one: Detail) -> list[tuple[str, str]]:
     ]
 
 
+_chosen = options.all_of(ids, filters, options.yes, request)
+
 DISPATCHED = "it was dispatched or may have been, or was rejected or expired before"
 CANCELLED = {
     "done": "this request cancelled it; it will not be dispatched",
@@ -188,10 +187,7 @@ RUN = {**MOVED, "done": "it is due now"}
 
 
 @wheel.command(short_help="Cancel pending tasks.")
-@ids
-@filters
-@options.yes
-@request
+@_chosen
 @click.pass_context
 def cancel(ctx: click.Context, /, **params: Any) -> None:
     """Cancel pending tasks: by id, by ids on stdin (-), or all that match a filter.
@@ -235,10 +231,7 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
 
 
 @wheel.command(name="run-now", short_help="Make pending tasks due now.")
-@ids
-@filters
-@options.yes
-@request
+@_chosen
 @click.pass_context
 def run_now(ctx: click.Context, /, **params: Any) -> None:
     """Make pending tasks due now. Tasks are chosen as for cancel.

@@ -6,12 +6,7 @@
     cancel -                    ids on stdin, separated by blanks      not confirmed
     cancel --task app.remind    the pending tasks that match now       counted and confirmed; --yes does not ask
 
-A filter matches the tasks that are pending when the command begins. A task that is dispatched between that moment and
-the holder's answer is too late.
-
-Exit codes: 0 all are done, by this request or (a cancel) by an earlier one; 3 some were too late, or are unknown; 4 no
-scheduler answered in time: the unanswered part was withdrawn, and nothing will happen to its tasks. Each part has the
-whole time-out, and a bar shows how many parts are answered.
+Each part has the whole time-out. A task that is dispatched before the holder's answer is too late.
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
 ``Conf(app)`` reads ``app.conf`` at each use: ``wheel_lease`` is ``CELERY_WHEEL_LEASE`` under ``namespace="CELERY"``,
 and also ``WHEEL_LEASE`` without a namespace, where Django's settings have upper-case names only. The app's own defaults
-stay unchanged, since added defaults override a user's values.
-
-Users write seconds, the code uses integer milliseconds: ``wheel_lease = 2.0`` is read as ``conf.lease_ms == 2000``.
-A setting's docstring is its line in the table of docs/settings.md, whose rows ``settings()`` yields.
+stay unchanged, since added defaults override a user's values. Users write seconds, the code uses integer milliseconds.
 """
 
 from __future__ import annotations

@@ -5,12 +5,8 @@
     app.conf.get("wheel_lease", 2.0) ──► rule ──► conf.lease_ms = 2000
                                           └────► SettingError: wheel_lease must be a time of at least 0.1 s, got -1
 
-1. A ``Setting`` is a descriptor: each access reads the app's configuration, so that a value that is set late counts,
-   and ``CELERY_WHEEL_…`` under ``namespace="CELERY"``, or ``WHEEL_…`` without a namespace, as well.
-2. A ``Rule`` is a phrase for people and a function that returns the value to use, or raises.
-3. A setting in seconds has a name without a unit, like Celery's own, and a property that ends in ``_ms``.
-
-Promise: an access returns a value that meets the rule, or raises SettingError. No value is cached.
+A setting in seconds has a name without a unit, like Celery's own, and a property that ends in ``_ms``. Promise: an
+access reads the configuration, and returns a value that meets the rule, or raises SettingError. No value is cached.
 """
 
 from __future__ import annotations

@@ -137,6 +137,8 @@ _pages = all_of(
 paging = all_of(
     _limit, click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."), _pages
 )
+#: The options of a list of tasks.
+listing = all_of(names, shard, span, paging)
 paging_by_name = all_of(_limit, click.option("--after", help="Name printed by the previous page."), _pages)
 #: The options of every request to the schedulers.
 request = all_of(

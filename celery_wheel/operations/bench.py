@@ -7,14 +7,10 @@
     move       app.wheel.run_now of all of them                   the store
     dispatch   store ─► the task's own queue                      the store and the broker
 
-    the site's app    ── read once ──► own app      store, namespace and the settings of ``VIA_QUEUE``
-    the site's store  ── beside it ──► NAME/        a folder with a file, or a schema in the same database
-    the site's broker ──────────────► NAME, NAME.0  queues; on Redis the hash NAME.offset.0, too
-
-1. The site's app is only read. Written into it, a value would lose against the site's own in some spelling:
-   Celery 5.4 looks for CELERY_WHEEL_STORE before wheel_store, 5.7 does where both are set in the same place.
-2. ``check_own`` checks the store and the queues of the own app before the first write. It raises where they are not
-   NAME's. In the end, also after an error, NAME's folder or schema, queues and keys are removed, and nothing else.
+1. The site's app is only read, once; its copy has a store beside the site's and the queues NAME and NAME.0. Written
+   into the site's app, a value would lose against the site's own in some spelling, by the version of Celery.
+2. ``check_own`` raises before the first write where the store or the queues are not NAME's. In the end, also after an
+   error, NAME's folder or schema, queues and keys are removed, and nothing else.
 3. The rig runs one round after the other in one thread, where a scheduler runs several at once.
 """
 

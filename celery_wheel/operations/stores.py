@@ -1,12 +1,5 @@
 """Operations on a store as a whole: open it, claim it or its broker, move it to another database, change its shards.
 
-::
-
-    claim_broker    the broker belongs to another store, or the store has another broker
-    claim_store     the broker's last holder had another copy of the store: this one was moved on purpose
-    move            the store to another database, while no scheduler runs (``celery_wheel.store.sql.upkeep``)
-    reshard_of      another number of shards, while no scheduler holds one of them (``store.sql.reshard``)
-
 Brokers other than Redis and RabbitMQ cannot tell which store uses them. Each store knows its broker.
 """
 

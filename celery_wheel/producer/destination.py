@@ -1,10 +1,5 @@
 """Where a message goes: whether the wheel may have it, and the destination to publish it to later.
 
-::
-
-    is_eligible          the app's own broker, whose transport the wheel supports; else it stays with Celery
-    publish(exchange, routing_key, declare=…)  ──►  Destination(exchange name and type, routing key, queue, x-expires)
-
 A message for another broker (``apply_async(connection=…)`` or ``producer=…``) stays with Celery: no scheduler of this
 app reads a wheel queue there. Brokers are compared by transport, host, port, virtual host and key prefix, without name
 resolution: a broker with two names counts as two, and its message stays with Celery.

@@ -1,16 +1,9 @@
 """The due time of a delayed task: Celery's ``countdown`` and ``eta`` as one instant, with the text of the eta header.
 
-::
-
-    countdown=30 ──► app.now() + 30 s ─┐
-    eta=datetime ─── aware ────────────┼──► DueTime(text="2026-11-20T18:50:46.082494+00:00", at_us=…, eta_ms=…)
-    eta="2026-…" ─── naive: UTC ───────┘                                                      └─ rounded up
-
 A naive eta is UTC whatever ``timezone`` and ``enable_utc`` are, because Celery's worker reads it so (measured with 5.7:
 ``maybe_make_aware`` in ``worker/request.py``, which this module calls too). As in Celery, ``countdown`` takes
-precedence over ``eta``, and a countdown of 0 is none.
-
-Where Celery would publish an eta that no worker can read, the call raises here.
+precedence over ``eta``, and a countdown of 0 is none. Where Celery would publish an eta that no worker can read, the
+call raises here.
 """
 
 from __future__ import annotations

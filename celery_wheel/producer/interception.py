@@ -2,9 +2,8 @@
 
 ::
 
-    send_task ── eta=WheelEta ──► create_task_message ──► send_task_message (here)
-                                                            │  replaces the WheelEta by plain text
-                                                            ▼
+    send_task ── eta=WheelEta ──► create_task_message ──► send_task_message (here): the WheelEta becomes plain text
+                                                            │
                           Celery's own sender: routing, signals, retry policy, task-sent
                                                             │
                                      producer.publish ──► DivertingProducer (here)
@@ -13,16 +12,15 @@
                                                             └─ other messages (task-sent): unchanged
 
 1. ``WheelEta`` is text in the message and False in ``if eta``: so Celery never enters its native delayed delivery, and
-   a message that is not diverted (by a sender that was set by hand) still has its eta: the worker holds it, as without
-   the wheel. A defect here makes the message late, never early.
+   a message that is not diverted still has its eta. A defect here makes the message late, never early.
 2. The original sender runs unchanged, so signals and ``task-sent`` name the true destination, and changes by receivers
    in headers and properties count; the eta, too.
 3. The identity of its headers identifies the message. Messages that a signal handler sends are other messages.
 4. A call makes the envelope's id once: publishing again after a lost connection is the same message.
-5. A wheel queue is no destination: a call that names one raises here, before any declaration or signal.
+5. A call that names a wheel queue raises here, before any declaration or signal; so does one that is too large, which
+   is why the body is serialised here.
 6. With ``wheel_transactional`` a message with the id of the running task (its retry, its replacement) is no part of the
    task's transaction: Celery leaves the task by raising, which rolls the transaction back, and the retry with it.
-7. A message that the scheduler would reject for its size raises here. So the body is serialised here, and not by kombu.
 """
 
 from __future__ import annotations
@@ -34,16 +32,8 @@ from typing import Any
 from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker import is_own_name, shard_of
+from celery_wheel.broker import is_own_name, queues, shard_of
 from celery_wheel.broker.envelope import HEADER, Envelope, encode
-from celery_wheel.broker.queues import (
-    DEFAULT_EXCHANGE,
-    Undeclared,
-    build_message,
-    encode_message,
-    prepare_body,
-    wheel_queue,
-)
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import is_eligible, resolve_destination
@@ -176,20 +166,20 @@ class DivertingProducer:
         conf = Conf(self._app)
         envelope = self._envelope(fields, eta_ms, publish)
         shard = shard_of(envelope.key, envelope.task_id, conf.shards)
-        queue = wheel_queue(conf.namespace, shard)
+        queue = queues.wheel_queue(conf.namespace, shard)
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
         headers = {**own, HEADER: encode(envelope, _own_header(own.get(HEADER)))}
-        publish.update(exchange=DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
+        publish.update(exchange=queues.DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
         if self._is_transactional(envelope.task_id):
-            raw = encode_message(build_message(body, publish))
+            raw = queues.encode_message(queues.build_message(body, publish))
             _check_size(len(raw), conf.max_message_bytes)
             inbox_of(self._app).put_command(shard, "message", raw)
         else:
             if isinstance(self._producer, Producer):  # else a bulk load, which checks its messages itself
-                body = prepare_body(body, publish)
+                body = queues.prepare_body(body, publish)
                 self._check_size(body, publish, conf.max_message_bytes)
-            publish["declare"] = Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
+            publish["declare"] = queues.Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)
         if "compression" in headers:  # kombu writes it while publishing, and receivers would see it there
             own["compression"] = headers["compression"]
@@ -199,7 +189,7 @@ class DivertingProducer:
         """Raise where the scheduler would reject the message: on Redis it measures the whole message as JSON."""
         size = len(body)
         if size * 4 // 3 + REST > most and self._producer.connection.transport.driver_type == "redis":
-            size = len(encode_message(build_message(body, publish)))
+            size = len(queues.encode_message(queues.build_message(body, publish)))
         _check_size(size, most)
 
     def _is_transactional(self, task_id: str) -> bool:

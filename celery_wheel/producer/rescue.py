@@ -15,19 +15,13 @@
     an envelope: the queue is a wheel queue         body        as its sender made it, compressed again
     the queue is ambiguous
 
-The destination is the queue and not the exchange: other queues of the exchange may have copies of their own. Unknown
-tasks and unreadable messages are Celery's, before this step.
-
 Set ``wheel_rescue = True`` where the app is a ``celery_wheel.Celery`` or installed; on any other app of Celery's call
-``app.steps["consumer"].add(Rescue)``.
-
-Promises
+``app.steps["consumer"].add(Rescue)``. Promises:
 
 1. Never a loss: the original is acknowledged after the broker has confirmed the copy in the wheel queue.
 2. A crash between the two causes a second copy with the same envelope id, which is made of the message; the wheel
    recognises and drops it.
-3. Messages that the wheel has dispatched, or left to Celery on purpose, are not forwarded.
-4. Where any error prevents the forwarding, Celery handles the message as without the wheel, and the log has the reason.
+3. Where any error prevents the forwarding, Celery handles the message as without the wheel, and the log has the reason.
 
 Non-promises: a message stays with the worker if its queue is ambiguous (two queues of one worker, bound to one
 exchange, both matching), or if it has protocol 1 within protocol 2, whose eta is in the body alone.

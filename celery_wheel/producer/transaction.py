@@ -5,11 +5,8 @@
     apply_async, cancel, … ──► inbox_of(app).put_command ──► INSERT into wheel_inbox, on the caller's own connection
                                                         commit: a holder accepts it      rollback: it never existed
 
-So the database itself keeps the promise, savepoints included; nothing is sent afterwards that could fail. The store
-must be in that database: ``wheel_store = "django://default"``. The package that adds a scheme also opens its
-connections: its entry point in GROUP is a function from the name behind ``://`` to a ``TransactionalInbox``.
-
-This module does not import SQLAlchemy: a process that only schedules need not load it.
+So the database itself keeps the promise, savepoints included. The store must be in that database:
+``wheel_store = "django://default"``. A process that only schedules need not load SQLAlchemy: it is not imported here.
 """
 
 from __future__ import annotations

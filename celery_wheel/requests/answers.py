@@ -9,14 +9,9 @@
     asker 2 ─ wait ─┼─► Purgatory, by number of command ◄┤           one poll of all open numbers ─► check_and_complete
     asker 3 ─ wait ─┘     each is a DelayedRequest       └─ Reaper   the time-out of each, by the monotonic clock
 
-Worked example: 200 threads cancel at once. Each has a command in the inbox and a DelayedRequest under its number here.
-A poll reads 200 numbers from the store in 4 statements; each request that has its answer wakes its own thread.
-
 Promises:
   - A request ends once: with all its answers, at its time-out, or because its asker was interrupted.
-  - The first poll comes FIRST_S after a request, whatever else waits; later polls after up to MOST_S.
   - A store that does not answer is polled again, with back-off. Requests wait for it until their own time-outs.
-  - The reader is a daemon thread that ends when no request waits.
   - The first question opens the store. The next question opens it anew when it is out of date: its file was deleted or
     replaced, its tables were emptied, its number of shards changed, or the setting names another store.
   - A fork needs no care: a child finds nothing under its own process id, and never touches what a thread of its parent

@@ -1,16 +1,7 @@
-r"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
+"""The arguments of a request (tasks, keys, gates, actor, reason, timeout), checked before the request is sent.
 
-::
-
-    cancel(["a", "b"])         ids that the store can hold, or an object with such an ``id`` (AsyncResult)
-    cancel("\ud800")           ArgumentError: task id must be text that can be written as UTF-8, got '\ud800'
-    cancel(b"a")               TypeError: a task must be its id or its AsyncResult, got b'a'
-
-A value of a wrong type is a TypeError; a text that no store can hold is an ArgumentError, which is a ValueError. The
-rule is that of ``celery_wheel.values.text``.
-
-A name that nothing has may be known to other projects alone, so it is a warning; a name that is certainly wrong is
-refused::
+A value of a wrong type is a TypeError; a text that no store can hold is an ArgumentError, which is a ValueError. A name
+that nothing has may be known to other projects alone, so it is a warning; a name that is certainly wrong is refused::
 
     pause(queue="mial")        no pending task, schedule, route or setting has it     a warning: it would pause nothing
     shop.tasks.reprot          other tasks of shop.tasks are registered              refused for a schedule

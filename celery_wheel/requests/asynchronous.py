@@ -2,23 +2,19 @@
 
 ::
 
-    acancel = twin(cancel)                      in the class; the types and the documentation are those of cancel
-
     await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
         └ the awaiting task is cancelled ─┬► it has no thread yet: CancelledError at once, nothing is sent
                                           └► Interruption: the thread's wait ends ─► it withdraws the request
                                                                                   ─► CancelledError
 
-A call finds its interruption in a context variable, so nothing between the two need pass it on.
+A call finds its interruption in a context variable, so nothing between the two need pass it on. Promises:
 
-Promises
-    1. The event loop never waits for the store.
-    2. When CancelledError leaves the call, the request was never sent, is withdrawn, or was carried out before; its
-       cause says what became of a request that could not be withdrawn. A further cancel changes none of that.
-    3. Where requests join Django's transactions, the call runs in the thread in which Django runs the synchronous code
-       of the same request (``sync_to_async``), so it sees the same transaction as that code. Otherwise it runs in one
-       of THREADS threads of the package: waiting requests take no thread from the application. The time-out of a
-       request begins with its thread.
+1. The event loop never waits for the store.
+2. When CancelledError leaves the call, the request was never sent, is withdrawn, or was carried out before; its cause
+   says what became of a request that could not be withdrawn. A further cancel changes none of that.
+3. Where requests join Django's transactions, the call runs in the thread of the request's synchronous code
+   (``sync_to_async``), so it sees the same transaction. Otherwise it runs in one of THREADS threads of the package:
+   waiting requests take no thread from the application. The time-out of a request begins with its thread.
 """
 
 from __future__ import annotations

@@ -10,12 +10,8 @@ The result is definite also where the store is away meanwhile. A commit without 
 it is withdrawn and put in again, unless a holder has carried it out. A withdrawal that fails is tried again, for as
 long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
 
-A request within a transaction of the caller reaches the inboxes with its commit (``send_within``);
-``TransactionalRequest`` then waits for the answer.
-
 Every shard gets a request for tasks, since a task's shard depends on the key with which it was sent, and a retry may
-have another key. A request for schedules goes to the shards of their names. One command has several hundred names, so a
-thousand results take hardly longer than one.
+have another key. A request for schedules goes to the shards of their names.
 """
 
 from __future__ import annotations
@@ -28,14 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from celery_wheel.errors import (
-    NotCommitted,
-    RequestInDoubt,
-    StoreError,
-    StoreNotReady,
-    StoreUnusable,
-    WheelUnavailable,
-)
+from celery_wheel import errors
 from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
@@ -88,10 +77,10 @@ class _InboxCommand:
 
 
 #: Commands that may be carried out although they were withdrawn, and why.
-Doubtful = dict[_InboxCommand, StoreError]
+Doubtful = dict[_InboxCommand, errors.StoreError]
 
 
-class _Unanswered(StoreError):
+class _Unanswered(errors.StoreError):
     """The holder has deleted a command without an answer."""
 
 
@@ -160,7 +149,7 @@ class Request:
             raise self._in_doubt(doubtful)
         if in_doubt:
             shards = ", ".join(map(str, sorted({command.shard for command in self._unanswered()})))
-            raise WheelUnavailable(
+            raise errors.WheelUnavailable(
                 f"no scheduler answered for shard {shards} within {self.timeout_s:g} s: none runs, or none can reach "
                 f"the broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a "
                 "scheduler: celery -A proj beat -S wheel",
@@ -226,7 +215,7 @@ class Request:
         try:
             store.put_commands([(command.shard, self.kind, command.payload) for command in commands], items)
             is_put = True
-        except StoreError as error:
+        except errors.StoreError as error:
             if len(items) < len(commands):  # nothing was committed
                 raise
             lost = error
@@ -237,7 +226,7 @@ class Request:
                 self._commands += commands
         return [] if lost is None else self._look_after(lost, commands)
 
-    def _look_after(self, lost: StoreError, commands: list[_InboxCommand]) -> list[_InboxCommand]:
+    def _look_after(self, lost: errors.StoreError, commands: list[_InboxCommand]) -> list[_InboxCommand]:
         """Withdraw commands whose commit had no answer; returns those that were not carried out."""
         doubtful = self._withdraw_all(commands, self._until_s)
         again = [command for command in commands if command.answer is None]
@@ -260,7 +249,7 @@ class Request:
             try:
                 opened = self.open_store()
                 answers = opened.answers.wait([command.id for command in waiting], left_s, self.turn)
-            except StoreError as error:
+            except errors.StoreError as error:
                 if _is_final(error):
                     raise
                 time.sleep(min(backoff.failed(), left_s))
@@ -290,9 +279,9 @@ class Request:
         """Withdraw the request where the asker is interrupted, or where the store fails for good."""
         try:
             yield
-        except (WheelUnavailable, RequestInDoubt):
+        except (errors.WheelUnavailable, errors.RequestInDoubt):
             raise
-        except StoreError as error:
+        except errors.StoreError as error:
             if doubtful := self._withdraw_all(self._unanswered(), self._until_s):
                 raise self._in_doubt(doubtful) from error
             done = any(command.answer is not None for command in self._commands)
@@ -318,7 +307,7 @@ class Request:
                 try:
                     self._withdraw(command)
                     doubtful.pop(command, None)
-                except StoreError as error:
+                except errors.StoreError as error:
                     doubtful[command] = error
             commands = [command for command, error in doubtful.items() if not _is_final(error)]
             left_s = until_s - time.monotonic()
@@ -339,19 +328,19 @@ class Request:
                 "celery-wheel here and in the scheduler"
             )
 
-    def _in_doubt(self, doubtful: Doubtful) -> RequestInDoubt:
+    def _in_doubt(self, doubtful: Doubtful) -> errors.RequestInDoubt:
         shards = ", ".join(map(str, sorted({command.shard for command in doubtful})))
         reasons = "; ".join(dict.fromkeys(map(str, doubtful.values())))
-        return RequestInDoubt(
+        return errors.RequestInDoubt(
             f"the request ({self.kind}) may still be carried out in shard {shards}, where it could not be withdrawn: "
             f"{reasons}; check there before you send it again",
             self._merge.certain(*self._merged()),
         )
 
 
-def _is_final(error: StoreError) -> bool:
+def _is_final(error: errors.StoreError) -> bool:
     """Whether another try would end alike."""
-    return isinstance(error, _Unanswered | StoreUnusable) and not isinstance(error, StoreNotReady)
+    return isinstance(error, _Unanswered | errors.StoreUnusable) and not isinstance(error, errors.StoreNotReady)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +357,7 @@ class TransactionalRequest(Generic[Result]):
         """
         timeout_s = seconds_of("timeout", timeout)
         if not self.request.committed:
-            raise NotCommitted(
+            raise errors.NotCommitted(
                 f"the transaction of this request ({self.request.kind}) is still open, or was rolled back; no "
                 "scheduler has received the request, and it has no result; call result() after the atomic block"
             )

@@ -4,11 +4,7 @@
 
     shard 0: {"a": "unknown", "b": "done"}  ─┐   BestResult        {"a": too_late, "b": done}
     shard 1: {"a": "too_late"}              ─┤   EveryShard        the same; in doubt until every shard has answered
-    shard 2: no answer                      ─┘   SummedCounts      counts of the shards are added up
-                                                 MostUrgentAnswer  refused, else accepted, else agreed
-                                                 OnlyAnswer        a schedule's shard alone is asked
-
-    unknown < too_late < already < done
+    shard 2: no answer                      ─┘
 
 A name is *in doubt* when a shard that did not answer could change its result.
 """

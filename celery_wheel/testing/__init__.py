@@ -1,17 +1,6 @@
 """Support for users' own tests: an app whose delayed tasks wait in a wheel that only the test advances.
 
-::
-
-    plugin        the pytest fixture ``wheel``, which pytest finds itself; imports nothing until a test uses it
-    wheel         VirtualWheel, the fixture's value: advance, run_all, pending, ran, cancel …
-      patches     parts of the app that are replaced during the test, and restored exactly; results in memory
-      engine      the real engine and the real store, on a clock that the test moves, and the engine's broker edge
-      fence       the fence and the wheel queue of that edge, which models of brokers share
-      worker      a kombu transport in memory; Celery's own request and tracer, in the test's own thread
-      clock       virtual time, in step with freezegun and time-machine
-      records     values that a test reads: PendingTask, Execution, SkippedMessage
-
-Without pytest: ``with VirtualWheel(app) as wheel: …``
+The pytest plugin has the fixture ``wheel``; without pytest: ``with VirtualWheel(app) as wheel: …``
 """
 
 from __future__ import annotations

@@ -6,13 +6,10 @@
     moved: the sum of advances ┴─► now     flows with real time between two calls …
 
     advance  │ stop ─► jump to the next due instant ─► its tasks run ─► jump … ─► flow
-             └ … and stops while tasks run: a task that is due at 12:30 reads exactly 12:30
 
-Where a freezer is active, a jump moves the freezer, so ``datetime.now()`` in tasks is the wheel's time. Without one,
-only the wheel and ``app.now()`` are ahead.
-
-Time must flow: a test with ``eta=datetime.now() + 30 min`` and ``advance(minutes=30)`` means the same instant, though
-some milliseconds pass in between. For the same reason an advance counts from the next whole millisecond.
+Where a freezer is active, a jump moves the freezer, so ``datetime.now()`` in tasks is the wheel's time. Time must flow
+between two calls: ``eta=datetime.now() + 30 min`` and ``advance(minutes=30)`` mean the same instant, though some
+milliseconds pass in between. For the same reason an advance counts from the next whole millisecond.
 """
 
 from __future__ import annotations

@@ -4,14 +4,10 @@
 
     wheel queue ─► arrive ─► the store, a SQLite file of this test ─► step: the next task is dispatched
 
-The store accepts messages at once, so that ``celery_wheel.control.Wheel(app)`` in the tested code sees them as well.
-The file of an empty store is made once in a process and copied; the engine starts with the first delayed task.
-
-Commands (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer
-the caller runs the engine, by ``turn``.
-
-The wheel queue of the broker edge is a list, and ``KombuPublisher``, which serves all kombu transports, publishes by
-the app's own connection: a task without a route is rejected in tests as in production.
+The file of an empty store is made once in a process and copied; the engine starts with the first delayed task. Commands
+(``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer a caller
+runs the engine, by ``turn``. ``KombuPublisher`` publishes by the app's own connection: a task without a route is
+rejected in tests as in production.
 """
 
 from __future__ import annotations

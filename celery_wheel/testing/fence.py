@@ -1,12 +1,4 @@
-"""A FencingBroker's memory for one shard: the compare-and-set of offsets, the holder's epoch, and the wheel queue.
-
-::
-
-    owner    the store to which the offsets' positions belong
-    epoch    the only epoch that may publish, trim or move an offset
-    last     the number of its last chunk
-    offsets  lane → offset, failed rows of its last chunk, since
-"""
+"""A FencingBroker's memory for one shard: the compare-and-set of offsets, the holder's epoch, and the wheel queue."""
 
 from __future__ import annotations
 

@@ -10,9 +10,6 @@
     class         a plain Celery app gets a wheel, as by ``install``
 
 Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
-
-In virtual time, waiting does not bring a result. So ``result.get()`` runs all due tasks, as a worker would meanwhile,
-and then returns the result, or raises an error with the task's due time.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """VirtualWheel: an app's wheel in virtual time, without broker, scheduler process and waiting.
 
-::
-
-    advance(minutes=30)   time passes; tasks that fall due run, in order, with those that they schedule
-    advance_to(instant)   the same
-                          schedules (app.wheel.schedules) run too, at each of their instants
-    run_due()             no time passes; tasks that are due now run, and those without a delay
-    run_next()            time passes until the next task, which runs
-    run_all()             … until no task is pending; raises WheelError where a schedule has no end
-
-Each returns the executions. The exception of a failed task leaves the call, unless ``propagate`` is False; later tasks
-are still pending then, and the next call continues with them. A retry is no failure.
+``advance``, ``run_due``, ``run_next`` and ``run_all`` return the executions. The exception of a failed task leaves the
+call, unless ``propagate`` is False; later tasks are still pending then, and the next call continues with them. A retry
+is no failure.
 
 Tasks without a delay run within the call where the app's ``task_always_eager`` is set, otherwise with the next of the
 calls above, before time passes. Delayed tasks are never eager here.

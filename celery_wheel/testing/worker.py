@@ -9,10 +9,9 @@
 
     run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
 
-Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. Nothing is
-read from the transport: a message is delivered as soon as it is published, converted by JSON as on the way to a worker.
-
-The worker has no soft and hard time limits, rate limits and priorities, and redelivers no rejected message.
+Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. A message
+is delivered as soon as it is published, converted by JSON as on the way to a worker. The worker has no soft and hard
+time limits, rate limits and priorities, and redelivers no rejected message.
 """
 
 from __future__ import annotations

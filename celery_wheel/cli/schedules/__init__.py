@@ -1,12 +1,4 @@
-"""``celery wheel schedules …``: read and change recurring schedules, as ``app.wheel.schedules`` does.
-
-::
-
-    group     the group, its filter and results; delete, pause, resume, trigger, backfill, rollback
-    reading   list, show, history, preview      from the store
-    define    create, update                    ─► arguments of ``app.wheel.schedules.create``
-    imports   import                            from other systems: ``celery_wheel.operations.schedule_import``
-"""
+"""``celery wheel schedules …``: read and change recurring schedules, as ``app.wheel.schedules`` does."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""``celery wheel schedules create`` and ``update``: definitions from options, or as JSON.
-
-::
-
-    --every 90s | --cron "30 2 * * mon-fri" | --rrule RRULE:FREQ=… | --at … --at …      one of them
-    --zone, --gap, --fold, --start, --until, --times, --without
-    --task, --args, --kwargs, --queue, --priority, --expires, --option headers='{"a": "b"}'
-    --catch-up, --catch-up-window, --overlap, --max-runtime, --jitter, --jitter-by
-        └─► the arguments of ``app.wheel.schedules.create``
-"""
+"""``celery wheel schedules create`` and ``update``: a definition from options, or as JSON."""
 
 from __future__ import annotations
 

@@ -22,13 +22,7 @@ from celery_wheel.values.format import PART_CUT, format_duration, format_utc, pr
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
     from celery_wheel.recurring.words import UpcomingInstant
-    from celery_wheel.requests.schedules.definitions import (
-        PastRevision,
-        PastRun,
-        PastSkip,
-        RecurringSchedule,
-        ScheduleHistory,
-    )
+    from celery_wheel.requests.schedules import definitions
     from celery_wheel.values.mask import Mask
 
 
@@ -44,7 +38,7 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
     scheduler runs). A page prints the name after which the next page begins (--after).
     """
     criteria = criteria_of(params) | ({} if shard is None else {"shard": shard})
-    columns: list[Column[RecurringSchedule]] = [
+    columns: list[Column[definitions.RecurringSchedule]] = [
         Column("schedule", lambda one: one.name),
         Column("when", when),
         Column("next", lambda one: format_utc(instant_ms(one.next_at)), no_wrap=True),
@@ -64,7 +58,7 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
         Listing("schedules", columns, schedule_as_dict, read, "", str, str).show(**params)
 
 
-def masked(one: RecurringSchedule, mask: Mask) -> RecurringSchedule:
+def masked(one: definitions.RecurringSchedule, mask: Mask) -> definitions.RecurringSchedule:
     """Return a schedule without the values that ``wheel_mask`` names."""
     if not mask:
         return one
@@ -73,14 +67,14 @@ def masked(one: RecurringSchedule, mask: Mask) -> RecurringSchedule:
     return replace(one, args=args, kwargs=kwargs, options=options, definition=definition, note=note)
 
 
-def when(one: RecurringSchedule) -> str:
+def when(one: definitions.RecurringSchedule) -> str:
     """Return the recurrence in words, or else the note, with the reason."""
     from celery_wheel.recurring.words import in_words  # imports the specs
 
     return one.note if one.recurrence is None else in_words(one.recurrence)
 
 
-def schedule_as_dict(one: RecurringSchedule) -> dict[str, Any]:
+def schedule_as_dict(one: definitions.RecurringSchedule) -> dict[str, Any]:
     """Return a schedule as JSON shows it; instants are Unix milliseconds."""
     same = ("name", "source", "revision", "made", "paused", "broken", "note")
     return {
@@ -200,7 +194,7 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
         _print_upcoming(found, upcoming)
 
 
-def _masked(found: ScheduleHistory | None, mask: Mask) -> ScheduleHistory | None:
+def _masked(found: definitions.ScheduleHistory | None, mask: Mask) -> definitions.ScheduleHistory | None:
     """Return a schedule and its past without the values that ``wheel_mask`` names."""
     if found is None:
         return None
@@ -259,7 +253,7 @@ def _mark(one: UpcomingInstant) -> str:
     return ", ".join(marks)
 
 
-def _facts(one: RecurringSchedule) -> list[tuple[str, str]]:
+def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
     lines = [
         ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
         ("when", printable(when(one), PART_CUT)),
@@ -278,19 +272,19 @@ def _facts(one: RecurringSchedule) -> list[tuple[str, str]]:
     return lines + [(name.replace("_", " "), printable(str(value), PART_CUT)) for name, value in more.items()]
 
 
-def _silence(one: RecurringSchedule) -> list[tuple[str, str]]:
+def _silence(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
     last_ms = instant_ms(one.last_at)
     if one.next_at is None or last_ms is None or last_ms <= options.now_ms() + AHEAD_MS:
         return []
     return [("silent", f"until {format_utc(last_ms)}: it ran up to then before the clock went back")]
 
 
-def _past(found: ScheduleHistory, limit: int | None) -> dict[str, Any]:
+def _past(found: definitions.ScheduleHistory, limit: int | None) -> dict[str, Any]:
     parts: dict[str, list[Any]] = {"runs": found.runs, "skips": found.skips, "revisions": found.revisions}
     return {name: [dict(_values(one)) for one in part[:limit]] for name, part in parts.items()}
 
 
-def _values(one: PastRun | PastSkip | PastRevision) -> Iterator[tuple[str, Any]]:
+def _values(one: definitions.PastRun | definitions.PastSkip | definitions.PastRevision) -> Iterator[tuple[str, Any]]:
     """Yield the values of a part of the past as JSON shows them; instants are Unix milliseconds."""
     for name in (field.name for field in fields(one)):
         value = getattr(one, name)
@@ -302,8 +296,8 @@ def _values(one: PastRun | PastSkip | PastRevision) -> Iterator[tuple[str, Any]]
             yield name, value
 
 
-def _print_past(found: ScheduleHistory, limit: int | None) -> None:
-    runs: list[Column[PastRun]] = [
+def _print_past(found: definitions.ScheduleHistory, limit: int | None) -> None:
+    runs: list[Column[definitions.PastRun]] = [
         Column("run for", lambda one: format_utc(instant_ms(one.scheduled_for)), no_wrap=True),
         Column("state", lambda one: one.state + (": " + one.reason if one.reason else "")),
         Column("late", _late, "right"),
@@ -311,13 +305,13 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
         Column("requested", lambda one: "yes" if one.requested else "", optional=True),
         Column("ended", lambda one: format_utc(instant_ms(one.ended_at)), no_wrap=True, optional=True),
     ]
-    skips: list[Column[PastSkip]] = [
+    skips: list[Column[definitions.PastSkip]] = [
         Column("skipped from", lambda one: format_utc(instant_ms(one.first)), no_wrap=True),
         Column("to", lambda one: format_utc(instant_ms(one.last)), no_wrap=True),
         Column("instants", lambda one: f"{one.count:,}" if one.is_exact else f"over {one.count:,}", "right"),
         Column("reason", lambda one: one.reason, no_wrap=True),
     ]
-    revisions: list[Column[PastRevision]] = [
+    revisions: list[Column[definitions.PastRevision]] = [
         Column("revision", lambda one: one.number, "right"),
         Column("change", lambda one: one.what, no_wrap=True),
         Column("at", lambda one: format_utc(instant_ms(one.changed_at)), no_wrap=True),
@@ -330,7 +324,7 @@ def _print_past(found: ScheduleHistory, limit: int | None) -> None:
     print_table(revisions, found.revisions[:limit], empty="no changes")
 
 
-def _late(one: PastRun) -> str:
+def _late(one: definitions.PastRun) -> str:
     if one.dispatched_at is None:
         return ""
     return format_duration(max(0, round((one.dispatched_at - one.due_at).total_seconds() * 1_000)))

@@ -7,16 +7,7 @@ from collections.abc import Iterator
 from celery_wheel.broker.owner import owner_of
 from celery_wheel.broker.transport import is_brokers_store, shown, unsupported_reason
 from celery_wheel.engine.port import Broker
-from celery_wheel.operations.doctor.installation import (
-    Finding,
-    Grade,
-    Installation,
-    error,
-    note,
-    ok,
-    split_remedy,
-    warning,
-)
+from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import FullStore
 from celery_wheel.values.format import format_duration, printable
@@ -62,7 +53,7 @@ def unavailable(site: Installation) -> Finding:
 def eviction(site: Installation) -> list[Finding]:
     """Return a finding for a Redis that drops queues; none for a Redis that does not, or another broker."""
     found = [_eviction(site.redis.info())] if site.redis is not None else []
-    return [one for one in found if one.grade is Grade.WARNING]
+    return [one for one in found if one.grade == "warning"]
 
 
 def is_local(site: Installation) -> bool:

@@ -1,12 +1,5 @@
 """The installation that the checks examine, and their findings.
 
-::
-
-    ok        as it should be
-    note      right for some installations and wrong for others; its remedy says when. It does not fail ``doctor``
-    warning   something may be lost or late
-    error     nothing is dispatched, or nothing can be
-
 Store and broker are opened when first used. One that cannot be opened is None; ``store_trouble`` and
 ``broker_trouble`` have the reason.
 """
@@ -34,9 +27,9 @@ if TYPE_CHECKING:
 
 class Grade(StrEnum):
     OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    ERROR = "error"
+    NOTE = "note"  #: right for some installations; its remedy says when. It does not fail ``doctor``
+    WARNING = "warning"  #: something may be lost or late
+    ERROR = "error"  #: nothing is dispatched, or nothing can be
 
 
 @dataclass(frozen=True, slots=True)

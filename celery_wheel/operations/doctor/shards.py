@@ -1,7 +1,6 @@
 """Shards have a live holder, are not behind, and show no defects; their wheel queues are read; clocks agree.
 
-The wheel queue has the messages that no scheduler has accepted yet. Due times are instants of the wall clock, so this
-host's clock is compared with those of Redis and PostgreSQL.
+Due times are instants of the wall clock, so this host's clock is compared with those of Redis and PostgreSQL.
 """
 
 from __future__ import annotations

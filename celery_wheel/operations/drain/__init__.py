@@ -4,10 +4,9 @@
 
     drain(app, store, to_broker=True)    wheel ──► each task's own queue, with its eta: workers hold it
     drain(app, store, file=path)         wheel ──► a file, one line for each task
-    import_(app, path)                                  file ──► wheel: this one, or another
+    import_(app, path)                    file ──► wheel: this one, or another
 
-``drain`` runs without schedulers: ``hold`` has all shards, so that nothing is dispatched meanwhile. It first accepts
-the messages in the wheel queues and the inbox, and a second drain goes on where a killed one stopped.
+``drain`` first accepts the messages in the wheel queues and the inbox; a second drain goes on where a killed one ended.
 """
 
 from __future__ import annotations

@@ -10,13 +10,10 @@
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
     {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
 
-A line is a JSON object, with bodies in base64. ``wire`` is the message as a producer would put it into the wheel queue;
-the document of a schedule is the definition of the command ``restore`` (``engine.recurring.restore``).
-
-A drain killed before the file has its name has changed nothing. After a kill at a later moment, the next drain to the
-same file finds it complete, writes no task again, and retires the file's tasks that are still pending.
-``dispatched_since`` counts tasks that a scheduler has dispatched in between: the file has them all the same. A schedule
-that has changed or made an occurrence in between stays in the store.
+A line is a JSON object, with bodies in base64. A drain killed before the file has its name has changed nothing. After a
+later kill, the next drain to the file finds it complete, writes no task again, and retires the file's tasks that are
+still pending; ``dispatched_since`` counts those that a scheduler has dispatched, which the file has all the same. A
+schedule that has changed or made an occurrence in between stays in the store.
 """
 
 from __future__ import annotations

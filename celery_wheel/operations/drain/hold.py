@@ -6,8 +6,6 @@
     ingest    wheel queue and inbox ─► store               the engine's own ingest
     end_engine(shard)  the engine's state ends, the shard stays held: a new epoch, by which the tables may be written
     thread    renews every lease, of engines and of epochs
-
-The log has the errors of the engine; the drain raises one after ``PATIENCE_S`` without any progress.
 """
 
 from __future__ import annotations
@@ -64,6 +62,7 @@ class DrainResult:
     by_queue: dict[str, int] = field(default_factory=dict)
 
 
+#: Seconds without any progress after which the drain raises; the log has the errors of the engine.
 PATIENCE_S = 30.0
 
 #: Brokers that push the messages of a queue, instead of answering a request for them, need a moment.

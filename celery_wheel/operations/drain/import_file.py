@@ -14,12 +14,8 @@
     for the same task                    known, whether it is pending, dispatched or cancelled; a difference is reported
     for another task                     is put into the inbox under an id made of the envelope's and the task's
 
-So a second import of a file, or an import after a kill, schedules nothing twice, and no task is dropped for an id: what
-is not in the store afterwards is reported. The scheduler that accepts the inbox compares by the same rule
-(``engine.ingest``), for messages that come in between.
-
-A schedule goes on where the file has it: with its next instant, which is after every instant that became a task of the
-file. A name that exists in the store stays as it is there; another definition is reported.
+So a second import schedules nothing twice, and what is not in the store afterwards is reported. The scheduler compares
+by the same rule (``engine.ingest``). A schedule goes on with the file's next instant; one that exists stays as it is.
 """
 
 from __future__ import annotations
@@ -36,15 +32,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.broker.transport import check_transport
 from celery_wheel.conf import Conf
 from celery_wheel.errors import FileUnusable
-from celery_wheel.operations.drain.file import (
-    DrainedSchedule,
-    DrainedTask,
-    check_include,
-    header_of,
-    is_schedule,
-    schedule_of,
-    task_of,
-)
+from celery_wheel.operations.drain import file as drained
 from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.store import open_store
 from celery_wheel.store.model import StoredMessage
@@ -115,7 +103,7 @@ def import_(
     conf = Conf(app)
     conf.check()
     check_transport(app)
-    check_include(include)
+    drained.check_include(include)
     path = Path(file)
     if not path.is_file():
         raise FileUnusable(f"{path} must be a file that a drain has made, got none; nothing was done")
@@ -133,15 +121,15 @@ class _Import:
         self._include = (None, *include)
         self._progress = progress
         self._done = ImportResult()
-        self._group: list[tuple[int, DrainedTask]] = []  #: with the numbers of their lines
+        self._group: list[tuple[int, drained.DrainedTask]] = []  #: with the numbers of their lines
         self._group_bytes = 0
-        self._schedules: list[tuple[int, DrainedSchedule]] = []
+        self._schedules: list[tuple[int, drained.DrainedSchedule]] = []
         self._file = ""
 
     def run(self, path: Path) -> ImportResult:
         done = self._done
         with path.open("rb") as lines:
-            header = header_of(lines.readline(), str(path))
+            header = drained.header_of(lines.readline(), str(path))
             done.expected = header.lines
             self._drain, self._created_ms = UUID(header.drain), header.created_ms
             self._file = f"{path.name}, drain {header.drain}"
@@ -149,10 +137,10 @@ class _Import:
             for number, line in enumerate(lines, start=2):
                 done.read += 1
                 try:
-                    if is_schedule(line):
-                        self._add_schedule(number, schedule_of(line, same_store=same_store))
+                    if drained.is_schedule(line):
+                        self._add_schedule(number, drained.schedule_of(line, same_store=same_store))
                     else:
-                        self._add(number, task_of(line))
+                        self._add(number, drained.task_of(line))
                 except ValueError as error:
                     done.bad_count += 1
                     self._report(number, str(error))
@@ -164,7 +152,7 @@ class _Import:
         if len(self._done.lines) < REPORTED:
             self._done.lines.append(ReportedLine(number, reason))
 
-    def _add(self, number: int, task: DrainedTask) -> None:
+    def _add(self, number: int, task: drained.DrainedTask) -> None:
         if task.outcome not in self._include:
             self._done.skipped += 1
             return
@@ -196,7 +184,7 @@ class _Import:
         done.put += sum(map(len, items.values()))
         self._progress("imported", done.put + done.known + done.different + done.left, done.expected)
 
-    def _ids(self, task: DrainedTask) -> tuple[str, str]:
+    def _ids(self, task: drained.DrainedTask) -> tuple[str, str]:
         """Return the task's envelope id, and its id where this drain took it away from the store."""
         return task.envelope_id, str(uuid5(self._drain, task.envelope_id))
 
@@ -209,7 +197,7 @@ class _Import:
                 stored[one.message.envelope_id].append((shard, one))
         return stored
 
-    def _place(self, number: int, task: DrainedTask, shard: int, stored: _Stored) -> DrainedTask | None:
+    def _place(self, number: int, task: drained.DrainedTask, shard: int, stored: _Stored) -> drained.DrainedTask | None:
         """Return the task, with another id where it needs one; None where it is counted and put nowhere."""
         own, back = self._ids(task)
         for id_ in (back, own):
@@ -231,7 +219,7 @@ class _Import:
         """Whether the file is younger than the stay of a task that was drained: the task comes back by it."""
         return row.accepted_ms <= self._created_ms or (row.reason or "").endswith(str(self._drain))
 
-    def _compare(self, number: int, task: DrainedTask, here: StoredMessage) -> None:
+    def _compare(self, number: int, task: drained.DrainedTask, here: StoredMessage) -> None:
         if differing := task.differing(here.message):
             self._done.different += 1
             what = ", ".join(differing)
@@ -239,14 +227,14 @@ class _Import:
         else:
             self._done.known += 1
 
-    def _add_schedule(self, number: int, one: DrainedSchedule) -> None:
+    def _add_schedule(self, number: int, one: drained.DrainedSchedule) -> None:
         self._schedules.append((number, one))
         if len(self._schedules) == SCHEDULES_AT_ONCE:
             self._flush_schedules()
 
     def _flush_schedules(self) -> None:
         """Put the schedules into the inboxes of their names, except those whose name exists."""
-        by_shard: dict[int, list[tuple[int, DrainedSchedule]]] = defaultdict(list)
+        by_shard: dict[int, list[tuple[int, drained.DrainedSchedule]]] = defaultdict(list)
         for number, one in self._schedules:
             by_shard[shard_of(None, one.schedule.name, self._store.shards)].append((number, one))
         for shard, group in by_shard.items():

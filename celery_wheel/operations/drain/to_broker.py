@@ -3,17 +3,12 @@
 ::
 
     ingest ─► load ─ dispatch ─ settle, with all pending tasks counted as due ─► again, until nothing is left
-                        │
                         └─ publish: headers get their eta back, and the mark that keeps rescue from taking them back
     then       rows dispatched before their eta get the outcome "moved", and the offset goes back to now
 
-The engine dispatches, by its own rules: on Redis exactly once; elsewhere rows in doubt after a kill are redelivered,
-with ``wheel_redelivered``. The drain waits for a queue that refuses, and rejects a task that has no destination.
-
-Tasks that are due already are dispatched as ever, without an eta. The eta of protocol 1 is in the body, where it was.
-
-If a drain is killed and a scheduler starts instead of another drain, the tasks dispatched so far stay dispatched, and
-the history shows them as early; the scheduler dispatches the others at their time.
+The engine dispatches by its own rules, and rejects a task that has no destination; the drain waits for a queue that
+refuses. A task that is due already has no eta; the eta of protocol 1 is in the body, where it was. If a drain is killed
+and a scheduler starts, the history shows the tasks dispatched so far as early; the others are dispatched at their time.
 """
 
 from __future__ import annotations

@@ -4,12 +4,6 @@
 
     ImportOptions ─► READERS[system] ─► ForeignSchedule: a definition, or the reason of none ─► store_schedules
 
-    redbeat               Redis: the hashes redbeat:*, JSON
-    django_celery_beat    its tables, through Django
-    crontab               a file of cron's; every command line is the argument of a task that the user names
-    rq_scheduler          Redis: rq:scheduler:scheduled_jobs and the hashes of its jobs
-    apscheduler           3.x, its job stores in SQL or Redis: pickles, which are opened with ``trusted`` only
-
 The other system is only read. Both would run the tasks until it is stopped: stop its scheduler first. A schedule begins
 here with its next instant after the import; a paused one is imported paused. Runs and histories stay where they are.
 """

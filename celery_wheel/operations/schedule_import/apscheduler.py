@@ -19,14 +19,7 @@ from celery import Task
 
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.crontab import MONTHS, numbers
-from celery_wheel.operations.schedule_import.foreign import (
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-    foreign,
-    instant_ms,
-    refused,
-)
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
 JOBS = "apscheduler.jobs"
@@ -52,9 +45,9 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
         try:
             yield _schedule(name, pickle.loads(raw), options)  # noqa: S301 - the user trusts the store
         except (NotImportable, RecurrenceError) as error:
-            yield refused(name, error)
+            yield ForeignSchedule.refused(name, error)
         except Exception as error:  # raised by code of the application
-            yield refused(name, f"its pickle cannot be opened: {error!r}")
+            yield ForeignSchedule.refused(name, f"its pickle cannot be opened: {error!r}")
 
 
 def _in_redis(options: ImportOptions) -> Iterator[tuple[str, bytes]]:
@@ -83,7 +76,7 @@ def _in_table(options: ImportOptions) -> Iterator[tuple[str, bytes]]:
 def _schedule(name: str, job: Mapping[str, Any], options: ImportOptions) -> ForeignSchedule:
     task, args = _call(job, options)
     trigger = job["trigger"]
-    return foreign(
+    return ForeignSchedule.of(
         name,
         _recurrence(trigger),
         task,

@@ -2,18 +2,15 @@
 
 ::
 
-    CRON_TZ=Europe/Paris
-    30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays in Paris
+    30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays
 
                       cron, rq-scheduler             APScheduler            here (``recurring.Crontab``)
     weekday 0         Sunday, as 7                   Monday                 Sunday
     day and weekday   cron: either, where both are   both                   both
                       limited; rq-scheduler: both
 
-So a field becomes a list of numbers, and a rule of cron with both kinds of days becomes two rules of RFC 5545.
-
-A schedule is named by its command, since cron names nothing. Cron forgets the instants that it missed, so catch-up is
-"none".
+So a field becomes a list of numbers, and a rule of cron with both kinds of days becomes two rules of RFC 5545. A
+schedule is named by its command. Cron forgets the instants that it missed, so catch-up is "none".
 """
 
 from __future__ import annotations
@@ -24,13 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from celery_wheel.errors import FileUnusable, RecurrenceError, SettingError
-from celery_wheel.operations.schedule_import.foreign import (
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-    foreign,
-    refused,
-)
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Crontab, Recurrence, RRule, Spec
 from celery_wheel.values.text import whole_number
 
@@ -136,14 +127,14 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
         try:
             schedule, command = _parts(text, options.system)
         except NotImportable as error:
-            yield refused(f"line {number}", error)
+            yield ForeignSchedule.refused(f"line {number}", error)
             continue
         names[command] += 1
         name = command[:NAME_CUT] + (f" #{names[command]}" if names[command] > 1 else "")
         try:
             yield _entry(name, schedule, command, zone or options.local_zone, options.task)
         except (NotImportable, RecurrenceError) as error:
-            yield refused(name, f"line {number}: {error}")
+            yield ForeignSchedule.refused(name, f"line {number}: {error}")
 
 
 def _lines(file: Path) -> list[str]:
@@ -169,4 +160,4 @@ def _entry(name: str, schedule: str, command: str, zone: str, task: str) -> Fore
     if _UNESCAPED_PERCENT(command):
         raise NotImportable("its command has an input (the text after %), for which a task has no place")
     recurrence = Recurrence(spec_of(schedule, either_day=True), zone)
-    return foreign(name, recurrence, task, [command.replace("\\%", "%")], catch_up="none")
+    return ForeignSchedule.of(name, recurrence, task, [command.replace("\\%", "%")], catch_up="none")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_wheel.errors import PackageMissing, SettingError
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, refused
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions
 from celery_wheel.recurring.definition import BROKEN
 from celery_wheel.scheduler.sources.django_rows import TableTask, TaskReader
 
@@ -39,5 +39,5 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
 def _schedule(task: TableTask) -> ForeignSchedule:
     document = task.entry.document
     if BROKEN in document:
-        return refused(task.name, document[BROKEN])
+        return ForeignSchedule.refused(task.name, document[BROKEN])
     return ForeignSchedule(task.name, document, paused=not task.enabled)

@@ -93,43 +93,44 @@ class ForeignSchedule:
     def text(self) -> str:
         return to_text(self.definition)
 
+    @classmethod
+    def refused(cls, name: str, reason: object) -> ForeignSchedule:
+        return cls(name, None, str(reason))
 
-def refused(name: str, reason: object) -> ForeignSchedule:
-    return ForeignSchedule(name, None, str(reason))
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        recurrence: recurring.Recurrence,
+        task: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        paused: bool = False,
+        note: str = "",
+        **policies: Any,
+    ) -> ForeignSchedule:
+        """Return a schedule with its definition checked; one that is refused here has the reason instead.
 
-
-def foreign(
-    name: str,
-    recurrence: recurring.Recurrence,
-    task: str,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    *,
-    paused: bool = False,
-    note: str = "",
-    **policies: Any,
-) -> ForeignSchedule:
-    """Return a schedule with its definition checked; one that is refused here has the reason instead.
-
-    Args:
-        options: of ``apply_async``; those that are None are left out.
-        note: a difference from the other system.
-    """
-    parts = {"args": list(args), "kwargs": dict(kwargs or {})}
-    parts["options"] = {option: value for option, value in (options or {}).items() if value is not None}
-    definition = {"recurrence": recurring.to_json(recurrence), "task": task}
-    definition |= {part: value for part, value in parts.items() if value} | policies
-    found = ForeignSchedule(name, definition, note, paused)
-    if rule := text_rule(name):
-        return refused(name, f"its name must be {rule}")
-    try:
-        found.text  # noqa: B018 - checks it
-    except RecurrenceError as error:
-        return refused(name, error)
-    except (TypeError, ValueError) as error:
-        return refused(name, f"its arguments must be values of JSON ({error})")
-    return found
+        Args:
+            options: of ``apply_async``; those that are None are left out.
+            note: a difference from the other system.
+        """
+        parts = {"args": list(args), "kwargs": dict(kwargs or {})}
+        parts["options"] = {option: value for option, value in (options or {}).items() if value is not None}
+        definition = {"recurrence": recurring.to_json(recurrence), "task": task}
+        definition |= {part: value for part, value in parts.items() if value} | policies
+        found = cls(name, definition, note, paused)
+        if rule := text_rule(name):
+            return cls.refused(name, f"its name must be {rule}")
+        try:
+            found.text  # noqa: B018 - checks it
+        except RecurrenceError as error:
+            return cls.refused(name, error)
+        except (TypeError, ValueError) as error:
+            return cls.refused(name, f"its arguments must be values of JSON ({error})")
+        return found
 
 
 def instant_ms(moment: datetime) -> int:

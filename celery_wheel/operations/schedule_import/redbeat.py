@@ -16,14 +16,7 @@ from celery.schedules import crontab, schedule
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.operations.schedule_import.foreign import (
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-    foreign,
-    instant_ms,
-    refused,
-)
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
 from celery_wheel.recurring.frequency import FREQUENCIES, WEEKDAYS
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
@@ -48,7 +41,7 @@ def _schedule(key: str, definition: bytes, meta: bytes | None, options: ImportOp
     try:
         found = json.loads(definition)
         last = _moment(json.loads(meta or b"{}").get("last_run_at"))
-        return foreign(
+        return ForeignSchedule.of(
             found.get("name") or key,
             _recurrence(found["schedule"], last, options.app),
             found["task"],
@@ -58,9 +51,9 @@ def _schedule(key: str, definition: bytes, meta: bytes | None, options: ImportOp
             paused=found.get("enabled") is False,
         )
     except (NotImportable, RecurrenceError) as error:
-        return refused(key, error)
+        return ForeignSchedule.refused(key, error)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return refused(key, f"its definition cannot be read: {error!r}")
+        return ForeignSchedule.refused(key, f"its definition cannot be read: {error!r}")
 
 
 def _recurrence(value: Mapping[str, Any], last: datetime | None, app: Any) -> recurring.Recurrence:

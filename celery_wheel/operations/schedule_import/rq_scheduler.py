@@ -16,13 +16,7 @@ from typing import Any
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.crontab import spec_of
-from celery_wheel.operations.schedule_import.foreign import (
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-    foreign,
-    refused,
-)
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Instants, Interval, Recurrence
 
 
@@ -58,9 +52,9 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
                     name, round(next_s * 1_000), {key.decode(): value for key, value in job.items()}, options
                 )
             except (NotImportable, RecurrenceError) as error:
-                yield refused(name, error)
+                yield ForeignSchedule.refused(name, error)
             except (ValueError, TypeError, AttributeError) as error:
-                yield refused(name, f"its job cannot be read: {error!r}")
+                yield ForeignSchedule.refused(name, f"its job cannot be read: {error!r}")
 
 
 def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: ImportOptions) -> ForeignSchedule:
@@ -75,7 +69,7 @@ def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: Import
         raise NotImportable(f"no task of the app is called {function}; name one: --map {function}=<task>")
     origin = job.get("origin", b"default").decode(errors="replace")
     note = "" if origin == "default" else QUEUE.format(origin)
-    return foreign(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
+    return ForeignSchedule.of(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
 
 
 def _inflated(raw: bytes) -> bytes:

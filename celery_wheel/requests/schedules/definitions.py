@@ -6,8 +6,6 @@
     crontab(hour=9, minute=0)                ├─► {"recurrence": {…}, "task": …, "options": {"queue": "mail"}, …}
     timedelta(minutes=5), queue="mail"      ─┘        a patch: the values that are given; None sets a default
 
-    store: Schedule, ScheduleDetail ──► RecurringSchedule, ScheduleHistory(PastRun, PastSkip, PastRevision)
-
 An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
 """
 

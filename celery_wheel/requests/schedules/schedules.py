@@ -1,4 +1,4 @@
-"""``Schedules``: the commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
+"""``Schedules``: queries and commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
 
 ::
 
@@ -11,35 +11,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
+from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, RecurrenceError, RequestInDoubt, ScheduleExists, WheelUnavailable
-from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped
-from celery_wheel.requests.arguments import (
-    CommandOptions,
-    RequestOptions,
-    check_task_name,
-    duration_ms,
-    instant_ms,
-    text_of,
-    texts_of,
-    timeout_of,
-)
+from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, dumped, read_definition
+from celery_wheel.recurring.local import zone_of
+from celery_wheel.requests import arguments
+from celery_wheel.requests.arguments import CommandOptions, RequestOptions
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
-from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
-from celery_wheel.requests.schedules.definitions import (
-    DefinitionChanges,
-    DefinitionFields,
-    Duration,
-    definition_of,
-    in_arguments,
-    patch_of,
-)
-from celery_wheel.requests.schedules.queries import ScheduleQueries
-from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
+from celery_wheel.requests.results import Merge, OnlyAnswer, ScheduleAnswer
+from celery_wheel.requests.schedules import definitions
+from celery_wheel.requests.schedules.definitions import Duration
+from celery_wheel.store.model import SHARD_BITS
+from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria, ScheduleDetail, schedule_before
+from celery_wheel.values import ItemPage, json_object
 
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
@@ -53,19 +44,69 @@ AT_ONCE = 5_000
 _HOW = ("reason", "actor", "origin", "bulk", "timeout", "transactional")
 
 
-class CreateFields(DefinitionFields, CommandOptions, total=False):
+#: The most schedules of a page, and instants of a preview.
+MOST_LISTED, MOST_INSTANTS = 10_000, 10_000
+
+_FLAGS, _TEXTS = ("paused", "broken"), ("prefix", "part", "source", "task", "queue")
+
+
+class Asker(Protocol):
+    """``Wheel``, which sends the requests; its room stands above this one."""
+
+    conf: Conf
+
+    @property
+    def store(self) -> FullStore: ...
+
+    def request(
+        self,
+        kind: str,
+        names: Names,
+        single: str | None,
+        how: Any,
+        options: Mapping[str, Any] | None = None,
+        merge: Merge[Any] | None = None,
+    ) -> Request: ...
+
+    def ask(self, request: Request) -> Any: ...
+
+    def joins_transaction(self, how: Any) -> bool: ...
+
+
+class Where(TypedDict, total=False):
+    """The filter of schedules; a field that is not given does not filter."""
+
+    prefix: str  #: the beginning of the name
+    part: str  #: a part of the name; case is ignored
+    source: str
+    task: str
+    queue: str  #: as the schedule names it
+    paused: bool
+    broken: bool
+    shard: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduleListing(ItemPage[definitions.RecurringSchedule]):
+    """A page of schedules. ``next`` is the ``after`` of the next page; None on the last page."""
+
+    items: list[definitions.RecurringSchedule]
+    next: str | None
+
+
+class CreateFields(definitions.DefinitionFields, CommandOptions, total=False):
     """Policies and options of a schedule, and options of the request: the keyword arguments of ``create``."""
 
     check_task: bool
 
 
-class UpdateFields(DefinitionChanges, CommandOptions, total=False):
+class UpdateFields(definitions.DefinitionChanges, CommandOptions, total=False):
     """Values of a definition, and options of the request: the keyword arguments of ``update``."""
 
     check_task: bool
 
 
-class Schedules(ScheduleQueries):
+class Schedules:
     """The recurring schedules of one app.
 
     A change returns a ``ScheduleAnswer``: ``done``, ``already`` (the schedule was so before), ``unknown`` (there is no
@@ -77,6 +118,80 @@ class Schedules(ScheduleQueries):
     inside an atomic block where ``wheel_transactional`` is set, it is part of the caller's transaction, and the call
     returns a ``TransactionalRequest``.
     """
+
+    def __init__(self, wheel: Asker) -> None:
+        self._wheel = wheel
+
+    @property
+    def conf(self) -> Conf:
+        """The settings of the app."""
+        return self._wheel.conf
+
+    # -- queries, which the store alone answers -------------------------------------------------------
+
+    def where(self, **criteria: Unpack[Where]) -> ScheduleCriteria:
+        """Return a filter of schedules, for the commands; without criteria it selects all."""
+        for name, value in criteria.items():
+            if name in _FLAGS and not isinstance(value, bool | None):
+                raise TypeError(f"{name} must be True or False, got {value!r:.60}")
+            if name == "shard" and not (value is None or (type(value) is int and 0 <= value < 1 << SHARD_BITS)):
+                raise TypeError(f"shard must be the number of a shard, got {value!r:.60}")
+            if name in _TEXTS and value is not None:
+                arguments.text_of(name, value, 0)
+        return ScheduleCriteria(**criteria)
+
+    def get(self, name: str) -> definitions.RecurringSchedule | None:
+        """Return the schedule of a name; None where there is none."""
+        detail = self._detail(name)
+        return None if detail is None or detail.schedule is None else definitions.schedule_view(detail.schedule)
+
+    def history(self, name: str) -> definitions.ScheduleHistory | None:
+        """Return the last runs, skips and revisions of a schedule, also of a deleted one; None for an unknown name."""
+        detail = self._detail(name)
+        return None if detail is None else definitions.history_view(detail)
+
+    def preview(
+        self, what: Any, n: int = 20, *, after: datetime | None = None, **fields: Unpack[definitions.RecurrenceFields]
+    ) -> list[datetime]:
+        """Return the next ``n`` instants, in the zone of the schedule.
+
+        Args:
+            what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
+            after: the instants are after this one; None: now.
+
+        Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
+        """
+        made, n = 0, arguments.count_of("n", n, MOST_INSTANTS)
+        if isinstance(what, str):
+            detail = self._detail(what)
+            if detail is None or detail.schedule is None:
+                raise LookupError(f"there is no schedule {what!r:.100}")
+            recurrence, made = read_definition(detail.schedule.definition).recurrence, detail.schedule.made
+        else:
+            recurrence = definitions.recurrence_of(self.conf.app, {**fields, "recurrence": what})
+        after_ms = arguments.instant_ms("after", self.conf.app.now() if after is None else after)
+        zone = zone_of(recurrence.zone) or UTC
+        return [definitions.moment(at_ms).astimezone(zone) for at_ms in recurrence.preview(after_ms, n, made)]
+
+    def _detail(self, name: str) -> ScheduleDetail | None:
+        return self._wheel.store.browse.schedule(arguments.text_of("a name", name))
+
+    def _definition_at(self, name: str, revision: int) -> Any:
+        detail = self._detail(name)
+        if detail is None or detail.schedule is None:
+            return {}  # the holder answers that there is none
+        texts = {detail.schedule.revision: detail.schedule.definition}
+        own = [one for one in detail.revisions if one.schedule == detail.schedule.id]
+        texts |= {one.number - 1: before.definition for one in own if (before := schedule_before(one))}
+        if revision not in texts:
+            kept = f"{min(texts)} to {max(texts)}"
+            raise LookupError(f"revision must be one of schedule {name!r}, got {revision!r}; the store has {kept}")
+        definition = json_object(texts[revision])
+        if not definition:
+            raise RecurrenceError(f"schedule {name!r}: the definition of revision {revision} cannot be read")
+        return definition
+
+    # -- commands -------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -110,9 +225,9 @@ class Schedules(ScheduleQueries):
         do = _creating(exists)
         values, how = _split({**fields, "recurrence": recurrence, "task": task, "args": args, "kwargs": kwargs})
         self._check_task(values, set())
-        definition = definition_of(self.conf.app, values)
+        definition = definitions.definition_of(self.conf.app, values)
         found: ScheduleAnswer = self.change(
-            do, {_name(name): definition}, how, single=name, worded=in_arguments, source=source
+            do, {_name(name): definition}, how, single=name, worded=definitions.in_arguments, source=source
         )
         if do == "create" and isinstance(found, ScheduleAnswer) and found.result == "already":
             raise ScheduleExists(
@@ -146,21 +261,21 @@ class Schedules(ScheduleQueries):
         good_tasks: set[str] = set()
         in_transaction = self._wheel.joins_transaction(how)
 
-        def definitions() -> Iterator[dict[str, Any]]:
+        def checked() -> Iterator[dict[str, Any]]:
             while part := list(islice(pairs, AT_ONCE)):
                 found: dict[str, Any] = {}
-                for name, arguments in part:
+                for name, given in part:
                     try:
-                        arguments = dict(arguments)
-                        self._check_task(arguments, good_tasks)
-                        found[_name(name)] = definition_of(app, arguments, checked=in_transaction)
+                        values = dict(given)
+                        self._check_task(values, good_tasks)
+                        found[_name(name)] = definitions.definition_of(app, values, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
                         if in_transaction:
                             raise RecurrenceError(f"schedule {name!r:.100}: {error}; nothing was requested") from error
                         refused[name] = ScheduleAnswer("refused", str(error))
                 yield found
 
-        found: Answers = self._change_parts(do, definitions(), how, in_arguments, source=source)
+        found: Answers = self._change_parts(do, checked(), how, definitions.in_arguments, source=source)
         return {**found, **refused} if refused else found
 
     @overload
@@ -179,7 +294,7 @@ class Schedules(ScheduleQueries):
         """
         values, how = _split(changes)
         self._check_task(values, set())
-        patch = patch_of(self.conf.app, values)
+        patch = definitions.patch_of(self.conf.app, values)
         if not patch:
             raise TypeError("update must have a value to change, got none")
         dumped(patch)  # names a value that JSON does not have
@@ -262,12 +377,15 @@ class Schedules(ScheduleQueries):
                 each instant when the run before it is over.
             every: the time between the starts of two runs, with "allow"; None: all are due now.
         """
-        times: dict[str, Any] = {"from_ms": instant_ms("first", first), "upto_ms": instant_ms("last", last)}
+        times: dict[str, Any] = {
+            "from_ms": arguments.instant_ms("first", first),
+            "upto_ms": arguments.instant_ms("last", last),
+        }
         if times["upto_ms"] < times["from_ms"]:
             raise ArgumentError(f"last must be at or after first ({first.isoformat()}), got {last.isoformat()}")
         if overlap not in (None, *BACKFILL_OVERLAPS):
             raise ArgumentError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
-        every_ms = 0 if every is None else duration_ms("every", every)
+        every_ms = 0 if every is None else arguments.duration_ms("every", every)
         found: ScheduleAnswer = self.change(
             "backfill", [_name(name)], how, single=name, **times, every_ms=every_ms, overlap=overlap
         )
@@ -307,6 +425,9 @@ class Schedules(ScheduleQueries):
             raise RecurrenceError(f"schedule {single!r}: {found.reason}")
         return found
 
+    aget = twin(get)
+    ahistory = twin(history)
+    apreview = twin(preview)
     acreate = twin(create)
     acreate_many = twin(create_many)
     aupdate = twin(update)
@@ -321,7 +442,7 @@ class Schedules(ScheduleQueries):
         """Check the name of a task among the values, once for all schedules, and take ``check_task`` out of them."""
         name = values.get("task")
         if values.pop("check_task", True) and isinstance(name, str) and name not in good:
-            check_task_name(self.conf.app, name)
+            arguments.check_task_name(self.conf.app, name)
             good.add(name)
 
     def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
@@ -330,10 +451,14 @@ class Schedules(ScheduleQueries):
         def with_patch(part: list[str]) -> Names:
             return part if patch is None else dict.fromkeys(part, patch)
 
-        worded = str if patch is None else in_arguments
+        worded = str if patch is None else definitions.in_arguments
         if isinstance(names, str):
-            return self.change(do, with_patch(texts_of("a name", names)), how, single=names, worded=worded)
-        parts = self._parts(names) if isinstance(names, ScheduleCriteria) else _in_parts(texts_of("a name", names))
+            return self.change(do, with_patch(arguments.texts_of("a name", names)), how, single=names, worded=worded)
+        parts = (
+            self._parts(names)
+            if isinstance(names, ScheduleCriteria)
+            else _in_parts(arguments.texts_of("a name", names))
+        )
         return self._change_parts(do, map(with_patch, parts), how, worded)
 
     def _change_parts(
@@ -345,7 +470,7 @@ class Schedules(ScheduleQueries):
             if whole and isinstance(whole[0], Mapping):
                 names = {name: body for part in whole for name, body in part.items()}
             return self.change(do, names, how, worded=worded, **options)
-        fields, timeout_s = _fields(do, how, options), timeout_of(how)
+        fields, timeout_s = _fields(do, how, options), arguments.timeout_of(how)
         found: Answers = {}
         sent: deque[Request] = deque()  # the holders carry out one while the next is made
         try:
@@ -374,6 +499,14 @@ class Schedules(ScheduleQueries):
             yield [one.name for one in page.items]
             after = page.next
 
+    def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
+        """Return a page of schedules in the order of their names; a page before the last may be short."""
+        most = arguments.count_of("limit", limit, MOST_LISTED)
+        page = self._wheel.store.browse.schedules(self.where(**criteria), arguments.text_of("after", after, 0), most)
+        return ScheduleListing([definitions.schedule_view(one) for one in page.items], page.next)
+
+    alist = twin(list)
+
 
 def _certain(request: Request, error: WheelUnavailable | RequestInDoubt) -> Answers:
     """Return the results that a request has by now, and withdraw the rest of it; a failure is noted in the error."""
@@ -395,7 +528,7 @@ def _fields(do: str, how: Mapping[str, Any] | None, options: dict[str, Any]) -> 
     if unknown := (how or {}).keys() - set(_HOW):
         raise TypeError(f"{do} got an unknown option {min(unknown)!r}; there are {', '.join(_HOW)}")
     if "source" in options:
-        text_of("source", options["source"])
+        arguments.text_of("source", options["source"])
     return {"do": do, **options}
 
 
@@ -408,7 +541,7 @@ def _creating(exists: Any) -> str:
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be a text, got {name!r:.60}")
-    return text_of("a name", name)
+    return arguments.text_of("a name", name)
 
 
 def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], CommandOptions]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +46,13 @@ class Commands:
         assert found.exit_code == code, found.output
         return json.loads(found.stdout)
 
+    def pages(self, *arguments: str) -> list[Any]:
+        """Return the pages of a list: each but the last names the next."""
+        found = [self.json(*arguments)]
+        while found[-1]["next"] is not None:
+            found.append(self.json(*arguments, "--after", found[-1]["next"]))
+        return found
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
@@ -64,8 +70,6 @@ def command(stack: Stack) -> Commands:
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path) -> Iterator[Path]:
-    before = Path.cwd()
-    os.chdir(tmp_path)
-    yield tmp_path
-    os.chdir(before)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -74,21 +74,6 @@ def test_a_task_is_rescheduled_to_an_instant_or_by_a_length_of_time(
         assert command("reschedule", f"{queue}.0", *wrong).exit_code == 2
 
 
-def test_run_now_dispatches_a_task_which_is_then_too_late_to_change(
-    stack: Stack, command: Commands, queue: str
-) -> None:
-    assert command.json("run-now", f"{queue}.3")["done"] == 1
-    wait_until(lambda: stack.redis.llen(queue) == 1, "the task is dispatched")
-    wait_until(lambda: stack.app.wheel.get(f"{queue}.3").state == "dispatched", "it is history")
-    assert command.json("cancel", f"{queue}.3", code=3)["results"] == {f"{queue}.3": "too_late"}
-
-
-@pytest.mark.parametrize("verb", ["cancel", "run-now", "requeue"])
-def test_a_command_takes_either_ids_or_a_filter(command: Commands, verb: str) -> None:
-    assert command(verb).exit_code == 2
-    assert command(verb, "an-id", "--queue", "work").exit_code == 2
-
-
 def test_without_an_answer_the_exit_code_is_4_and_the_request_is_withdrawn(
     stack: Stack, command: Commands, queue: str
 ) -> None:
@@ -165,42 +150,14 @@ def test_a_paused_queue_waits_until_it_is_resumed(stack: Stack, command: Command
     assert command("resume").exit_code == 2
 
 
-def test_tasks_that_watch_a_key_are_completed(stack: Stack, command: Commands, queue: str) -> None:
-    for n in (6, 7):
-        watch = {"watch": [f"{queue}:{n}"]}
-        stack.app.send_task("work", countdown=3_600, task_id=f"{queue}.{n}", queue=queue, wheel=watch)
-    found = command.json("complete", f"{queue}:6", "-", stdin=f"{queue}:other\n")["keys"]
-    assert found == {
-        f"{queue}:6": {"done": 1, "too_late": 0},
-        f"{queue}:other": {"done": 0, "too_late": 0},
-    }
-    assert command.json("complete", f"{queue}:7", "--run")["keys"][f"{queue}:7"]["done"] == 1
-    wait_until(lambda: stack.redis.llen(queue) == 1, "the other task is dispatched")
-
-
-def test_the_bench_leaves_nothing_behind(stack: Stack, command: Commands) -> None:
-    def queued() -> set[bytes]:
-        """Return the messages of the site's default queue, without the periodic entries that its beat sends."""
-        return {one for one in stack.redis.lrange("celery", 0, -1) if b"celery_beat_task" not in one}
-
-    before = queued()
-    files = {one.name for one in stack.folder.iterdir()}
-    found = command.json("bench", "--tasks", "100", "--bytes", "10")
-    assert list(found["figures"]) == ["send", "ingest", "move", "dispatch"]
-    assert all(one["per_s"] > 0 for one in found["figures"].values())
-    assert stack.redis.keys("*stack*") == []
-    assert {one.name for one in stack.folder.iterdir()} == files
-    assert queued() == before, "the site's default queue"
-    assert stack.app.conf.wheel_store == stack.store
-
-
-def test_the_bench_measures_the_wheel_whatever_delays_the_app_leaves_to_celery(stack: Stack, command: Commands) -> None:
-    stack.app.conf.update(wheel_enabled=False, wheel_min_delay=60)
-    try:
-        assert command("bench", "--tasks", "100", "--bytes", "10").exit_code == 0
-        assert (stack.app.conf.wheel_enabled, stack.app.conf.wheel_min_delay) == (False, 60)
-    finally:
-        stack.app.conf.update(wheel_enabled=True, wheel_min_delay=0)
+def test_the_bench_measures_the_wheel_whatever_delays_the_app_leaves_to_celery(
+    stack: Stack, command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stack.app.conf, "wheel_enabled", False)
+    monkeypatch.setitem(stack.app.conf, "wheel_min_delay", 60)
+    found = command.json("bench", "--tasks", "100", "--bytes", "10")["figures"]
+    assert all(one["per_s"] > 0 for one in found.values())
+    assert (stack.app.conf.wheel_enabled, stack.app.conf.wheel_min_delay) == (False, 60)
 
 
 def test_a_drain_is_refused_while_a_scheduler_runs_and_an_import_needs_a_drained_file(

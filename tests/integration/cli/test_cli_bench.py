@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -56,27 +57,30 @@ def production(tmp_path: Path) -> Iterator[Production]:
         yield Production(tmp_path / "store", server)
 
 
-def prefixed(app: Celery, production: Production) -> None:
-    names = {"CELERY_WHEEL_STORE": production.store, "CELERY_WHEEL_NAMESPACE": "shop", "CELERY_WHEEL_SHARDS": 3}
-    app.config_from_object(type("settings", (), names), namespace="CELERY")
+#: Settings of a module, and settings that are set later; STORE stands for the production store.
+STORE = object()
+SPELLINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "prefixed": ({"CELERY_WHEEL_STORE": STORE, "CELERY_WHEEL_NAMESPACE": "shop", "CELERY_WHEEL_SHARDS": 3}, {}),
+    "prefixed and set": (
+        {"CELERY_TASK_ROUTES": {"*": {"queue": "shop"}}},
+        {"CELERY_WHEEL_STORE": STORE, "CELERY_WHEEL_NAMESPACE": "shop"},
+    ),
+    "both": (
+        {"CELERY_WHEEL_STORE": STORE},
+        {"CELERY_WHEEL_STORE": STORE, "wheel_store": STORE, "wheel_namespace": "shop"},
+    ),
+}
 
 
-def prefixed_and_set(app: Celery, production: Production) -> None:
-    app.config_from_object(type("settings", (), {"CELERY_TASK_ROUTES": {"*": {"queue": "shop"}}}), namespace="CELERY")
-    app.conf.update(CELERY_WHEEL_STORE=production.store, CELERY_WHEEL_NAMESPACE="shop")
-
-
-def both_spellings(app: Celery, production: Production) -> None:
-    prefixed(app, production)
-    app.conf.update(CELERY_WHEEL_STORE=production.store, wheel_store=production.store, wheel_namespace="shop")
-
-
-@pytest.mark.parametrize("configure", [prefixed, prefixed_and_set, both_spellings])
-def test_prefixed_settings_lead_to_no_production_store(
-    production: Production, configure: Callable[[Celery, Production], None]
-) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_prefixed_settings_lead_to_no_production_store(production: Production, spelling: str) -> None:
     app = Celery("shop", broker=production.server.url, set_as_current=False)
-    configure(app, production)
+    module, later = (
+        {name: production.store if value is STORE else value for name, value in one.items()}
+        for one in SPELLINGS[spelling]
+    )
+    app.config_from_object(type("settings", (), module), namespace="CELERY")
+    app.conf.update(later)
     assert app.conf.wheel_store == production.store
     before = dict(app.conf.maps[0])
     assert [one.count for one in measured(app).values()] == [100] * 4

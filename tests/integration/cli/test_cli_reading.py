@@ -28,15 +28,9 @@ def filled(stack: Stack, command: Commands) -> Commands:
 
 
 def test_each_page_but_the_last_names_the_next(filled: Commands) -> None:
-    found, after = list[str](), list[str]()
-    for _ in range(6):
-        page = filled.json("list", "--queue", "work", "--limit", "5", *after)
-        found += [one["task_id"] for one in page["items"]]
-        if page["next"] is None:
-            break
-        after = ["--after", page["next"]]
-    assert found == [f"t{n:02}" for n in range(25)]
-    assert page["next"] is None
+    pages = filled.pages("list", "--queue", "work", "--limit", "5")
+    assert [one["task_id"] for page in pages for one in page["items"]] == [f"t{n:02}" for n in range(25)]
+    assert [len(page["items"]) for page in pages] == [5] * 5
 
 
 def test_all_as_json_is_a_line_for_each_task(filled: Commands) -> None:
@@ -88,16 +82,11 @@ def test_the_forecast_adds_up(filled: Commands) -> None:
     assert filled("forecast", "--queue", "other").stdout == "nothing is pending\n"
 
 
-def test_levels_show_the_wheel_in_memory(filled: Commands) -> None:
-    [shard] = filled.json("levels")["shards"]
-    assert shard["live"]
-    assert shard["pending"] == 26
+def test_levels_and_the_status_count_pending_tasks(filled: Commands) -> None:
+    for command in ("levels", "status"):
+        [shard] = filled.json(command)["shards"]
+        assert (shard["pending"], shard["live"]) == (26, True)
     assert filled("levels", "--shard", "7").exit_code == 2
-
-
-def test_status_counts_pending_tasks(filled: Commands) -> None:
-    [shard] = filled.json("status")["shards"]
-    assert (shard["pending"], shard["live"]) == (26, True)
 
 
 def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: Stack) -> None:
@@ -117,12 +106,9 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: 
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
 
 
-def test_one_finding_is_counted_as_one(filled: Commands, stack: Stack) -> None:
-    stack.app.conf.wheel_shards = 0
-    try:
-        found = filled("doctor")
-    finally:
-        del stack.app.conf.changes["wheel_shards"]
+def test_one_finding_is_counted_as_one(filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stack.app.conf, "wheel_shards", 0)
+    found = filled("doctor")
     assert found.exit_code == 1
     assert found.output.endswith("\n1 finding: 1 error, 0 warnings\n")
 
@@ -145,12 +131,11 @@ def test_a_load_that_was_left_open_is_reported_and_can_be_aborted(filled: Comman
     assert (again.exit_code, again.stderr) == (3, "nothing was aborted: the load trials 1 is aborted\n")
 
 
-def test_an_unreachable_store_is_one_line_and_exit_code_1(filled: Commands, stack: Stack) -> None:
-    stack.app.conf.wheel_store = f"sqlite:///{stack.folder}/nowhere.sqlite3"
-    try:
-        found = filled("list")
-    finally:
-        stack.app.conf.wheel_store = stack.store
+def test_an_unreachable_store_is_one_line_and_exit_code_1(
+    filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stack.app.conf, "wheel_store", f"sqlite:///{stack.folder}/nowhere.sqlite3")
+    found = filled("list")
     assert found.exit_code == 1
     [line] = found.stderr.splitlines()
     assert line.startswith(f"Error: there is no store at {stack.folder}/nowhere.sqlite3; a scheduler makes it")

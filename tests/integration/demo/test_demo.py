@@ -47,7 +47,10 @@ class Runner:
             return answer.read().decode()
 
     def end(self) -> int:
-        return self.process.end(PATIENCE_S)[0]
+        """Wait for the end of the demo, which leaves no process behind; return its exit code."""
+        code = self.process.end(PATIENCE_S)[0]
+        assert not processes_of(self.run_dir)
+        return code
 
     def figures(self) -> dict[str, int]:
         """Return the figures of the printed summary; each is printed once."""
@@ -64,10 +67,6 @@ def demo(run_dir: Path) -> Iterator[Runner]:
         runner.process.kill()
 
 
-def nothing_is_left(run_dir: Path) -> bool:
-    return not processes_of(run_dir)
-
-
 def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runner) -> None:
     demo.start("--seconds=20").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
@@ -81,7 +80,6 @@ def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runne
     assert re.search(r"fleet/positions +[1-9]\d* ran, [1-9]\d* were skipped during a run", demo.output)
     assert "paused: The auditors are on leave." in demo.output
     assert re.search(r"^\d\d:\d\d:\d\d the first reminder was executed$", demo.output, re.MULTILINE)
-    assert nothing_is_left(demo.run_dir)
 
 
 def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
@@ -94,7 +92,6 @@ def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_
     assert 0 < figures["waiting"] < figures["scheduled"] <= FLIGHTS
     assert figures["executed"] + figures["waiting"] == figures["scheduled"]
     assert (figures["lost"], figures["duplicated"], figures["early"]) == (0, 0, 0)
-    assert nothing_is_left(demo.run_dir)
 
 
 def test_a_signal_ends_a_demo_that_is_starting(demo: Runner) -> None:
@@ -103,7 +100,6 @@ def test_a_signal_ends_a_demo_that_is_starting(demo: Runner) -> None:
     demo.process.signal(signal.SIGTERM)
     assert demo.end() == 0, demo.output
     assert "Where to look" not in demo.output
-    assert nothing_is_left(demo.run_dir)
 
 
 def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> None:
@@ -112,16 +108,15 @@ def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> N
     beat.kill()
     assert demo.end() == 1
     assert "beat ended with -9" in demo.output
-    assert nothing_is_left(demo.run_dir)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a child that its starter died")
 def test_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
     demo.start()
     wait((demo.run_dir / "web.log").exists, "the start of the last part")
-    assert not nothing_is_left(demo.run_dir)
+    assert processes_of(demo.run_dir)
     demo.process.signal(signal.SIGKILL)  # of the demo alone
-    wait(lambda: nothing_is_left(demo.run_dir), "the end of all its processes")
+    wait(lambda: not processes_of(demo.run_dir), "the end of all its processes")
 
 
 def test_a_port_in_use_is_reported_and_nothing_is_started(demo: Runner) -> None:
@@ -129,7 +124,6 @@ def test_a_port_in_use_is_reported_and_nothing_is_started(demo: Runner) -> None:
         port = taken.getsockname()[1]
         assert demo.start(f"--port={port}").end() == 1
     assert f"demo: port {port} is in use; name another: make demo PORT=" in demo.output
-    assert nothing_is_left(demo.run_dir)
 
 
 def test_a_broker_that_does_not_answer_is_named_without_its_password(

@@ -30,10 +30,6 @@ def test_kill_9_of_beat_loses_nothing_and_runs_nothing_early_or_twice(stack: Sta
     assert ended is replay, f"{ended.name} crashed: {ended.tail()}"
     summary = json.loads(next(line for line in replay.log.read_text().splitlines() if line.startswith("{")))
     assert replay.popen.returncode == 0, summary
-    assert {name: summary[name] for name in ("scheduled", "dispatched", "executed")} == {
-        "scheduled": FLIGHTS,
-        "dispatched": FLIGHTS,
-        "executed": FLIGHTS,
-    }
+    assert {summary[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}
     assert (summary["lost"], summary["duplicated"], summary["early"], summary["waiting"]) == (0, 0, 0, 0)
     assert summary["lateness_max_ms"] < PATIENCE_S * 1_000, "a restart of beat took too long"

@@ -35,13 +35,6 @@ def test_an_instant_is_read(text: str, at_ms: int) -> None:
     assert InstantParameter().convert(text, None, None) == at_ms
 
 
-@pytest.mark.parametrize("text", ["", "soon", "30m", "+", "+5", "1800000000", "20270115", "1969-12-31"])
-def test_another_text_is_no_instant(text: str) -> None:
-    """Seconds and dates without dashes are refused: they would silently be another instant."""
-    with pytest.raises(click.BadParameter, match="must be like 2027-01-15T08:00"):
-        InstantParameter().convert(text, None, None)
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("90s", 90), ("10m", 600), ("1h30m", 5_400), ("2d", 172_800)]
 )
@@ -49,17 +42,28 @@ def test_a_length_is_read(text: str, seconds: float) -> None:
     assert DurationParameter().convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "-5", "+5m", "soon", "1e9", "nan", "5y"])
-def test_another_text_is_no_length(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="must be a length of time"):
-        DurationParameter().convert(text, None, None)
-
-
-@pytest.mark.parametrize("text", ["", "5", "a:b", "-1:2", "9999999999999999999:1"])
-def test_a_cursor_is_two_numbers(text: str) -> None:
+def test_a_cursor_is_two_numbers() -> None:
     assert CursorParameter().convert("1800000000000:4352", None, None) == (NOW, 4352)
-    with pytest.raises(click.BadParameter, match="must be a cursor that a page printed"):
-        CursorParameter().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "rule"),
+    [
+        # Seconds and dates without dashes would silently be another instant.
+        *[
+            (InstantParameter(), text, "must be like 2027-01-15T08:00")
+            for text in ("", "soon", "30m", "+", "+5", "1800000000", "20270115", "1969-12-31")
+        ],
+        *[(DurationParameter(), text, "must be a length") for text in ("", "-5", "+5m", "soon", "1e9", "nan", "5y")],
+        *[
+            (CursorParameter(), text, "must be a cursor that a page printed")
+            for text in ("", "5", "a:b", "-1:2", "9999999999999999999:1")
+        ],
+    ],
+)
+def test_another_text_is_refused_with_the_rule(kind: click.ParamType, text: str, rule: str) -> None:
+    with pytest.raises(click.BadParameter, match=rule):
+        kind.convert(text, None, None)
 
 
 def test_each_id_is_selected_once_in_its_order() -> None:
@@ -84,21 +88,8 @@ def test_filters_are_taken_out_of_the_options() -> None:
 
 #: The first words of commands' help texts.
 VERBS = {
-    *(
-        "Bring",
-        "Cancel",
-        "Check",
-        "Complete",
-        "Dispatch",
-        "Give",
-        "List",
-        "Make",
-        "Measure",
-        "Move",
-        "Schedule",
-        "Show",
-    ),
-    *("Stop", "Undo"),
+    *("Bring", "Cancel", "Check", "Complete", "Dispatch", "Give", "List"),
+    *("Make", "Measure", "Move", "Schedule", "Show", "Stop", "Undo"),
 }
 
 

@@ -8,6 +8,7 @@ from kombu import pools
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel import Celery
+from celery_wheel.store.model import Message
 from tests.unit.producer.memory_broker import Broker, MakeApp
 
 
@@ -53,3 +54,14 @@ def app(make_app: MakeApp) -> Any:
 @pytest.fixture
 def add(app: Any) -> Any:
     return app.tasks["proj.add"]
+
+
+@pytest.fixture
+def send(add: Any, broker: Broker) -> Callable[..., Message]:
+    """Sends ``proj.add(1, 2)``, due in a minute unless the options say otherwise; returns its pending message."""
+
+    def diverted(**options: Any) -> Message:
+        add.apply_async((1, 2), **({} if "eta" in options else {"countdown": 60}) | options)
+        return broker.one_waiting()
+
+    return diverted

@@ -15,8 +15,9 @@ from celery_wheel.store.model import Message
 
 LIMIT = 8 * 2**20
 
-#: The fixture ``make_app``.
+#: The fixtures ``make_app`` and ``send``.
 MakeApp = Callable[..., Any]
+Send = Callable[..., Message]
 
 
 @dataclass

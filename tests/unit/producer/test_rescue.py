@@ -116,24 +116,23 @@ def test_a_naive_eta_is_utc_whatever_the_time_zone(app: Any) -> None:
 
 def test_protocol_1_is_read_from_its_body_and_marked_because_it_keeps_its_eta(reader: ReceivedMessageReader) -> None:
     body = {"task": "t", "id": "7", "eta": "2099-01-01T00:00:00+00:00", "retries": 1, "utc": True}
-    one = message(headers={})
+    one = message()
     one.headers = {}
     found = read(reader, one, body)
     assert (found.envelope.task_id, found.headers[NATIVE]) == ("7", True)
 
 
 def test_revoked_messages_stay_with_celery(reader: ReceivedMessageReader) -> None:
-    stamped = {"stamped_headers": ["batch"], "stamps": {"batch": ["b-1"]}}
+    def stamped(*by: str) -> Message:
+        return message(headers={"id": "2", "stamped_headers": ["batch"], "stamps": {"batch": [*by]}})
+
     state.revoked.add("1")
-    try:
-        assert reader.read(message(), None) is None
-    finally:
-        state.revoked.clear()
     state.revoked_stamps["batch"] = ["b-1"]
     try:
-        assert reader.read(message(headers=stamped), None) is None
-        assert reader.read(message(headers={**stamped, "stamps": {"batch": ["b-2"]}}), None) is not None
+        assert [reader.read(one, None) for one in (message(), stamped("b-1"))] == [None, None]
+        assert reader.read(stamped("b-2"), None) is not None
     finally:
+        state.revoked.clear()
         state.revoked_stamps.clear()
 
 

@@ -1,13 +1,14 @@
-"""Retries and canvas: all delayed steps wait in the wheel; the tests run them one by one as workers would."""
+"""Retries and canvas: all delayed steps wait in the wheel, and run one by one. tests/unit/testing has whole chains."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
+from celery import chord, group
 from freezegun import freeze_time
 
+from celery_wheel.store.model import Message
 from tests.unit.producer.memory_broker import Broker, MakeApp, dispatched_form, run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,9 +26,18 @@ def app(make_app: MakeApp) -> Any:
     return make_app(result_backend="cache+memory://")
 
 
-def delays(broker: Broker) -> list[float]:
-    """Seconds until each waiting message is due, in the order of sending."""
-    return [(message.eta_ms - NOW_MS) / 1000 for message in broker.waiting()]
+def delay(message: Message) -> float:
+    """Return the seconds until a message is due."""
+    return (message.eta_ms - NOW_MS) / 1000
+
+
+def steps(app: Any, broker: Broker, count: int) -> list[Message]:
+    """Run the one pending message, and the one that it leaves, and so on; returns all of them."""
+    found = []
+    for _ in range(count):
+        found.append(broker.one_waiting())
+        run(app, dispatched_form(found[-1]))
+    return found
 
 
 def test_a_retry_keeps_id_destination_and_headers(app: Any, broker: Broker) -> None:
@@ -38,7 +48,7 @@ def test_a_retry_keeps_id_destination_and_headers(app: Any, broker: Broker) -> N
     flaky.apply_async((1,), queue="emails", headers={"tenant": "a"}, priority=5, expires=3600, task_id="t")
     run(app, broker.one_sent("emails"))
     message = broker.one_waiting()
-    assert (message.task_id, message.queue, message.eta_ms) == ("t", "emails", NOW_MS + 400)
+    assert (message.task_id, message.queue, delay(message)) == ("t", "emails", 0.4)
     assert b'"retries": 1' in message.headers
     assert b'"tenant": "a"' in message.headers
     assert message.expires_ms == NOW_MS + 3_600_000
@@ -50,11 +60,8 @@ def test_a_released_retry_retries_again_under_a_new_envelope(app: Any, broker: B
         raise self.retry(countdown=2**self.request.retries)
 
     flaky.apply_async(countdown=10)
-    seen = []
-    for _ in range(4):
-        seen.append(broker.one_waiting())
-        run(app, dispatched_form(seen[-1]))
-    assert [(m.eta_ms - NOW_MS) / 1000 for m in seen] == [10, 1, 2, 4]
+    seen = steps(app, broker, 4)
+    assert [delay(m) for m in seen] == [10, 1, 2, 4]
     assert len({m.task_id for m in seen}) == 1
     assert len({m.envelope_id for m in seen}) == 4
     assert not any(b"wheel" in m.headers + m.properties + m.body for m in seen)
@@ -69,46 +76,15 @@ def test_an_autoretry_with_backoff_waits_in_the_wheel(app: Any, broker: Broker) 
 
     auto.delay()
     run(app, broker.one_sent())
-    found = []
-    for _ in range(3):
-        message = broker.one_waiting()
-        found.append((message.eta_ms - NOW_MS) / 1000)
-        run(app, dispatched_form(message))
-    assert found == [3, 6, 12]
-
-
-def test_each_step_of_a_chain_waits_on_its_own(app: Any, broker: Broker) -> None:
-    add = app.tasks["proj.add"]
-    chain(add.s(1, 2).set(countdown=10), add.s(3).set(countdown=20), add.s(4))()
-    first = broker.one_waiting()
-    assert first.eta_ms == NOW_MS + 10_000
-    run(app, dispatched_form(first))
-    second = broker.one_waiting()
-    assert second.eta_ms == NOW_MS + 20_000
-    assert run(app, dispatched_form(second)).retval == 6
-    assert run(app, broker.one_sent()).retval == 10
+    assert [delay(m) for m in steps(app, broker, 3)] == [3, 6, 12]
 
 
 def test_groups_and_skew_keep_their_delays(app: Any, broker: Broker) -> None:
     add = app.tasks["proj.add"]
     group(add.s(i, i) for i in range(3)).apply_async(countdown=7)
-    assert delays(broker) == [7, 7, 7]
+    assert [delay(m) for m in broker.waiting()] == [7, 7, 7]
     group(add.s(i, i) for i in range(3)).skew(start=1, stop=10)()
-    assert delays(broker) == [1, 2, 3]
-
-
-def test_a_chord_waits_with_its_header_and_runs_its_body(app: Any, broker: Broker) -> None:
-    @app.task(name="proj.total", shared=False)
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    add = app.tasks["proj.add"]
-    chord([add.s(1, 2).set(countdown=5), add.s(3, 4).set(countdown=5)])(total.s())
-    header = broker.waiting()
-    assert [(m.eta_ms - NOW_MS) / 1000 for m in header] == [5, 5]
-    for message in header:
-        run(app, dispatched_form(message))
-    assert run(app, broker.one_sent()).retval == 10
+    assert [delay(m) for m in broker.waiting()] == [1, 2, 3]
 
 
 def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
@@ -117,36 +93,10 @@ def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
     app = make_app(result_backend=f"file://{tmp_path}")
     add = app.tasks["proj.add"]
     chord([add.s(1, 2), add.s(3, 4)])(app.tasks["proj.touch"].s())
-    unlock = broker.waiting()
-    assert [(m.task, (m.eta_ms - NOW_MS) / 1000) for m in unlock] == [("celery.chord_unlock", 1)]
-    run(app, dispatched_form(unlock[0]))  # not ready: it retries
-    assert [(m.task, (m.eta_ms - NOW_MS) / 1000) for m in broker.waiting()] == [("celery.chord_unlock", 1)]
+    [unlock] = broker.waiting()
+    run(app, dispatched_form(unlock))  # not ready: it retries
+    assert [(m.task, delay(m)) for m in (unlock, *broker.waiting())] == [("celery.chord_unlock", 1)] * 2
     for message in broker.sent():
         run(app, message)
-    run(app, dispatched_form(unlock[0]))
+    run(app, dispatched_form(unlock))
     assert broker.one_sent()["headers"]["task"] == "proj.touch"
-
-
-def test_links_run_when_the_released_task_has_run(app: Any, broker: Broker) -> None:
-    @app.task(name="proj.note", shared=False)
-    def note(failed_id: str) -> None:
-        return None
-
-    add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
-    add.apply_async((1, 2), countdown=5, link=touch.s().set(countdown=3), link_error=note.s())
-    run(app, dispatched_form(broker.one_waiting()))
-    message = broker.one_waiting()
-    assert (message.task, message.eta_ms) == ("proj.touch", NOW_MS + 3000)
-    add.apply_async((1, "x"), countdown=5, link_error=note.s(), task_id="t")
-    run(app, dispatched_form(broker.one_waiting()))
-    assert broker.one_sent()["headers"]["argsrepr"] == "('t',)"
-
-
-def test_results_are_returned_and_stored(app: Any, broker: Broker) -> None:
-    result = app.tasks["proj.add"].apply_async((1, 2), countdown=5)
-    run(app, dispatched_form(broker.one_waiting()))
-    assert (result.state, result.result) == ("SUCCESS", 3)
-    ignored = app.tasks["proj.add"].apply_async((1, 2), countdown=5, ignore_result=True)
-    assert ignored.ignored is True
-    run(app, dispatched_form(broker.one_waiting()))
-    assert ignored.state == "PENDING"

@@ -4,13 +4,14 @@ from typing import Any
 
 import kombu
 import pytest
+from celery.exceptions import QueueNotFound
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
 from kombu.transport.memory import Transport
 
 from celery_wheel.errors import DestinationError
 from celery_wheel.store.model import Message
-from tests.unit.producer.memory_broker import Broker, MakeApp
+from tests.unit.producer.memory_broker import Broker, MakeApp, Send
 
 NEWS = Exchange("news", "topic")
 QUEUES = (
@@ -23,13 +24,7 @@ QUEUES = (
 
 
 def where(message: Message) -> tuple[str, str, str, str | None, int | None]:
-    return (
-        message.exchange,
-        message.exchange_type,
-        message.routing_key,
-        message.queue,
-        message.queue_expires_ms,
-    )
+    return (message.exchange, message.exchange_type, message.routing_key, message.queue, message.queue_expires_ms)
 
 
 def obeyed(expires_ms: int | None) -> int | None:
@@ -66,32 +61,24 @@ def app(make_app: MakeApp) -> Any:
     ],
 )
 def test_the_envelope_has_the_destination_of_the_call(
-    app: Any, broker: Broker, options: dict[str, Any], destination: tuple[Any, ...]
+    send: Send, options: dict[str, Any], destination: tuple[Any, ...]
 ) -> None:
-    app.send_task("proj.add", (1, 2), countdown=60, **options)
-    (message,) = broker.waiting()
-    assert where(message) == (*destination[:-1], obeyed(destination[-1]))
+    assert where(send(**options)) == (*destination[:-1], obeyed(destination[-1]))
 
 
 def test_routes_are_followed(make_app: MakeApp, broker: Broker) -> None:
-    app = make_app(
-        task_queues=QUEUES,
-        task_routes={"proj.add": {"queue": "world", "routing_key": "news.world.asia", "priority": 3}},
-    )
-    app.send_task("proj.add", (1, 2), countdown=60)
-    (message,) = broker.waiting()
+    route = {"queue": "world", "routing_key": "news.world.asia", "priority": 3}
+    make_app(task_queues=QUEUES, task_routes={"proj.add": route}).send_task("proj.add", (1, 2), countdown=60)
+    message = broker.one_waiting()
     assert (*where(message), message.priority) == ("news", "topic", "news.world.asia", "world", obeyed(60_000), 3)
 
 
-def test_the_target_is_declared_and_bound_when_the_message_is_diverted(app: Any, broker: Broker) -> None:
-    app.send_task("proj.add", (1, 2), countdown=60, queue="world")
+def test_the_target_is_bound_and_the_wheel_queue_is_not_and_is_in_no_workers_list(
+    app: Any, send: Send, broker: Broker
+) -> None:
+    send(queue="world")
     assert Transport.global_state.has_binding("world", "news", "news.world.*")
     assert not broker.raw("world")
-
-
-def test_the_wheel_queue_has_no_binding_and_is_in_no_workers_list(app: Any, broker: Broker) -> None:
-    app.send_task("proj.add", (1, 2), countdown=60)
-    assert broker.waiting()
     assert not any(queue == "wheel.0" for queue, _, _ in list_bindings())
     assert "wheel.0" not in app.amqp.queues
     assert "wheel.0" not in app.amqp.queues.consume_from
@@ -102,19 +89,18 @@ def list_bindings() -> list[Any]:
         return list(connection.channel().list_bindings())
 
 
-def test_the_callers_declarations_are_made(app: Any, broker: Broker) -> None:
+def test_the_callers_declarations_are_made(send: Send) -> None:
     declare = [Queue("beside", NEWS, "news.#")]
-    app.send_task("proj.add", (1, 2), countdown=60, exchange="news", routing_key="news.x", declare=declare)
+    message = send(exchange="news", routing_key="news.x", declare=declare)
     assert Transport.global_state.has_binding("beside", "news", "news.#")
     assert len(declare) == 1, "the caller's own list"
-    assert where(broker.waiting()[0]) == ("news", "topic", "news.x", "beside", None)
+    assert where(message) == ("news", "topic", "news.x", "beside", None)
 
 
-def test_the_type_of_an_exchange_that_only_the_connection_knows_is_found(app: Any, broker: Broker) -> None:
+def test_the_type_of_an_exchange_that_only_the_connection_knows_is_found(send: Send) -> None:
     with Connection("memory://") as connection:
         Exchange("by.hand", "topic")(connection).declare()
-        app.send_task("proj.add", (1, 2), countdown=60, exchange="by.hand", routing_key="a.b")
-    assert where(broker.waiting()[0])[:3] == ("by.hand", "topic", "a.b")
+        assert where(send(exchange="by.hand", routing_key="a.b"))[:3] == ("by.hand", "topic", "a.b")
 
 
 def test_a_producers_own_exchange_is_the_destination(app: Any, broker: Broker) -> None:
@@ -128,8 +114,6 @@ def test_a_producers_own_exchange_is_the_destination(app: Any, broker: Broker) -
 
 
 def test_missing_queues_are_still_refused_if_so_configured(make_app: MakeApp, broker: Broker) -> None:
-    from celery.exceptions import QueueNotFound
-
     app = make_app(task_queues=QUEUES, task_create_missing_queues=False)
     with pytest.raises(QueueNotFound):
         app.send_task("proj.add", (1, 2), countdown=60, queue="made.up")
@@ -173,9 +157,8 @@ def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(make_app: M
 
 
 @pytest.mark.parametrize("queue", ["wheel.x", "wheel.offset", "other.0", "wheel"])
-def test_a_queue_with_another_name_is_the_projects_own(app: Any, broker: Broker, queue: str) -> None:
-    app.send_task("proj.add", (1, 2), countdown=60, queue=queue)
-    assert broker.waiting()[0].queue == queue
+def test_a_queue_with_another_name_is_the_projects_own(send: Send, queue: str) -> None:
+    assert send(queue=queue).queue == queue
 
 
 def test_the_name_of_a_wheel_queue_is_free_where_the_wheel_is_off_or_elsewhere(

@@ -11,8 +11,9 @@ import pytest
 from freezegun import freeze_time
 from kombu.utils.json import dumps
 
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import ArgumentError
-from tests.unit.producer.memory_broker import Broker, MakeApp, dispatched_form, read_message, run
+from tests.unit.producer.memory_broker import Broker, MakeApp, Send, dispatched_form, read_message
 
 NEVER = datetime.max  # noqa: DTZ901  # people write it for "never"
 
@@ -78,8 +79,6 @@ def test_headers_equal_the_native_ones_byte_for_byte(app: Any, broker: Broker, c
 
 
 def test_the_eta_stays_with_wheel_keep_eta(add: Any, broker: Broker) -> None:
-    from celery_wheel.broker.reader import QueuedMessageReader
-
     eta = datetime(2099, 1, 1, tzinfo=UTC)
     add.apply_async((1, 2), eta=eta)
     (raw,) = broker.raw("wheel.0")
@@ -111,20 +110,17 @@ def test_priority_and_expiration_do_not_touch_the_wheel_queue(add: Any, broker: 
 @pytest.mark.parametrize(
     ("asked", "priority"), [(None, None), (0, 0), ("3", 3), (-1, 0), (999, 255), ("high", None), (2.9, 2)]
 )
-def test_a_priority_is_read_as_in_kombu(add: Any, broker: Broker, asked: Any, priority: int | None) -> None:
-    add.apply_async((1, 2), countdown=60, priority=asked)
-    assert broker.one_waiting().priority == priority
+def test_a_priority_is_read_as_in_kombu(send: Send, asked: Any, priority: int | None) -> None:
+    assert send(priority=asked).priority == priority
 
 
 @pytest.mark.parametrize("expires", [NEVER, datetime(9999, 12, 31, tzinfo=UTC)])
-def test_an_expiry_at_the_end_of_time_is_none(add: Any, broker: Broker, expires: datetime) -> None:
-    add.apply_async((1, 2), countdown=60, expires=expires)
-    assert broker.one_waiting().expires_ms is None
+def test_an_expiry_at_the_end_of_time_is_none(send: Send, expires: datetime) -> None:
+    assert send(expires=expires).expires_ms is None
 
 
-def test_an_expiry_in_the_past_is_kept_for_the_worker_to_see(add: Any, broker: Broker) -> None:
-    add.apply_async((1, 2), countdown=60, expires=-100)
-    message = broker.one_waiting()
+def test_an_expiry_in_the_past_is_kept_for_the_worker_to_see(send: Send) -> None:
+    message = send(expires=-100)
     assert message.expires_ms is not None
     assert message.expires_ms < message.created_ms
 
@@ -137,11 +133,6 @@ def test_delayed_tasks_without_a_chosen_id_get_a_uuid7(add: Any, broker: Broker)
     assert UUID(add.delay(1, 2).id).version == 4
 
 
-def test_a_chosen_task_id_is_kept(add: Any, broker: Broker) -> None:
-    add.apply_async((1, 2), countdown=60, task_id="mine")
-    assert broker.one_waiting().task_id == "mine"
-
-
 def test_an_id_that_no_store_can_hold_is_refused_at_the_call(add: Any, broker: Broker) -> None:
     for task_id in ("x" * 513, "a\0b", "\ud800"):
         with pytest.raises(ValueError, match=r"task_id|surrogates"):
@@ -149,15 +140,10 @@ def test_an_id_that_no_store_can_hold_is_refused_at_the_call(add: Any, broker: B
     assert not broker.waiting()
 
 
-def test_each_call_has_its_own_envelope(add: Any, broker: Broker) -> None:
-    for _ in range(3):
-        add.apply_async((1, 2), countdown=60, task_id="same")
-    assert len({message.envelope_id for message in broker.waiting()}) == 3
-
-
-def test_a_dispatched_message_runs(app: Any, broker: Broker) -> None:
-    app.send_task("proj.add", (20, 22), countdown=60)
-    assert run(app, dispatched_form(broker.one_waiting())).retval == 42
+def test_each_call_has_its_own_envelope(send: Send) -> None:
+    messages = [send(task_id="same") for _ in range(3)]
+    assert {message.task_id for message in messages} == {"same"}
+    assert len({message.envelope_id for message in messages}) == 3
 
 
 def test_an_envelope_that_a_worker_of_a_wheel_queue_resends_is_replaced(add: Any, broker: Broker) -> None:

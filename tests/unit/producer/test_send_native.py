@@ -18,13 +18,6 @@ from celery_wheel.producer import destination
 from tests.unit.producer.memory_broker import Broker, MakeApp
 
 
-def test_a_disabled_wheel_leaves_everything_to_celery(make_app: MakeApp, broker: Broker) -> None:
-    make_app(wheel_enabled=False).tasks["proj.add"].apply_async((1, 2), countdown=60, wheel={"key": "k"})
-    (raw,) = broker.raw("celery")
-    assert b"wheel" not in raw
-    assert b'"eta": "2' in raw
-
-
 def test_settings_are_read_late(app: Any, add: Any, broker: Broker) -> None:
     add.apply_async((1, 2), countdown=60)
     app.conf.wheel_namespace = "other"
@@ -83,41 +76,32 @@ def test_any_limit_of_the_connection_pool_works(make_app: MakeApp, broker: Broke
     assert broker.one_waiting()
 
 
-@pytest.fixture
-def redis_app(make_app: MakeApp) -> Any:
-    app = make_app()
-    app.conf.broker_url = "redis://broker.example//"
-    return app
-
-
 @pytest.mark.parametrize(
-    ("url", "same"),
+    ("url", "options", "same"),
     [
-        ("redis://broker.example", True),
-        ("redis://user:secret@broker.example:6379/0", True),
-        ("redis://broker.example:6380/0", False),
-        ("redis://broker.example/1", False),
-        ("redis://elsewhere.example/0", False),
-        ("memory://", False),
+        ("redis://broker.example", {}, True),
+        ("redis://user:secret@broker.example:6379/0", {}, True),
+        ("redis://broker.example:6380/0", {}, False),
+        ("redis://broker.example/1", {}, False),
+        ("redis://elsewhere.example/0", {}, False),
+        ("redis://broker.example", {"global_keyprefix": "a:"}, False),
+        ("memory://", {}, False),
     ],
 )
 @pytest.mark.parametrize("how", ["connection", "producer"])
-def test_another_broker_is_distinguished_from_the_apps_own(redis_app: Any, url: str, same: bool, how: str) -> None:
-    connection = Connection(url)
+def test_another_broker_is_distinguished_from_the_apps_own(
+    app: Any, url: str, options: dict[str, Any], same: bool, how: str
+) -> None:
+    app.conf.broker_url = "redis://broker.example//"
+    connection = Connection(url, transport_options=options)
     producer = Producer(connection, auto_declare=False) if how == "producer" else None
-    assert destination.is_eligible(redis_app, connection if how == "connection" else None, producer) is same
-
-
-def test_a_key_prefix_makes_another_broker(redis_app: Any) -> None:
-    options = {"global_keyprefix": "a:"}
-    assert not destination.is_eligible(redis_app, Connection("redis://broker.example", transport_options=options), None)
+    assert destination.is_eligible(app, connection if how == "connection" else None, producer) is same
 
 
 @pytest.mark.usefixtures("_quiet_log")
 def test_several_redis_servers_are_left_to_celery_because_the_scheduler_refuses_them(
-    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+    app: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_app()
     app.conf.broker_url = "redis://a.example;redis://b.example"
     assert not destination.is_eligible(app, None, None)
     assert "several servers" in caplog.text
@@ -150,11 +134,8 @@ def _quiet_log() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_quiet_log")
 def test_an_unsupported_transport_stays_with_celery_and_warns_once(
-    make_app: MakeApp,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    app: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_app()
     app.conf.broker_url = "filesystem://"
     folders = {name: str(tmp_path) for name in ("data_folder_in", "data_folder_out", "control_folder")}
     app.conf.broker_transport_options = folders
@@ -197,6 +178,8 @@ def test_publishing_again_repeats_the_same_message(
     app: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, callback: bool
 ) -> None:
     """The connection is lost after the broker has accepted the message: two copies have one envelope id."""
+    if callback and not hasattr(AMQP, "_retry_publish"):
+        pytest.skip("Celery before 5.7 publishes links like other tasks")
     original = Channel.basic_publish
     failures = iter([True, True, False])
 
@@ -206,14 +189,11 @@ def test_publishing_again_repeats_the_same_message(
             raise ConnectionError("gone")
 
     monkeypatch.setattr(Channel, "basic_publish", lossy)
-    monkeypatch.setattr(app.connection_for_write().transport.__class__, "connection_errors", (ConnectionError,))
-    monkeypatch.setattr(
-        app.connection_for_write().transport.__class__, "recoverable_connection_errors", (ConnectionError,), False
-    )
+    transport = type(app.connection_for_write().transport)
+    for name in ("connection_errors", "recoverable_connection_errors"):
+        monkeypatch.setattr(transport, name, (ConnectionError,), raising=False)
     app.conf.task_publish_retry_policy = {"interval_start": 0, "interval_step": 0, "interval_max": 0, "max_retries": 5}
     send = app.tasks["proj.add"].apply_async
-    if callback and not hasattr(AMQP, "_retry_publish"):
-        pytest.skip("Celery before 5.7 publishes links like other tasks")
     if callback:  # how a worker publishes links and the next step of a chain
         app.amqp._retry_publish(send, (1, 2), countdown=60)
     else:
@@ -224,10 +204,7 @@ def test_publishing_again_repeats_the_same_message(
 
 
 def test_a_broker_that_cannot_be_reached_is_celerys_error(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise OperationalError("refused")
-
-    monkeypatch.setattr(Channel, "basic_publish", refuse)
+    monkeypatch.setattr(Channel, "basic_publish", mock.Mock(side_effect=OperationalError("refused")))
     with pytest.raises(OperationalError):
         app.tasks["proj.add"].apply_async((1, 2), countdown=60, retry=False)
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,8 @@ def source() -> Source:
 
 @pytest.fixture
 def answers(source: Source) -> Iterator[Answers]:
-    found = Answers(source.answers)
-    yield found
-    found.close()
+    with closing(Answers(source.answers)) as found:
+        yield found
 
 
 def in_child(work: Callable[[], bool]) -> bool:
@@ -84,51 +84,52 @@ def threads_of(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == name]
 
 
-def begin(answers: Answers, numbers: list[str], timeout_s: float, into: dict[str, Any]) -> threading.Thread:
-    def wait() -> None:
-        into[numbers[0]] = answers.wait(numbers, timeout_s)
+class Waiting(threading.Thread):
+    """A request that waits for the answers of some commands, for at most a minute, in a thread."""
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    def __init__(self, answers: Answers, *numbers: str) -> None:
+        super().__init__()
+        self._answers, self._numbers, self._found = answers, [*numbers], dict[str, Any]()
+        self.start()
+
+    def run(self) -> None:
+        self._found = self._answers.wait(self._numbers, 60)
+
+    def result(self) -> dict[str, Any]:
+        self.join(patience())
+        assert not self.is_alive()
+        return self._found
 
 
 def test_many_threads_share_one_poll(answers: Answers, source: Source) -> None:
-    found: dict[str, Any] = {}
     numbers, before = [str(n) for n in range(50)], set(threads_of("wheel-answers"))  # that of a former test may end yet
-    threads = [begin(answers, [one], 30, found) for one in numbers]
+    threads = [Waiting(answers, one) for one in numbers]
     wait_until(lambda: bool(source.polls) and len(source.polls[-1]) == 50, "one poll reads all")
     assert len(set(threads_of("wheel-answers")) - before) == 1
     source.stored = {one: {one: "done"} for one in numbers}
-    for thread in threads:
-        thread.join(patience())
-    assert found == {one: {one: {one: "done"}} for one in numbers}
+    assert [thread.result() for thread in threads] == [{one: {one: "done"}} for one in numbers]
     wait_until(lambda: not threads_of("wheel-answers"), "the reader ends when no request waits")
 
 
 def test_a_request_waits_for_all_of_its_commands(answers: Answers, source: Source) -> None:
     source.stored = {"a": {"x": "done"}}
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a", "b"], 30, found)
+    thread = Waiting(answers, "a", "b")
     wait_until(lambda: source.polls[-1:] == [["b"]], "the answered command is not polled again")
     assert thread.is_alive()
     source.stored["b"] = {"x": "unknown"}
-    thread.join(patience())
-    assert found["a"] == {"a": {"x": "done"}, "b": {"x": "unknown"}}
+    assert thread.result() == {"a": {"x": "done"}, "b": {"x": "unknown"}}
 
 
 def test_at_its_time_out_a_request_has_the_answers_that_arrived(
     answers: Answers, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.stored = {"a": {"x": "done"}}
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a", "b"], 60, found)
+    thread = Waiting(answers, "a", "b")
     wait_until(lambda: source.polls[-1:] == [["b"]], "one of the answers has arrived")
     real = clock._passing_ns
     monkeypatch.setattr(clock, "_passing_ns", lambda: real() + 61 * 10**9)
     answers._timer.wake()
-    thread.join(patience())
-    assert found == {"a": {"a": {"x": "done"}}}
+    assert thread.result() == {"a": {"x": "done"}}
 
 
 def test_a_request_does_not_end_before_its_time_out(answers: Answers) -> None:
@@ -141,8 +142,7 @@ def test_a_request_does_not_end_before_its_time_out(answers: Answers) -> None:
 def test_a_step_of_the_wall_clock_ends_no_wait(
     answers: Answers, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a"], 60, found)
+    thread = Waiting(answers, "a")
     wait_until(lambda: len(source.polls) > 1, "the request waits")
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
@@ -150,21 +150,18 @@ def test_a_step_of_the_wall_clock_ends_no_wait(
     answers.wait(["b"], 0.01)
     assert thread.is_alive()
     source.stored = {"a": {"x": "done"}}
-    thread.join(patience())
-    assert found["a"] == {"a": {"x": "done"}}
+    assert thread.result() == {"a": {"x": "done"}}
 
 
 def test_a_store_that_does_not_answer_is_polled_again(
     answers: Answers, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.error = StoreError("away")
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a"], 30, found)
+    thread = Waiting(answers, "a")
     wait_until(lambda: len(source.polls) >= 2, "the store is polled again")
     assert answers.wait(["b"], 0.01) == {}, "a request that comes meanwhile keeps its time-out"
     source.stored, source.error = {"a": {"x": "done"}}, None
-    thread.join(patience())
-    assert found["a"] == {"a": {"x": "done"}}
+    assert thread.result() == {"a": {"x": "done"}}
     assert caplog.text.count("answers to requests cannot be read (away)") == 1, "one outage is one line of the log"
 
 
@@ -186,12 +183,10 @@ def test_no_thread_is_made_where_the_asker_is_the_holder(answers: Answers, sourc
 
 
 def test_closing_ends_every_wait(answers: Answers, source: Source) -> None:
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a"], 60, found)
+    thread = Waiting(answers, "a")
     wait_until(lambda: bool(source.polls), "the request waits")
     answers.close()
-    thread.join(patience())
-    assert found == {"a": {}}
+    assert thread.result() == {}
     assert answers.wait(["b"], 60) == {}
     wait_until(lambda: not threads_of("wheel-answers") and not threads_of("wheel-requests"), "no thread is left")
 
@@ -210,40 +205,36 @@ def test_polls_become_rarer_until_another_request_comes(
     """The second request would wait for an hour without a first poll of its own."""
     monkeypatch.setattr(module, "MOST_S", 3_600)
     answers._pause_s = 3_600
-    found: dict[str, Any] = {}
-    first = begin(answers, ["a"], 60, found)
+    first = Waiting(answers, "a")
     wait_until(lambda: len(source.polls) >= 1, "the first poll")
     with answers._changed:
         answers._poll_at_s = time.monotonic() + 3_600
     source.stored = {"a": {}, "b": {"x": "done"}}
     assert answers.wait(["b"], 30) == {"b": {"x": "done"}}
-    first.join(patience())
-    assert not first.is_alive()
+    assert first.result() == {"a": {}}
 
 
 def test_a_child_forked_while_requests_are_open_reads_its_own_answers(answers: Answers, source: Source) -> None:
     """The parent holds the lock at that moment, and its reader does not exist in the child."""
-    found: dict[str, Any] = {}
-    thread = begin(answers, ["a"], 60, found)
+    thread = Waiting(answers, "a")
     wait_until(lambda: bool(source.polls), "the request waits")
     source.stored = {"b": {"x": "done"}}
     with answers._changed:
         assert in_child(lambda: Answers(source.answers).wait(["b"], patience()) == {"b": {"x": "done"}})
     source.stored["a"] = {"x": "done"}
-    thread.join(patience())
-    assert found["a"] == {"a": {"x": "done"}}
+    assert thread.result() == {"a": {"x": "done"}}
 
 
 # -- the store of a process --------------------------------------------------------------------------
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Wheel:
+def wheel(tmp_path: Path) -> Iterator[Wheel]:
     app = Celery("forked", broker="redis://127.0.0.1:1/0", set_as_current=False)
     app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
     open_store(app.conf.wheel_store).close()
-    found: Wheel = app.wheel
-    return found
+    with closing(app.wheel) as found:
+        yield found
 
 
 def test_a_child_forked_while_the_lock_is_held_opens_the_store_itself(wheel: Wheel) -> None:
@@ -264,7 +255,6 @@ def test_a_child_forked_while_the_lock_is_held_opens_the_store_itself(wheel: Whe
         let_go.set()
         thread.join()
     assert wheel.pending().items == []
-    wheel.close()
 
 
 def test_a_child_leaves_the_connections_of_its_parent_alone(wheel: Wheel) -> None:
@@ -278,7 +268,6 @@ def test_a_child_leaves_the_connections_of_its_parent_alone(wheel: Wheel) -> Non
     assert in_child(work)
     assert wheel.store is store
     assert wheel.pending().items == []
-    wheel.close()
 
 
 def test_threads_open_one_store(wheel: Wheel) -> None:
@@ -295,7 +284,6 @@ def test_threads_open_one_store(wheel: Wheel) -> None:
         thread.join(patience(30))
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
-    wheel.close()
 
 
 def write_once(store: FullStore) -> bool:
@@ -320,4 +308,3 @@ def test_a_child_forked_while_another_thread_writes_can_write(wheel: Wheel) -> N
         stop.set()
         for thread in threads:
             thread.join(patience(30))
-    wheel.close()

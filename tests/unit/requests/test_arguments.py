@@ -45,30 +45,25 @@ def test_a_text_that_no_store_can_hold_is_refused(wheel: Any, text: str) -> None
             call()
 
 
-@pytest.mark.parametrize("key", [42, None, b"a", [b"a"]])
-def test_a_key_is_a_text(wheel: Any, key: Any) -> None:
-    with pytest.raises(TypeError, match=r"^a key must be a text, got "):
-        wheel.complete(key)
+WRONG: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "a key must be a text, got ": (lambda wheel, one: wheel.complete(one), [42, None, b"a", [b"a"]], []),
+    r"rows must be numbers of rows \(Task\.id\), got ": (
+        lambda wheel, one: wheel.replay([one]),
+        ["7", -1, True, 10**18],
+        [],
+    ),
+    "timeout must be ": (lambda wheel, one: wheel.cancel("a", timeout=one), ["10", None], [-1]),
+    "over must be ": (lambda wheel, one: wheel.resume(queue="mail", over=one), ["10m", True], [-1, 10**9]),  # a year
+}
 
 
-@pytest.mark.parametrize("row", ["7", -1, True, 10**18])
-def test_a_row_is_a_number(wheel: Any, row: Any) -> None:
-    with pytest.raises(TypeError, match=r"^rows must be numbers of rows \(Task\.id\), got "):
-        wheel.replay([row])
-
-
-@pytest.mark.parametrize(("timeout", "error"), [("10", TypeError), (None, TypeError), (-1, ArgumentError)])
-def test_a_timeout_is_a_number_of_seconds_from_0(wheel: Any, timeout: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^timeout must be "):
-        wheel.cancel("a", timeout=timeout)
-
-
-@pytest.mark.parametrize(
-    ("over", "error"), [("10m", TypeError), (True, TypeError), (-1, ArgumentError), (10**9, ArgumentError)]
-)
-def test_a_backlog_is_spread_over_seconds_up_to_a_year(wheel: Any, over: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^over must be "):
-        wheel.resume(queue="mail", over=over)
+@pytest.mark.parametrize("message", WRONG)
+def test_a_value_of_another_type_or_out_of_its_range_is_refused(wheel: Any, message: str) -> None:
+    call, of_another_type, out_of_range = WRONG[message]
+    for error, values in ((TypeError, of_another_type), (ArgumentError, out_of_range)):
+        for value in values:
+            with pytest.raises(error, match=f"^{message}"):
+                call(wheel, value)
 
 
 @pytest.mark.parametrize("scope", ["queue", "task"])

@@ -7,7 +7,7 @@ import inspect
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ WITHOUT_TWIN = {"ask", "change", "close", "joins_transaction", "request", "where
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    opened = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
-    yield opened
-    opened.close()
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -105,10 +104,7 @@ def test_a_cancelled_awaiter_withdraws_its_requests(app: Any, store: SqlStore) -
     async def give_up() -> None:
         asked = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(40)]
         await is_sent(store, 30)  # the others wait for a thread
-        for one in asked:
-            one.cancel()
-        ended = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(one) for one in ended} == {asyncio.CancelledError}
+        assert {type(one) for one in await cancel_all(asked)} == {asyncio.CancelledError}
 
     asyncio.run(give_up())
     assert store.read_inbox(0, 100) == []
@@ -140,22 +136,22 @@ def test_the_event_loop_goes_on_while_a_twin_waits(app: Any, store: SqlStore) ->
     assert asyncio.run(ask()) == 20
 
 
-async def hold_every_thread(app: Any, store: SqlStore) -> list[asyncio.Task[Any]]:
-    """Return twins that wait for a holder, one in each thread of the package."""
-    waiting = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(THREADS)]
-    await is_sent(store, THREADS)
-    return waiting
-
-
-async def cancel_all(waiting: list[asyncio.Task[Any]]) -> None:
+async def cancel_all(waiting: list[asyncio.Task[Any]]) -> list[Any]:
     for one in waiting:
         one.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def test_a_twin_that_has_not_begun_ends_at_once_and_sends_nothing(app: Any, store: SqlStore) -> None:
+@pytest.mark.parametrize("threads", [THREADS, 1], ids=["the package's threads", "Django's thread"])
+def test_a_twin_that_waits_for_a_thread_ends_at_once_and_sends_nothing(
+    app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    if threads == 1:
+        monkeypatch.setattr("celery_wheel.requests.asynchronous._joins", lambda *_: True)
+
     async def ask() -> int:
-        waiting = await hold_every_thread(app, store)
+        waiting = [asyncio.create_task(app.wheel.acancel(f"task {number}", timeout=600)) for number in range(threads)]
+        await is_sent(store, threads)
         queued = asyncio.create_task(app.wheel.acancel("queued", timeout=600))
         await asyncio.sleep(0)  # it waits for a thread
         queued.cancel()
@@ -167,28 +163,8 @@ def test_a_twin_that_has_not_begun_ends_at_once_and_sends_nothing(app: Any, stor
         await app.wheel.apending()  # a thread is free again
         return asked
 
-    assert asyncio.run(ask()) == THREADS
+    assert asyncio.run(ask()) == threads
     assert store.read_inbox(0, 100) == []
-
-
-def test_a_twin_that_waits_for_djangos_thread_ends_at_once(
-    app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery_wheel.requests.asynchronous._joins", lambda *_: True)
-
-    async def ask() -> None:
-        first = asyncio.create_task(app.wheel.acancel("first", timeout=600))
-        await is_sent(store)
-        queued = asyncio.create_task(app.wheel.acancel("queued", timeout=600))
-        await asyncio.sleep(0)
-        queued.cancel()
-        ended, _ = await asyncio.wait([queued], timeout=patience(5))
-        assert ended == {queued}
-        await cancel_all([first])
-        await app.wheel.apending()  # the thread is free again
-
-    asyncio.run(ask())
-    assert store.read_inbox(0, 10) == []
 
 
 def test_a_second_cancel_does_not_leave_before_the_request_is_withdrawn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,129 +14,122 @@ from celery_wheel.errors import RequestInDoubt, StoreError, WheelUnavailable
 from celery_wheel.requests import request as requests
 from celery_wheel.requests.answers import Answers, OpenStore
 from celery_wheel.requests.request import TASKS_AT_ONCE, Request
-from celery_wheel.requests.results import (
-    BestResult,
-    CommandResult,
-    CompletionResult,
-    EveryShard,
-    SummedCounts,
-)
+from celery_wheel.requests.results import BestResult, CommandResult, CompletionResult, EveryShard, SummedCounts
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.patience import patience
 
+Turn = Callable[[], None]
 
-def answering(store: SqlStore, shard: int, result: str) -> Callable[[], None]:
-    """Return a turn of a holder that answers every command of its shard with ``result``."""
-    epoch = store.acquire(shard, "one", 0, 10_000)
-    assert epoch is not None
+
+def answering(store: SqlStore, *results: str | None) -> Turn:
+    """Return a turn of the holders of shards 0, 1, …, each of which answers every command with its result, or not."""
+    epochs = {shard: store.acquire(shard, "one", 0, 10_000) for shard, result in enumerate(results) if result}
 
     def turn() -> None:
-        for item in store.read_inbox(shard, 10):
-            command: dict[str, Any] = json.loads(item.payload)
-            names = command.get("gates") or command.get("clocks") or command["task_ids"]
-            answer = Answer(command["id"], dict.fromkeys(names, result), 0)
-            store.apply(shard, epoch, Change(inbox=[item.id], answers=[answer]))
+        for shard, epoch in epochs.items():
+            for item in store.read_inbox(shard, 10):
+                command: dict[str, Any] = json.loads(item.payload)
+                names = command.get("gates") or command.get("clocks") or command["task_ids"]
+                answer = Answer(command["id"], dict.fromkeys(names, results[shard]), 0)
+                store.apply(shard, epoch, Change(inbox=[item.id], answers=[answer]))
 
     return turn
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    opened = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
-    yield opened
-    opened.close()
+    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)) as opened:
+        yield opened
 
 
-def all_of(turns: list[Callable[[], None]]) -> Callable[[], None]:
-    def turn() -> None:
-        for one in turns:
-            one()
-
-    return turn
-
-
-def wait() -> None:
-    """The turn of an asker without a holder."""
+def left(store: SqlStore) -> list[Any]:
+    """Return the commands in the inboxes of both shards."""
+    return [*store.read_inbox(0, 10), *store.read_inbox(1, 10)]
 
 
 def ask(
-    store: SqlStore, names: list[str], timeout_s: float, turn: Callable[[], None] | None = wait, kind: str = "cancel"
+    store: SqlStore,
+    names: list[str],
+    timeout_s: float,
+    turn: Turn | None = lambda: None,  # an asker without a holder
+    kind: str = "cancel",
+    opening: Callable[[], OpenStore] | None = None,
 ) -> dict[str, Any]:
     opened = OpenStore("", store)
-    request = Request(lambda: opened, kind, names, {}, timeout_s, turn=turn)
+    request = Request(opening or (lambda: opened), kind, names, {}, timeout_s, turn=turn)
     request.send()
     return request.receive()
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", ["pause", "resume"])
 def test_a_gate_is_in_doubt_until_every_shard_has_answered(store: SqlStore, kind: str) -> None:
     """A queue that only one shard pauses is still served by the other."""
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1") as raised:
-        ask(store, ["queue:mail"], 0.05, answering(store, 0, "done"), kind)
+        ask(store, ["queue:mail"], 0.05, answering(store, "done"), kind)
     assert raised.value.results == {}
-    assert store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> None:
-    turns = [answering(store, 0, "accepted"), answering(store, 1, "refused")]
-    assert ask(store, ["wall"], patience(), all_of(turns), "accept_clock") == {"wall": "refused"}
-    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 1"):
-        ask(store, ["wall"], 0.05, turns[0], "accept_clock")
-
-
-def test_a_task_that_is_done_in_one_shard_is_done(store: SqlStore) -> None:
-    assert ask(store, ["a"], patience(0.5), answering(store, 0, "done")) == {"a": CommandResult.DONE}
+    both = answering(store, "accepted", "refused")
+    assert ask(store, ["wall"], patience(), both, "accept_clock") == {"wall": "refused"}
+    with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1"):
+        ask(store, ["wall"], 0.05, kind="accept_clock")
 
 
 def test_the_time_in_which_a_request_is_sent_is_part_of_its_time_out(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sender waits for the lock of a SQLite file, for example."""
-    put, waited = SqlStore.put_commands, []
-    now = [0.0]
+    put, waited, now = store.put_commands, [], [0.0]
     monkeypatch.setattr(requests.time, "monotonic", lambda: now[0])
 
-    def slow(self: SqlStore, *commands: Any) -> list[int]:
+    def slow(*commands: Any) -> list[int]:
         now[0] += 7
-        return put(self, *commands)
+        return put(*commands)
 
     def wait(self: Answers, numbers: list[str], timeout_s: float, turn: object) -> dict[str, Any]:
         waited.append(timeout_s)
         now[0] += timeout_s + 0.001
         return {}
 
-    monkeypatch.setattr(SqlStore, "put_commands", slow)
+    store.put_commands = slow
     monkeypatch.setattr(Answers, "wait", wait)
     with pytest.raises(WheelUnavailable, match="within 10 s"):
         ask(store, ["a"], 10, None)
     assert waited == [3.0]
 
 
-def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: SqlStore) -> None:
-    def turn() -> None:
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize("moment", ["waiting", "committing"])
+def test_a_request_is_withdrawn_when_its_asker_is_interrupted(store: Any, moment: str) -> None:
+    if moment == "committing":
+        put = store.put_commands
+        store.put_commands = lambda *commands: interrupt(put(*commands))
     with pytest.raises(KeyboardInterrupt):
-        ask(store, ["a"], 5, turn)
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+        ask(store, ["a"], 5, interrupt)
+    assert left(store) == []
 
 
-def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    put, names = SqlStore.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
+def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: Any) -> None:
+    put, names = store.put_commands, [str(n) for n in range(TASKS_AT_ONCE + 1)]
 
-    def failing(self: SqlStore, *commands: Any) -> list[int]:
+    def failing(*commands: Any) -> list[int]:
         if store.read_inbox(0, 10):
             raise StoreError("the disk is full")
-        return put(self, *commands)
+        return put(*commands)
 
-    monkeypatch.setattr(SqlStore, "put_commands", failing)
+    store.put_commands = failing
     with pytest.raises(StoreError, match="the disk is full") as raised:
         ask(store, names, 5)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    assert left(store) == []
+    store.withdraw = failing
     with pytest.raises(RequestInDoubt) as doubt:
         ask(store, names, 0.05)
     assert str(doubt.value) == (
@@ -148,95 +142,63 @@ def test_a_request_of_which_only_a_part_was_sent_is_withdrawn(store: SqlStore, m
 # -- a store that goes away ---------------------------------------------------------------------------
 
 
-class Losing:
-    """Loses the answers to commits of commands: some of ``committed`` reached the store all the same."""
+def lose_answers(store: Any, *committed: bool) -> list[Any]:
+    """Lose the answers to commits of commands, which reached the store or did not; return what was put, as it grows."""
+    real, outcomes, puts = store.put_commands, iter(committed), []
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *committed: bool) -> None:
-        self.left, self.puts = list(committed), 0
-        real = SqlStore.put_commands
+    def put(commands: Any, items: list[int]) -> list[int]:
+        puts.append(commands)
+        numbers, outcome = real(commands, items), next(outcomes, None)
+        if outcome is None:
+            return numbers
+        if not outcome:  # as the server that rolled it back
+            for command, item in zip(commands, items, strict=True):
+                assert store.withdraw(item, command)
+        raise StoreError("the server closed the connection; the last change may be committed or not")
 
-        def put(store: SqlStore, commands: Any, items: list[int]) -> list[int]:
-            self.puts += 1
-            if not self.left:
-                return real(store, commands, items)
-            real(store, commands, items)
-            if not self.left.pop(0):  # as the server that rolled it back
-                for command, item in zip(commands, items, strict=True):
-                    assert store.withdraw(item, command)
-            raise StoreError("the server closed the connection; the last change may be committed or not")
-
-        monkeypatch.setattr(SqlStore, "put_commands", put)
+    store.put_commands = put
+    return puts
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch, committed: bool
-) -> None:
-    losing = Losing(monkeypatch, committed, committed)
-    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
-    assert ask(store, ["a"], patience(), all_of(turns)) == {"a": CommandResult.DONE}
-    assert losing.puts == 3
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+def test_a_request_whose_commit_had_no_answer_has_a_result_all_the_same(store: Any, committed: bool) -> None:
+    puts = lose_answers(store, committed, committed)
+    assert ask(store, ["a"], patience(), answering(store, "unknown", "done")) == {"a": CommandResult.DONE}
+    assert len(puts) == 3
+    assert left(store) == []
 
 
-def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losing, withdraw = Losing(monkeypatch, True), SqlStore.withdraw
-    turns = [answering(store, shard, result) for shard, result in enumerate(("unknown", "done"))]
-
-    def late(self: SqlStore, *item: Any) -> bool:
-        for turn in turns:
-            turn()
-        return withdraw(self, *item)
-
-    monkeypatch.setattr(SqlStore, "withdraw", late)
+def test_a_request_that_was_carried_out_before_its_sender_looked_is_not_sent_again(store: Any) -> None:
+    puts, withdraw, turn = lose_answers(store, True), store.withdraw, answering(store, "unknown", "done")
+    store.withdraw = lambda *item: (turn(), withdraw(*item))[1]
     assert ask(store, ["a"], patience()) == {"a": CommandResult.DONE}
-    assert losing.puts == 1
+    assert len(puts) == 1
 
 
-def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_out(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Losing(monkeypatch, True)
+def test_a_request_whose_commit_had_no_answer_until_its_time_out_is_not_carried_out(store: Any) -> None:
+    lose_answers(store, True)
     with pytest.raises(StoreError, match="the server closed the connection") as raised:
         ask(store, ["a"], 0)
     assert raised.value.__notes__ == ["nothing of the request (cancel) will happen"]
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
-def test_a_commit_that_a_signal_interrupts_is_withdrawn(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = SqlStore.put_commands
+def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(store: Any) -> None:
+    withdraw = store.withdraw
 
-    def put(self: SqlStore, *commands: Any) -> None:
-        real(self, *commands)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SqlStore, "put_commands", put)
-    with pytest.raises(KeyboardInterrupt):
-        ask(store, ["a"], 5)
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
-
-
-def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    withdraw = SqlStore.withdraw
-
-    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+    def failing(item: int, command: tuple[int, str, bytes]) -> bool:
         if command[0] == 1:
             raise StoreError("the server is away")
-        return withdraw(self, item, command)
+        return bool(withdraw(item, command))
 
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    store.withdraw = failing
     with pytest.raises(RequestInDoubt, match=r"carried out in shard 1, where .*: the server is away") as raised:
         ask(store, ["a", "b"], 0.05, kind="complete")
     assert raised.value.results == {}
     assert store.read_inbox(0, 10) == []
-    certain = ask(store, ["a"], 0.05, answering(store, 0, "done"))
+    certain = ask(store, ["a"], 0.05, answering(store, "done"))
     assert certain == {"a": CommandResult.DONE}, "no answer of shard 1 can change it"
     epoch = store.acquire(0, "two", 10**15, 10_000)
-    assert epoch is not None
 
     def one_of_two() -> None:
         for item in store.read_inbox(0, 10):
@@ -248,22 +210,22 @@ def test_the_certain_results_stay_where_a_shard_cannot_be_withdrawn_from(
     assert raised.value.results == {"a": CommandResult.DONE}
 
 
-def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_is_tried_again_while_the_store_is_away(store: Any) -> None:
     """The second one has taken effect: only its answer was lost."""
-    withdraw, tries = SqlStore.withdraw, []
+    withdraw, tries = store.withdraw, []
 
-    def failing(self: SqlStore, item: int, command: tuple[int, str, bytes]) -> bool:
+    def failing(item: int, command: tuple[int, str, bytes]) -> bool:
         tries.append(item)
         if tries.count(item) == 2:
-            assert withdraw(self, item, command)
+            assert withdraw(item, command)
         if tries.count(item) < 3:
             raise StoreError("the server is away")
-        return withdraw(self, item, command)
+        return bool(withdraw(item, command))
 
-    monkeypatch.setattr(SqlStore, "withdraw", failing)
+    store.withdraw = failing
     with pytest.raises(WheelUnavailable, match="no scheduler answered for shard 0, 1 within"):
         ask(store, ["a"], patience(1))
-    assert store.read_inbox(0, 10) == store.read_inbox(1, 10) == []
+    assert left(store) == []
 
 
 def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store: SqlStore) -> None:
@@ -275,15 +237,12 @@ def test_a_store_that_is_away_while_the_answer_is_awaited_changes_nothing(store:
             raise StoreError("the server is away")
         return opened
 
-    turns = [answering(store, shard, "done") for shard in range(2)]
-    request = Request(open_store_late, "cancel", ["a"], {}, patience(), turn=all_of(turns))
-    request.send()
-    assert request.receive() == {"a": CommandResult.DONE}
+    found = ask(store, ["a"], patience(), answering(store, "done", "done"), opening=open_store_late)
+    assert found == {"a": CommandResult.DONE}
 
 
 def test_a_command_that_the_holder_could_not_read_is_named(store: SqlStore) -> None:
     epoch = store.acquire(0, "one", 0, 10_000)
-    assert epoch is not None
 
     def reject() -> None:
         store.apply(0, epoch, Change(inbox=[item.id for item in store.read_inbox(0, 10)]))

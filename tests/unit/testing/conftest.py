@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import celery_wheel
-from celery_wheel.testing import VirtualWheel
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -57,8 +56,13 @@ def make_app() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def wheel_app(make_app: Callable[..., Any]) -> Any:
-    return make_app()
+def wheel_app(make_app: Callable[..., Any], request: pytest.FixtureRequest) -> Any:
+    """Return the app of the fixture ``wheel``, with the settings of ``with_settings``."""
+    return make_app(**getattr(request, "param", {}))
+
+
+def with_settings(**values: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("wheel_app", [values], indirect=True, ids=[", ".join(values)])
 
 
 @pytest.fixture
@@ -73,6 +77,3 @@ def tasks(wheel_app: Any) -> Any:
 
 def names(ran: list[Any]) -> list[tuple[str, tuple[Any, ...]]]:
     return [(one.task, one.args) for one in ran]
-
-
-__all__ = ["NOWHERE", "VirtualWheel", "names"]

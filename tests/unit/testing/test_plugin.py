@@ -44,19 +44,14 @@ def run(pytester: pytest.Pytester, *options: str, **outcomes: int) -> pytest.Run
     return result
 
 
-def test_the_app_is_found_by_the_ini_option(pytester: pytest.Pytester) -> None:
-    project(pytester)
-    run(pytester, passed=1)
-
-
-def test_the_app_is_found_as_the_current_one(pytester: pytest.Pytester) -> None:
-    project(pytester, ini="[pytest]\n")
-    run(pytester, passed=1)
-
-
-def test_an_app_with_install_is_served_as_well(pytester: pytest.Pytester) -> None:
-    project(pytester, package="celery")
-    pytester.makeconftest("import celery_wheel, proj\n\ncelery_wheel.install(proj.app)\n")
+@pytest.mark.parametrize("ini", [INI, "[pytest]\n"], ids=["the ini option", "the current app"])
+@pytest.mark.parametrize("package", ["celery_wheel", "celery"])
+def test_the_app_is_found_whether_it_is_of_the_package_or_installed(
+    pytester: pytest.Pytester, ini: str, package: str
+) -> None:
+    project(pytester, package=package, ini=ini)
+    if package == "celery":
+        pytester.makeconftest("import celery_wheel, proj\n\ncelery_wheel.install(proj.app)\n")
     run(pytester, passed=1)
 
 
@@ -119,15 +114,18 @@ def test_the_app_of_celerys_own_plugin_is_found(pytester: pytest.Pytester) -> No
     run(pytester, passed=1)
 
 
-def test_a_missing_app_is_an_error_with_a_remedy(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("fixture", "says"),
+    [
+        ("", "set wheel_app = proj.celery:app in pytest's ini file"),
+        ("@pytest.fixture\ndef celery_app(nowhere): pass\n", "fixture 'nowhere' not found"),
+    ],
+    ids=["none", "a broken fixture"],
+)
+def test_a_missing_app_is_an_error_with_a_remedy(pytester: pytest.Pytester, fixture: str, says: str) -> None:
+    pytester.makeconftest(f"import pytest\n\n{fixture}")
     pytester.makepyfile("def test_nothing(wheel): pass")
-    run(pytester, errors=1).stdout.fnmatch_lines(["*set wheel_app = proj.celery:app in pytest's ini file*"])
-
-
-def test_a_missing_fixture_of_the_suites_celery_app_is_reported(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef celery_app(nowhere): pass\n")
-    pytester.makepyfile("def test_nothing(wheel): pass")
-    run(pytester, errors=1).stdout.fnmatch_lines(["*fixture 'nowhere' not found*"])
+    run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
 
 
 @pytest.mark.parametrize(
@@ -155,13 +153,11 @@ def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -
             assert wheel.pending == []
         """,
     )
-    result = run(pytester, failed=2)
-    result.stdout.fnmatch_lines_random(
-        [
-            "*not pending: <proj.remind(42) ran at * -> 'order 42', id *",
-            "*<proj.remind(43) due *, queue 'celery', id *",
-        ]
+    ran, due = (
+        "*not pending: <proj.remind(42) ran at * -> 'order 42', id *",
+        "*<proj.remind(43) due *, queue 'celery', *",
     )
+    run(pytester, failed=2).stdout.fnmatch_lines_random([ran, due])
 
 
 def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
@@ -180,8 +176,9 @@ def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
             wheel.run_all()
         """,
     )
-    result = run(pytester, failed=1)
-    result.stdout.fnmatch_lines(["*return order.total*", "*'NoneType' object has no attribute 'total'*"])
+    said = ["*return order.total*", "*'NoneType' object has no attribute 'total'*"]
+    said = ["*return order.total*", "*'NoneType' object has no attribute 'total'*"]
+    run(pytester, failed=1).stdout.fnmatch_lines(said)
 
 
 def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(pytester: pytest.Pytester) -> None:

@@ -67,28 +67,13 @@ def test_a_trigger_and_a_backfill_run_at_once(app: Any) -> None:
         ran_ = wheel.run_due()
         assert [one.id for one in ran_] == list(answer.task_ids)
         assert [one.result[1] for one in ran_] == [BEGIN - timedelta(hours=46), BEGIN - timedelta(hours=22)]
+        with pytest.raises(RecurrenceError, match="every needs the overlap \"allow\", and this backfill has 'skip'"):
+            schedules.backfill("nightly", first, last, every=60)
         paced = schedules.backfill("nightly", first, last, overlap="allow", every=timedelta(minutes=10))
         assert paced.task_ids
         assert [one.at - BEGIN for one in wheel.advance(minutes=30)] == pytest.approx(
             [timedelta(0), timedelta(minutes=10)], abs=timedelta(seconds=30)
         )
-
-
-def test_a_backfill_has_the_policy_of_its_schedule_or_of_its_own(app: Any) -> None:
-    with VirtualWheel(app) as wheel:
-        wheel.advance_to(BEGIN)
-        schedules, first, last = app.wheel.schedules, BEGIN - timedelta(days=4), BEGIN
-        schedules.create("nightly", Crontab("0", "3"), "app.report", overlap="skip")
-        answer = schedules.backfill("nightly", first, last)
-        assert len(answer.task_ids) == 1
-        assert answer.reason == "the overlap policy of the backfill leaves out 3 of 4 instants"
-        with pytest.raises(RecurrenceError, match="every needs the overlap \"allow\", and this backfill has 'skip'"):
-            schedules.backfill("nightly", first, last, every=60)
-        assert [one.id for one in wheel.run_due()] == list(answer.task_ids)
-        answer = schedules.backfill("nightly", first, last, overlap="queue_all")
-        assert (len(answer.task_ids), answer.reason) == (4, "")
-        assert [one.id for one in wheel.run_due()] == list(answer.task_ids), "each end makes the next one due"
-        assert len(schedules.backfill("nightly", first, last, overlap="queue_one").task_ids) == 2
 
 
 def test_an_instant_during_a_run_is_skipped_until_the_run_has_ended(app: Any) -> None:

@@ -1,6 +1,5 @@
 """Cancelling, rescheduling, revoking and pausing of pending tasks."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from kombu import Queue
 
 from celery_wheel.testing import VirtualWheel
+from tests.unit.testing.conftest import with_settings
 
 
 def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
@@ -68,47 +68,29 @@ def test_run_now_makes_a_task_the_next_to_run(wheel: VirtualWheel, add: Any) -> 
     assert [one.args for one in wheel.run_due()] == [(2, 2)]
 
 
-def test_a_revoked_task_is_skipped_when_it_is_due(wheel: VirtualWheel, add: Any) -> None:
-    result = add.apply_async((1, 2), countdown=60)
-    result.revoke(terminate=True)
-    assert wheel.run_all() == []
-    assert [(one.id, one.reason) for one in wheel.skipped] == [(result.id, "revoked")]
-    assert result.state == "REVOKED"
-
-
-def test_a_task_revoked_by_its_stamp_is_skipped(wheel: VirtualWheel, wheel_app: Any, add: Any) -> None:
-    stamped = add.si(1, 2)
-    stamped.stamp(order="42")
-    stamped.apply_async(countdown=60)
-    wheel_app.control.revoke_by_stamped_headers({"order": "42"})
-    assert wheel.run_all() == []
-    assert [one.reason for one in wheel.skipped] == ["revoked"]
-
-
-def test_a_pause_of_a_name_that_nothing_has_says_so(
-    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    app = make_app(
-        task_queues=[Queue("celery"), Queue("emails")],
-        task_routes={"a": "routed", "b.*": {"queue": Queue("matched")}},
-        wheel_rate_limits={"limited": "5/s"},
-    )
-    with VirtualWheel(app):
-        app.tasks["proj.add"].apply_async((1, 1), countdown=60, queue="by hand")
-        app.wheel.schedules.create("nightly", 60, "proj.add", queue="reports")
-        for known in ("celery", "emails", "routed", "matched", "limited", "by hand", "reports"):
-            app.wheel.pause(queue=known)
-        app.wheel.pause(task="proj.add")
-        app.wheel.pause(everything=True)
-        assert [vars(line).get("gate") for line in caplog.records] == []
-        app.wheel.pause(queue="emials")
-        app.wheel.pause(task="0")
-        assert [vars(line).get("gate") for line in caplog.records] == ["queue:emials", "task:0"]
-        first, second = (line.getMessage() for line in caplog.records)
-        assert first.startswith("queue 'emials' is paused, but no pending task")
-        assert "did you mean emails?" in first
-        assert "is the name misspelt?" in second
-        assert {one.name for one in app.wheel.gates()} >= {"emials", "0"}
+@with_settings(
+    task_queues=[Queue("celery"), Queue("emails")],
+    task_routes={"a": "routed", "b.*": {"queue": Queue("matched")}},
+    wheel_rate_limits={"limited": "5/s"},
+)
+@pytest.mark.usefixtures("wheel")
+def test_a_pause_of_a_name_that_nothing_has_says_so(add: Any, caplog: pytest.LogCaptureFixture) -> None:
+    requests = add.app.wheel
+    add.apply_async((1, 1), countdown=60, queue="by hand")
+    requests.schedules.create("nightly", 60, "proj.add", queue="reports")
+    for known in ("celery", "emails", "routed", "matched", "limited", "by hand", "reports"):
+        requests.pause(queue=known)
+    requests.pause(task="proj.add")
+    requests.pause(everything=True)
+    assert [vars(line).get("gate") for line in caplog.records] == []
+    requests.pause(queue="emials")
+    requests.pause(task="0")
+    assert [vars(line).get("gate") for line in caplog.records] == ["queue:emials", "task:0"]
+    first, second = (line.getMessage() for line in caplog.records)
+    assert first.startswith("queue 'emials' is paused, but no pending task")
+    assert "did you mean emails?" in first
+    assert "is the name misspelt?" in second
+    assert {one.name for one in requests.gates()} >= {"emials", "0"}
 
 
 def test_paused_tasks_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:

@@ -1,9 +1,11 @@
 """Queries of a test: pending tasks, executions, and the texts of failed assertions."""
 
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import group
 from celery.exceptions import TimeoutError as NotReady
 
 from celery_wheel.control import Wheel
@@ -37,18 +39,13 @@ def test_a_pending_retry_has_its_number(wheel: VirtualWheel, tasks: Any) -> None
     assert [one.retries for one in wheel.pending] == [1]
 
 
-def test_is_pending_takes_a_result_or_an_id_and_returns_a_truth_value(wheel: VirtualWheel, add: Any) -> None:
+def test_is_pending_takes_a_result_or_an_id_and_shows_the_fate_of_the_task(wheel: VirtualWheel, add: Any) -> None:
     result = add.apply_async((1, 2), countdown=60)
     assert wheel.is_pending(result)
     assert wheel.is_pending(result.id) == True  # noqa: E712
-    wheel.run_all()
-    assert not wheel.is_pending(result)
-
-
-def test_a_failed_assertion_shows_the_fate_of_the_task(wheel: VirtualWheel, add: Any) -> None:
-    result = add.apply_async((1, 2), countdown=60)
     assert f"proj.add(1, 2) due {wheel.pending[0].eta:%Y-%m-%d}" in repr(wheel.is_pending(result))
     wheel.run_all()
+    assert not wheel.is_pending(result)
     assert "not pending: <proj.add(1, 2) ran at" in repr(wheel.is_pending(result))
     assert "-> 3" in repr(wheel.is_pending(result))
     assert "no task was sent with id x" in repr(wheel.is_pending("x"))
@@ -76,8 +73,6 @@ def test_the_error_of_a_missing_result_has_the_tasks_due_time(wheel: VirtualWhee
 
 
 def test_waiting_for_a_result_runs_due_tasks(wheel: VirtualWheel, add: Any) -> None:
-    from celery import group
-
     assert add.delay(1, 2).get() == 3
     assert group(add.s(n, n) for n in range(3)).apply_async().get() == [0, 2, 4]
     assert len(wheel.ran) == 4
@@ -86,19 +81,12 @@ def test_waiting_for_a_result_runs_due_tasks(wheel: VirtualWheel, add: Any) -> N
 def test_the_tested_code_may_query_pending_tasks_as_in_production(
     wheel: VirtualWheel, wheel_app: Any, add: Any
 ) -> None:
-    asked = Wheel(wheel_app)
-    try:
+    with closing(Wheel(wheel_app)) as asked:
         assert asked.pending().items == []
         result = add.apply_async((1, 2), countdown=60)
-        found = asked.get(result.id)
-        assert found is not None
-        assert (found.state, asked.counts().tasks) == ("pending", {"proj.add": 1})
+        assert (asked.get(result.id).state, asked.counts().tasks) == ("pending", {"proj.add": 1})  # type: ignore[union-attr]
         wheel.run_all()
-        found = asked.get(result.id)
-        assert found is not None
-        assert found.state == "dispatched"
-    finally:
-        asked.close()
+        assert asked.get(result.id).state == "dispatched"  # type: ignore[union-attr]
 
 
 @pytest.mark.timeout(20)

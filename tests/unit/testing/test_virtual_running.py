@@ -11,9 +11,9 @@ from celery import chain, chord, group, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from celery_wheel.errors import ArgumentError, WheelError
+from celery_wheel.errors import WheelError
 from celery_wheel.testing import VirtualWheel
-from tests.unit.testing.conftest import names
+from tests.unit.testing.conftest import names, with_settings
 
 
 @pytest.mark.wheel(freeze=True)  # a second of the real time may pass between two calls
@@ -58,10 +58,7 @@ def test_retries_wait_with_their_own_delay_under_the_same_id(wheel: VirtualWheel
     ran = wheel.run_all()
     assert [(one.state, one.retries) for one in ran] == [("RETRY", 0), ("RETRY", 1), ("SUCCESS", 2)]
     assert {one.id for one in ran} == {result.id}
-    assert [after.at - before.at for before, after in pairwise(ran)] == [
-        timedelta(minutes=1),
-        timedelta(minutes=2),
-    ]
+    assert [after.at - before.at for before, after in pairwise(ran)] == [timedelta(minutes=1), timedelta(minutes=2)]
     assert result.get() == 2
 
 
@@ -98,21 +95,13 @@ def test_links_errbacks_and_signals_work_as_in_a_worker(wheel: VirtualWheel, tas
     def note(signal: Any = None, **_: Any) -> None:
         seen.append(signal.name)
 
-    for signal in (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_failure):
-        signal.connect(note)
-    try:
-        add.apply_async((1, 1), countdown=5, link=add.s(10).set(countdown=5))
-        failed = tasks["proj.fail"].apply_async(countdown=20, link_error=tasks["proj.sorry"].s())
-        wheel.advance(minutes=1, propagate=False)
-    finally:
-        for signal in (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_failure):
-            signal.disconnect(note)
-    assert names(wheel.ran) == [
-        ("proj.add", (1, 1)),
-        ("proj.add", (2, 10)),
-        ("proj.fail", ()),
-        ("proj.sorry", (failed.id,)),
-    ]
+    for signal in (signals.task_received, signals.task_postrun, signals.task_failure):
+        signal.connect(note)  # weakly: it is disconnected when this test is over
+    add.apply_async((1, 1), countdown=5, link=add.s(10).set(countdown=5))
+    failed = tasks["proj.fail"].apply_async(countdown=20, link_error=tasks["proj.sorry"].s())
+    wheel.advance(minutes=1, propagate=False)
+    ran = [("proj.add", (1, 1)), ("proj.add", (2, 10)), ("proj.fail", ()), ("proj.sorry", (failed.id,))]
+    assert names(wheel.ran) == ran
     assert seen.count("task_received") == seen.count("task_postrun") == 4
     assert seen.count("task_failure") == 1
 
@@ -135,38 +124,35 @@ def test_tasks_without_a_delay_run_before_time_passes(wheel: VirtualWheel, add: 
     assert result.get() == 3
 
 
-def test_in_an_eager_app_only_delays_wait(make_app: Callable[..., Any]) -> None:
-    app = make_app(task_always_eager=True)
-    with VirtualWheel(app) as wheel:
-        assert app.tasks["proj.add"].delay(1, 2).get() == 3
-        waits = app.tasks["proj.add"].apply_async((2, 2), countdown=60)
-        tries = app.tasks["proj.flaky"].delay(1)
-        assert [one.id for one in wheel.pending] == [waits.id, tries.id]
-        assert app.tasks["proj.fail"].delay().state == "FAILURE"
-        wheel.advance(minutes=1)
-        assert (waits.get(), tries.get()) == (4, 1)
+@with_settings(task_always_eager=True)
+def test_in_an_eager_app_only_delays_wait(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
+    assert add.delay(1, 2).get() == 3
+    waits = add.apply_async((2, 2), countdown=60)
+    tries = tasks["proj.flaky"].delay(1)
+    assert [one.id for one in wheel.pending] == [waits.id, tries.id]
+    assert tasks["proj.fail"].delay().state == "FAILURE"
+    wheel.advance(minutes=1)
+    assert (waits.get(), tries.get()) == (4, 1)
 
 
-def test_in_an_eager_app_a_retry_without_a_delay_follows_the_try_before_it(make_app: Callable[..., Any]) -> None:
-    app = make_app(task_always_eager=True)
-
-    @app.task(name="proj.twice", bind=True, shared=False)
+@with_settings(task_always_eager=True)
+def test_in_an_eager_app_a_retry_without_a_delay_follows_the_try_before_it(wheel: VirtualWheel, wheel_app: Any) -> None:
+    @wheel_app.task(name="proj.twice", bind=True, shared=False)
     def twice(self: Any) -> int:
         if not self.request.retries:
             raise self.retry(countdown=0)
         return int(self.request.retries)
 
-    with VirtualWheel(app) as wheel:
-        assert twice.delay().get() == 1
-        twice.apply_async(countdown=60)
-        wheel.run_all()
-        assert [one.state for one in wheel.ran] == ["RETRY", "SUCCESS"] * 2
+    assert twice.delay().get() == 1
+    twice.apply_async(countdown=60)
+    wheel.run_all()
+    assert [one.state for one in wheel.ran] == ["RETRY", "SUCCESS"] * 2
 
 
-def test_an_eager_app_that_propagates_raises_out_of_the_call(make_app: Callable[..., Any]) -> None:
-    app = make_app(task_always_eager=True, task_eager_propagates=True)
-    with VirtualWheel(app), pytest.raises(KeyError, match="no"):
-        app.tasks["proj.fail"].delay()
+@with_settings(task_always_eager=True, task_eager_propagates=True)
+def test_an_eager_app_that_propagates_raises_out_of_the_call(wheel: VirtualWheel, tasks: Any) -> None:
+    with pytest.raises(KeyError, match="no"):
+        tasks["proj.fail"].delay()
 
 
 @pytest.mark.wheel(freeze=True)
@@ -216,21 +202,54 @@ def test_tasks_that_celery_holds_itself_are_pending_too(wheel: VirtualWheel, add
     assert [one.args for one in wheel.advance(minutes=1)] == [(2, 2), (1, 1)]
 
 
-def test_a_delay_below_the_minimum_waits_in_the_worker(make_app: Callable[..., Any]) -> None:
-    app = make_app(wheel_min_delay=30)
-    with VirtualWheel(app) as wheel:
-        for n in (20, 40):
-            app.tasks["proj.add"].apply_async((n, n), countdown=n)
-        assert [one.where for one in wheel.pending] == ["worker", "wheel"]
-        assert [one.result for one in wheel.run_all()] == [40, 80]
+@with_settings(wheel_min_delay=30)
+def test_a_delay_below_the_minimum_waits_in_the_worker(wheel: VirtualWheel, add: Any) -> None:
+    for n in (20, 40):
+        add.apply_async((n, n), countdown=n)
+    assert [one.where for one in wheel.pending] == ["worker", "wheel"]
+    assert [one.result for one in wheel.run_all()] == [40, 80]
 
 
-def test_an_expired_task_is_skipped_with_its_reason(wheel: VirtualWheel, add: Any) -> None:
-    late = add.apply_async((1, 1), countdown=60, expires=30)
+TO_NO_QUEUE = {"exchange": "nowhere", "exchange_type": "topic", "routing_key": "x"}
+
+
+def revoked_by_its_stamp(add: Any) -> Any:
+    stamped = add.si(1, 2)
+    stamped.stamp(order="42")
+    result = stamped.apply_async(countdown=60)
+    add.app.control.revoke_by_stamped_headers({"order": "42"})
+    return result
+
+
+def revoked(add: Any) -> Any:
+    result = add.apply_async((1, 2), countdown=60)
+    result.revoke(terminate=True)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("send", "reason", "state"),
+    [
+        (revoked, "revoked", "REVOKED"),
+        (revoked_by_its_stamp, "revoked", "REVOKED"),
+        (lambda add: add.apply_async((1, 1), countdown=60, expires=30), "expired", "REVOKED"),
+        (lambda add: add.app.send_task("other.task", countdown=5), "not a task of this app", "PENDING"),
+        (lambda add: add.apply_async((1, 1), countdown=5, **TO_NO_QUEUE), "no queue is bound", "PENDING"),
+        # The message is larger with its headers.
+        (lambda add: add.apply_async(("x" * 9_000, 1), countdown=5), "at most 10,000 bytes", "PENDING"),
+    ],
+    ids=["revoked", "revoked by its stamp", "expired", "of another project", "no queue", "too large"],
+)
+@with_settings(wheel_max_message_bytes=10_000)
+def test_a_task_that_cannot_run_is_skipped_with_the_reason(
+    wheel: VirtualWheel, add: Any, send: Callable[[Any], Any], reason: str, state: str
+) -> None:
+    result = send(add)
     in_time = add.apply_async((2, 2), countdown=60, expires=90)
     assert [one.id for one in wheel.advance(minutes=1)] == [in_time.id]
     (skipped,) = wheel.skipped
-    assert (skipped.id, skipped.reason, late.state) == (late.id, "expired", "REVOKED")
+    assert (skipped.id, result.state) == (result.id, state)
+    assert reason in skipped.reason
 
 
 def test_messages_of_other_threads_are_captured_too(wheel: VirtualWheel, add: Any) -> None:
@@ -242,56 +261,29 @@ def test_messages_of_other_threads_are_captured_too(wheel: VirtualWheel, add: An
     assert sorted(one.result for one in wheel.run_all()) == [0, 2, 4, 6, 8]
 
 
-def test_a_task_of_another_project_is_skipped(wheel: VirtualWheel, wheel_app: Any) -> None:
-    wheel_app.send_task("other.task", countdown=5)
-    assert wheel.advance(seconds=5) == []
-    assert [(one.task, one.reason) for one in wheel.skipped] == [("other.task", "not a task of this app")]
-
-
-def test_a_task_without_a_queue_is_skipped_with_the_reason(wheel: VirtualWheel, add: Any) -> None:
-    result = add.apply_async((1, 1), countdown=5, exchange="nowhere", exchange_type="topic", routing_key="x")
-    assert wheel.advance(seconds=5) == []
-    (skipped,) = wheel.skipped
-    assert skipped.id == result.id
-    assert "no queue is bound" in skipped.reason
-
-
-def test_a_message_that_is_too_large_for_the_wheel_is_skipped_with_the_reason(make_app: Callable[..., Any]) -> None:
-    app = make_app(wheel_max_message_bytes=10_000)
-    with VirtualWheel(app) as wheel:
-        with pytest.raises(ArgumentError, match="at most 10,000 bytes"):
-            app.tasks["proj.add"].apply_async(("x" * 20_000, 1), countdown=5)
-        result = app.tasks["proj.add"].apply_async(("x" * 9_000, 1), countdown=5)  # larger with its headers
-        assert wheel.run_all() == []
-        (skipped,) = wheel.skipped
-        assert (skipped.id, "at most 10,000 bytes" in skipped.reason) == (result.id, True)
-
-
-def test_messages_find_their_queues_by_topic_and_by_fanout(make_app: Callable[..., Any]) -> None:
-    topic, everybody = Exchange("orders", type="topic"), Broadcast("everybody")
-    app = make_app(task_queues=[Queue("celery"), Queue("all", topic, routing_key="order.#"), everybody])
-    with VirtualWheel(app) as wheel:
-        app.tasks["proj.add"].apply_async((1, 1), countdown=5, exchange="orders", routing_key="order.new")
-        app.tasks["proj.add"].apply_async((2, 2), countdown=6, queue="everybody")
-        assert [(one.args, one.queue) for one in wheel.run_all()] == [((1, 1), "all"), ((2, 2), "everybody")]
+@with_settings(
+    task_queues=[Queue("celery"), Queue("all", Exchange("orders", "topic"), "order.#"), Broadcast("everybody")]
+)
+def test_messages_find_their_queues_by_topic_and_by_fanout(wheel: VirtualWheel, add: Any) -> None:
+    add.apply_async((1, 1), countdown=5, exchange="orders", routing_key="order.new")
+    add.apply_async((2, 2), countdown=6, queue="everybody")
+    assert [(one.args, one.queue) for one in wheel.run_all()] == [((1, 1), "all"), ((2, 2), "everybody")]
 
 
 @pytest.mark.parametrize("options", [{"serializer": "pickle"}, {"compression": "zlib"}, {"priority": 9}])
-def test_serializers_and_compression_are_the_real_ones(make_app: Callable[..., Any], options: dict[str, Any]) -> None:
-    app = make_app(accept_content=["json", "pickle"])
-    with VirtualWheel(app) as wheel:
-        app.tasks["proj.add"].apply_async((1, 2), countdown=5, **options)
-        assert wheel.pending[0].args == (1, 2)
-        assert wheel.advance(seconds=5)[0].result == 3
+@with_settings(accept_content=["json", "pickle"])
+def test_serializers_and_compression_are_the_real_ones(wheel: VirtualWheel, add: Any, options: dict[str, Any]) -> None:
+    add.apply_async((1, 2), countdown=5, **options)
+    assert wheel.pending[0].args == (1, 2)
+    assert wheel.advance(seconds=5)[0].result == 3
 
 
-def test_the_old_message_protocol_works_too(make_app: Callable[..., Any]) -> None:
-    app = make_app(task_protocol=1)
-    with VirtualWheel(app) as wheel:
-        app.tasks["proj.add"].apply_async((1, 2), countdown=5)
-        app.tasks["proj.add"].apply_async((3, 4), countdown=9, wheel=False)
-        assert [one.args for one in wheel.pending] == [(1, 2), (3, 4)]
-        assert [one.result for one in wheel.advance(seconds=9)] == [3, 7]
+@with_settings(task_protocol=1)
+def test_the_old_message_protocol_works_too(wheel: VirtualWheel, add: Any) -> None:
+    add.apply_async((1, 2), countdown=5)
+    add.apply_async((3, 4), countdown=9, wheel=False)
+    assert [one.args for one in wheel.pending] == [(1, 2), (3, 4)]
+    assert [one.result for one in wheel.advance(seconds=9)] == [3, 7]
 
 
 def test_a_task_class_with_its_own_call_keeps_its_request(wheel: VirtualWheel, wheel_app: Any) -> None:

@@ -13,17 +13,9 @@ from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, settings, shards, split_remedy, store
 
-REDIS = "redis://127.0.0.1:1/0"
 
-
-def plain(**values: Any) -> Any:
-    app = PlainCelery("proj", broker=REDIS, set_as_current=False)
-    app.conf.update(values)
-    return app
-
-
-def wheel(**values: Any) -> Any:
-    app = Celery("proj", broker=REDIS, set_as_current=False)
+def wheel(kind: Any = Celery, **values: Any) -> Any:
+    app = kind("proj", broker="redis://127.0.0.1:1/0", set_as_current=False)
     app.conf.update(values)
     return app
 
@@ -43,7 +35,7 @@ def test_the_remedy_is_the_last_part_of_an_errors_message(message: str, problem:
 @pytest.mark.parametrize(
     ("app", "remedy"),
     [
-        (plain(), "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."),
+        (wheel(PlainCelery), "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."),
         (wheel(wheel_enabled=False), "Set wheel_enabled = True."),
         (wheel(wheel_min_delay=7_200), "Set wheel_min_delay, 7200 s now, well below the visibility timeout."),
     ],
@@ -59,30 +51,35 @@ def test_the_visibility_finding_names_the_cause_of_the_delays_in_workers(
 
 def test_in_django_the_app_is_installed_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "in_django", lambda: True)
-    app = PlainCelery("proj", broker=REDIS, set_as_current=False)
+    app = wheel(PlainCelery)
     app.config_from_object(SimpleNamespace(CELERY_TIMEZONE="UTC"), namespace="CELERY")
     assert settings.installing(Conf(app)) == (
         'Have "django_wheel" in INSTALLED_APPS, and set CELERY_BEAT_SCHEDULER = "wheel".'
     )
 
 
-def store_finding(url: str) -> Finding:
+@pytest.mark.parametrize(
+    ("url", "text", "remedy"),
+    [
+        (
+            "postgresql://user@127.0.0.1:1/wheel",
+            "cannot be reached",
+            "Check that the server runs and that this host reaches it.",
+        ),
+        (
+            "sqlite:////nowhere/none.sqlite3",
+            "a scheduler makes it when it starts: celery -A proj beat -S wheel",
+            "give wheel_store an absolute path",
+        ),
+    ],
+    ids=["a server that does not answer", "a file that does not exist"],
+)
+def test_a_store_that_cannot_be_opened_is_an_error_with_its_remedy(url: str, text: str, remedy: str) -> None:
     with Installation(wheel(wheel_store=url)) as site:
         [found] = store.check(site)
     assert found.grade is Grade.ERROR
-    return found
-
-
-def test_a_server_that_does_not_answer_is_to_be_started_or_reached() -> None:
-    found = store_finding("postgresql://user@127.0.0.1:1/wheel")
-    assert "cannot be reached" in found.text
-    assert found.remedy == "Check that the server runs and that this host reaches it."
-
-
-def test_a_store_that_does_not_exist_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    found = store_finding(f"sqlite:///{tmp_path}/none.sqlite3")
-    assert found.text.endswith("a scheduler makes it when it starts: celery -A proj beat -S wheel")
-    assert "give wheel_store an absolute path" in found.remedy
+    assert text in found.text
+    assert remedy in found.remedy
 
 
 def test_a_broker_that_does_not_answer_is_to_be_reached(tmp_path: Path) -> None:
@@ -109,12 +106,6 @@ def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade
 def test_a_finding_has_the_names_of_the_projects_settings() -> None:
     app = PlainCelery("proj", set_as_current=False)
     app.config_from_object(SimpleNamespace(JOBS_TIMEZONE="UTC"), namespace="JOBS")
-    found = Finding(
-        "x", Grade.ERROR, "wheel_shards is 3, as wheel_native is not", "Correct wheel_store, or broker_url."
-    )
-    assert found.spelled(Conf(app)) == Finding(
-        "x",
-        Grade.ERROR,
-        "JOBS_WHEEL_SHARDS is 3, as wheel_native is not",
-        "Correct JOBS_WHEEL_STORE, or JOBS_BROKER_URL.",
-    )
+    texts = "wheel_shards is 3, as wheel_native is not", "Correct wheel_store, or broker_url."
+    spelled = "JOBS_WHEEL_SHARDS is 3, as wheel_native is not", "Correct JOBS_WHEEL_STORE, or JOBS_BROKER_URL."
+    assert Finding("x", Grade.ERROR, *texts).spelled(Conf(app)) == Finding("x", Grade.ERROR, *spelled)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_wheel import Celery
+from celery_wheel.recurring import Crontab
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.testing import VirtualWheel
 
@@ -21,12 +22,14 @@ def app() -> Any:
 
 
 @pytest.fixture
-def wheel(app: Any) -> Iterator[VirtualWheel]:
+def schedules(app: Any) -> Iterator[Schedules]:
     with VirtualWheel(app) as wheel:
         wheel.advance_to(NOW)
-        yield wheel
+        yield app.wheel.schedules
 
 
 @pytest.fixture
-def schedules(app: Any, wheel: VirtualWheel) -> Schedules:
-    return app.wheel.schedules
+def report(schedules: Schedules) -> Schedules:
+    """Schedules with one of the name report, at nine each day."""
+    schedules.create("report", Crontab("0", "9"), "app.report", queue="mail")
+    return schedules

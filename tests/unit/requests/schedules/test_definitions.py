@@ -15,6 +15,7 @@ from celery_wheel.recurring.definition import patched
 from celery_wheel.requests.schedules.definitions import definition_of, history_view, patch_of, schedule_view
 from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail
 
+NINE_DAILY = Crontab("0", "9")
 NINE = {"kind": "crontab", "minute": "0", "hour": "9"}
 PARIS = {"kind": "recurrence", "spec": NINE, "zone": "Europe/Paris"}
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
@@ -30,19 +31,15 @@ class Market(schedule):  # type: ignore[misc]
         return super().is_due(last_run_at)
 
 
-@pytest.mark.parametrize(
-    "recurrence", [Crontab("0", "9"), Recurrence(Crontab("0", "9"), "Europe/Paris"), crontab("0", "9"), PARIS]
-)
+@pytest.mark.parametrize("recurrence", [NINE_DAILY, Recurrence(NINE_DAILY, "Europe/Paris"), crontab("0", "9"), PARIS])
 def test_each_form_of_a_recurrence_has_one_definition(app: Any, recurrence: Any) -> None:
     assert of(app, recurrence) == {"recurrence": PARIS, "task": "app.report"}
 
 
 @pytest.mark.parametrize("every", [300, 300.0, timedelta(minutes=5), schedule(300), Interval(300_000)])
 def test_an_interval_counts_from_1970_wherever_it_is_created(app: Any, every: Any) -> None:
-    assert of(app, every, zone="UTC")["recurrence"] == {
-        "kind": "recurrence",
-        "spec": {"kind": "interval", "every_ms": 300_000},
-    }
+    interval = {"kind": "recurrence", "spec": {"kind": "interval", "every_ms": 300_000}}
+    assert of(app, every, zone="UTC")["recurrence"] == interval
 
 
 def test_an_interval_counts_from_its_start(app: Any) -> None:
@@ -120,11 +117,7 @@ def test_a_patch_has_the_given_values_and_none_removes_a_value(app: Any) -> None
         ({"start": datetime(2026, 1, 1)}, ArgumentError, "start must be a datetime with a time zone"),  # noqa: DTZ001
         ({"start": "2026-01-01"}, TypeError, "start must be a datetime, got '2026-01-01'"),
         ({"until": datetime(1960, 1, 1, tzinfo=UTC)}, ArgumentError, "until must be from 1970"),
-        (
-            {"start": MONDAY, "until": MONDAY - timedelta(1)},
-            RecurrenceError,
-            "^until must be at or after the start .2026",
-        ),
+        ({"start": MONDAY, "until": MONDAY - timedelta(1)}, RecurrenceError, "^until must be at or after the start"),
         ({"task": ""}, RecurrenceError, "task must be a text like 'app.report', got ''"),
         ({"args": [b"x"]}, RecurrenceError, "args must be values of JSON"),
         ({"kwargs": {"at": MONDAY}}, RecurrenceError, "kwargs must be values of JSON"),
@@ -138,11 +131,7 @@ def test_a_patch_has_the_given_values_and_none_removes_a_value(app: Any) -> None
         ({"max_runtime": 0}, RecurrenceError, "^max_runtime must be at least 1 ms, got 0 ms$"),
         ({"jitter": timedelta(days=8)}, RecurrenceError, "^jitter must be at most 7 d, got 8 d$"),
         ({"priority": 300}, RecurrenceError, "^priority must be a whole number of at least 0"),
-        (
-            {"until": MONDAY, "recurrence": AFTER_MONDAY},
-            RecurrenceError,
-            "^recurrence must be a rule",
-        ),
+        ({"until": MONDAY, "recurrence": AFTER_MONDAY}, RecurrenceError, "^recurrence must be a rule"),
         ({"max_runtime": "1h"}, TypeError, "max_runtime must be a number of seconds"),
         ({"overlap": "wait"}, RecurrenceError, "overlap must be one of allow, skip, queue_one, cancel_running"),
         ({"quue": "mail"}, RecurrenceError, "^quue must be an option of a schedule"),

@@ -1,10 +1,11 @@
-"""``celery wheel doctor`` reads what the server of a store promises, and what holds back its vacuum."""
+"""``celery wheel doctor`` reads what the server of a store promises, what holds back its vacuum, and its archive."""
 
 from __future__ import annotations
 
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,8 @@ from celery import Celery
 from celery_wheel.operations.doctor import Finding, Grade, Installation, store
 from celery_wheel.scheduler.service import _warn_of_server
 from celery_wheel.store import open_store
-from tests.kit.holder import NOW, Holder
+from celery_wheel.store.model import ORIGIN
+from tests.kit.holder import NOW, Holder, place
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process
 from tests.kit.servers.postgres import FAST, PostgresServer, _user, postgres_binaries
@@ -41,9 +43,9 @@ def _with_tables(url: str) -> str:
     return url
 
 
-def looked_at(url: str, *about: str) -> list[Finding]:
+def looked_at(url: str, *about: str, **settings: object) -> list[Finding]:
     app = Celery("doctor", set_as_current=False, broker="memory://")
-    app.conf.update(wheel_store=url)
+    app.conf.update(wheel_store=url, **settings)
     with Installation(app) as site:
         return [one for one in store.check(site) if one.about in (about or ABOUT)]
 
@@ -124,10 +126,6 @@ def test_the_oldest_transaction_that_keeps_replaced_rows_is_named(url: str, monk
         pid = session.info.backend_pid
         assert f"(process {pid} of the user wheel, report, idle in transaction)" in old.text
         assert f"SELECT pg_terminate_backend({pid})" in old.remedy
-        state = opened.browse.server()
-        assert state is not None
-        assert state.oldest is not None
-        assert state.oldest.pid == pid
 
 
 def test_a_user_who_may_not_see_the_transactions_of_others_is_told_so(postgres: PostgresServer, url: str) -> None:
@@ -153,3 +151,26 @@ def test_a_user_who_may_not_see_the_transactions_of_others_is_told_so(postgres: 
 def test_a_file_has_no_server(tmp_path: Path) -> None:
     url = _with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3")
     assert looked_at(url) == []
+
+
+def test_the_command_for_history_that_waits_too_long_for_its_archive_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    now_ms, hour_ms = int(time.time() * 1_000), 3_600_000
+
+    def finding() -> Finding:
+        [found] = looked_at(url, "archive", wheel_history_retention=3_600, wheel_history_archive=True)
+        return found
+
+    with closing(open_store(url)) as opened:
+        holder = Holder(opened)
+        old, young = holder.accept(now_ms - 30 * hour_ms, now_ms)
+        holder.settle(ORIGIN, place(old), at_ms=now_ms - 30 * hour_ms)
+        archived = holder.highest_seq
+        holder.settle(place(old), place(young), at_ms=now_ms - hour_ms // 2)
+        assert looked_at(url, "archive", wheel_history_retention=3_600) == []
+        found = finding()
+        assert found.grade == Grade.WARNING
+        assert "1 d 6 h ago, waits for the archive" in found.text, found.text
+        assert "run: celery-wheel-pipeline archive --store" in found.remedy
+        opened.maintenance.note_archived({0: archived})
+        assert (finding().grade, finding().text) == (Grade.OK, "all history of more than 1 h ago is archived")
