@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.kit.site.settings":
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from freezegun import freeze_time
 
 from celery_wheel import overview
 from celery_wheel.store import open_store
+from celery_wheel.store.model import NewReject
 from celery_wheel.store.sql.store import SqlStore
-from django_wheel.views import wheel
-from tests.kit.holder import Holder
+from django_wheel.views import requests, wheel
+from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.site import celery_app
 
+ADMIN = "/admin/django_wheel"
 SHARDS = 2
+
+#: NOW of the samples, as a moment.
+MOMENT = "2027-01-15 08:00:00"
 
 #: Kind of a user → codenames of its permissions; the last four have one each.
 PERMISSIONS = {
@@ -35,17 +42,30 @@ PERMISSIONS = {
 }
 
 MakeClient = Callable[[str], Client]
+Configure = Callable[..., None]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
+def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
+    """Return a function that sets settings of the site's app until the test ends."""
+
+    def change(**settings: Any) -> None:
+        for name, value in settings.items():
+            monkeypatch.setitem(celery_app.conf, name, value)
+        for cached in ("amqp", "_pool"):
+            celery_app.__dict__.pop(cached, None)
+
+    yield change
+    celery_app.__dict__.pop("amqp", None)
+
+
+@pytest.fixture
+def store(tmp_path: Path, conf: Configure) -> Iterator[SqlStore]:
     """Return a new store of the site's app."""
-    before = celery_app.conf.wheel_store
-    celery_app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    conf(wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3")
     made = open_store(celery_app.conf.wheel_store, shards=SHARDS)
     yield made
     made.close()
-    celery_app.conf.wheel_store = before
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +73,19 @@ def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each page show what the test has just written."""
     monkeypatch.setattr(overview, "FRESH_S", 0)
     monkeypatch.setattr(wheel, "YEAR_MS", 0)
+
+
+@pytest.fixture
+def still() -> Iterator[None]:
+    """Stop the clock at NOW."""
+    with freeze_time(MOMENT):
+        yield
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request that no holder answers end soon."""
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
 
 
 @pytest.fixture
@@ -92,18 +125,16 @@ def text_of(response: Any) -> str:
 
 
 @pytest.fixture
-def nowhere() -> Iterator[None]:
-    """Name a store that does not exist in the settings of the site's app."""
-    before = celery_app.conf.wheel_store
-    celery_app.conf.wheel_store = "sqlite:////nowhere/wheel.sqlite3"
-    yield
-    celery_app.conf.wheel_store = before
+def nowhere(tmp_path: Path, conf: Configure) -> Path:
+    """Name a store that does not exist in the settings of the site's app; returns its place."""
+    conf(wheel_store=f"sqlite:///{tmp_path}/nowhere.sqlite3")
+    return tmp_path / "nowhere.sqlite3"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, conf: Configure) -> Path:
     """Return the folder in which the jobs of the pipeline write their results."""
-    monkeypatch.setitem(celery_app.conf, "wheel_results", str(tmp_path))
+    conf(wheel_results=str(tmp_path))
     return tmp_path
 
 
@@ -112,3 +143,54 @@ def shown(client: Client, address: str, status: int = 200) -> str:
     response = client.get(address)
     assert response.status_code == status
     return text_of(response)
+
+
+# -- the content of a store ------------------------------------------------------------------------------
+
+
+def snapshot(**changes: Any) -> dict[str, Any]:
+    """Return the figures of a holder whose wheel has three tasks in one bucket."""
+    bucket = {"index": 17, "expiration_ms": NOW + 340, "pending": 3}
+    return {
+        "at_ms": NOW,
+        "clock_disputed_ms": 0,
+        "clock_skew_ms": 0,
+        "window_count": 3,
+        "window_bytes": 300,
+        "next_due_ms": NOW + 340,
+        "dispatched": 1_234,
+        "rejected": 1,
+        "late_ms_max": 5,
+        "late": {"count": 1, "p50_ms": 40, "p99_ms": 40, "max_ms": 40},
+        "levels": [
+            {"level": 0, "tick_ms": 1, "interval_ms": 512, "current_time_ms": NOW, "pending": 3, "buckets": [bucket]},
+            {"level": 1, "tick_ms": 512, "interval_ms": 262_144, "current_time_ms": NOW, "pending": 0, "buckets": []},
+        ],
+        **changes,
+    }
+
+
+def renew(holder: Holder, at_ms: int = NOW, **changes: Any) -> None:
+    """Let the holder renew its lease, with a snapshot."""
+    holder.store.renew(0, holder.epoch, at_ms, LEASE, snapshot(**changes))
+
+
+def tallied(holder: Holder, *due_ms: int, **parts: Any) -> list[Any]:
+    """Accept messages, and count them as the engine does."""
+    rows = holder.accept(*due_ms, **parts)
+    for row in rows:
+        holder.apply(tally={hour_of(row): 1})
+    return rows
+
+
+def end(holder: Holder, row: Any, kind: str = "rejected", reason: str = "asked for") -> None:
+    """Give a pending row an outcome."""
+    outcome = replace(holder.outcome(row.id, kind), reason=reason)
+    holder.apply(moves=[holder.stop(row)], outcomes=[outcome])
+
+
+def unreadable(holder: Holder, raw: bytes = b"\x80", reason: str = "asked for") -> NewReject:
+    """Reject a message that cannot be read."""
+    bad = holder.reject(raw)
+    holder.apply(rejects=[bad], outcomes=[replace(holder.outcome(bad.id, "rejected"), reason=reason)])
+    return bad

@@ -19,12 +19,10 @@ from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import requests
-from tests.admin.conftest import MakeClient, text_of
+from tests.admin.conftest import ADMIN, Configure, MakeClient, end, shown, text_of, unreadable
 from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
-ADMIN = "/admin/django_wheel"
 ACT = f"{ADMIN}/pending/act/"
 LATER = NOW + 10 * 366 * 86_400_000
 
@@ -131,11 +129,11 @@ def test_a_dispatched_task_is_too_late_to_cancel(operator: Client, wheel: Virtua
 
 @pytest.mark.parametrize("setting", [True, False])
 def test_an_action_is_done_at_once_although_the_project_schedules_in_transactions(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch, setting: bool
+    operator: Client, wheel: VirtualWheel, conf: Configure, monkeypatch: pytest.MonkeyPatch, setting: bool
 ) -> None:
     """A request within a transaction would have no result."""
     ids = send()
-    monkeypatch.setitem(celery_app.conf, "wheel_transactional", setting)
+    conf(wheel_transactional=setting)
     monkeypatch.setattr(type(celery_app._wheel_inbox), "in_transaction", True, raising=False)
     assert post(operator, "cancel", rows_of(ids)) == [("success", "1 task is cancelled.")]
 
@@ -165,9 +163,9 @@ def test_an_action_is_in_no_transaction_of_the_request(
 
 def test_a_rejected_task_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     row, other = (holder.accept(LATER, task_id=one)[0] for one in ("first", "other"))
-    for one in (row, other):
-        holder.apply(moves=[holder.stop(one)], outcomes=[holder.outcome(one.id, "rejected")])
-    page = text_of(operator.get(f"{ADMIN}/rejected/"))
+    end(holder, row)
+    end(holder, other)
+    page = shown(operator, f"{ADMIN}/rejected/")
     assert f'name="row" value="{row.id}"' in page
     assert "Cancel" not in page
     assert "<h1>Requeue 2 tasks?</h1>" in text_of(operator.post(ACT, {"verb": "requeue", "row": [row.id, other.id]}))
@@ -218,12 +216,9 @@ def test_two_hundred_tasks_are_cancelled_at_once(operator: Client, holder: Holde
     assert late[1].endswith("(id000, id001, id002, id003, id004 …).")
 
 
-def test_a_request_without_an_answer_is_reported(
-    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("silent")
+def test_a_request_without_an_answer_is_reported(operator: Client, holder: Holder) -> None:
     row = holder.accept(LATER)[0].id
-    assert requests.TIMEOUT_S <= 5
-    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     for verb, more in (("cancel", {}), ("run_now", {}), ("reschedule", {"eta": "2040-01-01T00:00"}), ("requeue", {})):
         ((level, text),) = post(operator, verb, row, **more)
         assert level == "error"
@@ -233,11 +228,11 @@ def test_a_request_without_an_answer_is_reported(
     assert not LogEntry.objects.exists()
 
 
+@pytest.mark.usefixtures("silent")
 def test_the_tasks_of_a_silent_shard_are_reported(
     operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
-    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
     done, failed = post(operator, "cancel", rows)
     assert done == ("success", "1 task is cancelled.")
@@ -258,8 +253,8 @@ def test_a_store_that_fails_is_reported(operator: Client, holder: Holder, monkey
     assert text.endswith("Cause: the disk is <full>; nothing of the request (cancel) will happen.")
 
 
-def test_a_missing_store_is_reported(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+@pytest.mark.usefixtures("nowhere")
+def test_a_missing_store_is_reported(operator: Client) -> None:
     for more in ({}, {"sure": "yes"}):
         response = operator.post(ACT, {"verb": "cancel", "row": 1, **more}, follow=True)
         ((level, text),) = [(one.level_tag, str(one)) for one in response.context["messages"]]
@@ -289,17 +284,16 @@ def test_rows_that_are_not_in_the_store_are_left_out(operator: Client, holder: H
 
 
 def test_an_unreadable_message_cannot_be_changed(operator: Client, holder: Holder) -> None:
-    bad = holder.reject(b"\x80")
-    holder.apply(rejects=[bad], outcomes=[holder.outcome(bad.id, "rejected")])
-    assert 'name="row"' not in text_of(operator.get(f"{ADMIN}/rejected/"))
-    assert "Requeue" not in text_of(operator.get(f"{ADMIN}/pending/{bad.id}/"))
+    bad = unreadable(holder)
+    assert 'name="row"' not in shown(operator, f"{ADMIN}/rejected/")
+    assert "Requeue" not in shown(operator, f"{ADMIN}/pending/{bad.id}/")
     (said,) = post(operator, "requeue", bad.id)
     assert said == ("warning", "Nothing was done. 1 selected task has no task id and cannot be changed.")
 
 
-@pytest.mark.parametrize("verb", ["", "delete", "CANCEL", "complete"])
-def test_an_unknown_action_is_refused(operator: Client, store: SqlStore, verb: str) -> None:
-    assert operator.post(ACT, {"verb": verb, "row": 1, "sure": "yes"}).status_code == 400
+def test_an_unknown_action_is_refused(operator: Client, store: SqlStore) -> None:
+    for verb in ("", "delete", "CANCEL", "complete"):
+        assert operator.post(ACT, {"verb": verb, "row": 1, "sure": "yes"}).status_code == 400, verb
 
 
 @pytest.mark.parametrize(
@@ -358,8 +352,8 @@ def test_names_are_shown_as_text(operator: Client, holder: Holder, answer: Begin
 
 def test_the_page_of_a_task_offers_its_actions(operator: Client, holder: Holder) -> None:
     waits, gone, expired = holder.accept(LATER, LATER, LATER)
-    for row, kind in ((gone, "cancelled"), (expired, "expired")):
-        holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, kind)])
+    end(holder, gone, "cancelled")
+    end(holder, expired, "expired")
     offered = {}
     for row in (waits, gone, expired):
         page = text_of(operator.get(f"{ADMIN}/pending/{row.id}/"))

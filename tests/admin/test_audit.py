@@ -13,8 +13,8 @@ from django.test import Client
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import audit, requests
-from tests.admin.conftest import MakeClient, shown, text_of
+from django_wheel.views import audit
+from tests.admin.conftest import MakeClient, shown
 from tests.admin.test_acting import post, rows_of, send
 from tests.admin.test_schedules import SCHEDULE, rows
 from tests.kit.site import celery_app
@@ -92,9 +92,8 @@ def test_a_request_of_all_shards_is_one_line_with_the_best_result(wheel: Virtual
     assert sum(text.count("unknown") for _, text in stored) <= len(ids), "one shard has the unknown names"
 
 
-@pytest.mark.usefixtures("store")
-def test_a_withdrawn_request_is_not_in_the_log(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "TIMEOUT_S", 0.0)
+@pytest.mark.usefixtures("store", "silent")
+def test_a_withdrawn_request_is_not_in_the_log(operator: Client) -> None:
     operator.post(GATE, {"verb": "pause", "scope": "all"})
     assert log() == []
 
@@ -193,7 +192,6 @@ def test_an_export_reads_a_page_at_a_time(
     assert len(reads) == 3
 
 
-def test_an_export_of_a_store_that_cannot_be_read_is_an_error(operator: Client, nowhere: None) -> None:
-    response = operator.get(f"{LOG}export/csv/")
-    assert response.status_code == 503
-    assert "nowhere" in text_of(response)
+@pytest.mark.usefixtures("nowhere")
+def test_an_export_of_a_store_that_cannot_be_read_is_an_error(operator: Client) -> None:
+    assert "nowhere" in shown(operator, f"{LOG}export/csv/", 503)

@@ -10,16 +10,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from freezegun import freeze_time
 
-from tests.admin.test_pages import MOMENT, snapshot
+from tests.admin.conftest import snapshot
 from tests.kit.holder import LEASE, NOW, Holder
 from tests.kit.processes import ROOT
-from tests.kit.site import celery_app
 from tests.kit.site.running import run
 
 
@@ -32,7 +29,7 @@ def said(*arguments: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-@freeze_time(MOMENT)
+@pytest.mark.usefixtures("still")
 def test_status_prints_the_same_as_celery_wheel_status(holder: Holder) -> None:
     other = Holder(holder.store, 1)
     for one in (holder, other):
@@ -47,8 +44,8 @@ def test_status_prints_the_same_as_celery_wheel_status(holder: Holder) -> None:
     assert said("--json")[0] == 3
 
 
-def test_status_without_a_store_is_an_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+@pytest.mark.usefixtures("nowhere")
+def test_status_without_a_store_is_an_error() -> None:
     with pytest.raises(CommandError, match="there is no store at"):
         said()
     out = io.StringIO()

@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.testing import VirtualWheel
-from tests.admin.test_pages import tallied
+from tests.admin.conftest import tallied
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import code, commands, page
 

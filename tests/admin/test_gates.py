@@ -13,12 +13,11 @@ from django.test import Client
 from celery_wheel.store.model import Gate
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
-from django_wheel.views import requests
-from tests.admin.conftest import text_of
+from tests.admin.conftest import ADMIN, text_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
-WHEEL = "/admin/django_wheel/wheel/"
+WHEEL = f"{ADMIN}/wheel/"
 GATE = f"{WHEEL}gate/"
 
 
@@ -95,10 +94,8 @@ def test_invalid_input_is_requested_again(operator: Client, holder: Holder, give
     assert holder.store.read_inbox(0, 10) == []
 
 
-def test_a_request_without_an_answer_is_reported(
-    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "TIMEOUT_S", 0.05)
+@pytest.mark.usefixtures("silent")
+def test_a_request_without_an_answer_is_reported(operator: Client, holder: Holder) -> None:
     for verb in ("pause", "resume"):
         ((level, text),) = post(operator, verb, "all")
         assert level == "error"
@@ -107,8 +104,8 @@ def test_a_request_without_an_answer_is_reported(
     assert not LogEntry.objects.exists()
 
 
-def test_a_missing_store_is_reported(operator: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/none.sqlite3")
+@pytest.mark.usefixtures("nowhere")
+def test_a_missing_store_is_reported(operator: Client) -> None:
     assert operator.get(GATE).status_code == 503
     ((level, text),) = post(operator, "pause", "all")
     assert level == "error"

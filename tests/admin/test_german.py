@@ -15,13 +15,11 @@ from typing import Any
 import polib
 import pytest
 from django.utils.translation.template import templatize
-from freezegun import freeze_time
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate
-from tests.admin.conftest import MakeClient, text_of
-from tests.admin.test_pages import MOMENT, snapshot, tallied
+from tests.admin.conftest import ADMIN, MakeClient, renew, tallied, text_of
 from tests.admin.test_translations import Texts, content
-from tests.kit.holder import LEASE, NOW, Holder, place
+from tests.kit.holder import NOW, Holder, place
 
 PACKAGE = Path(__file__).parents[2] / "django_wheel"
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django.po"
@@ -114,7 +112,7 @@ def words_of(*texts: str) -> set[str]:
 
 
 @pytest.mark.parametrize("by", ["header", "setting"])
-@freeze_time(MOMENT)
+@pytest.mark.usefixtures("still")
 def test_pages_in_german_have_no_english_left(
     client_of: MakeClient, holder: Holder, settings: Any, catalog: dict[Text, polib.POEntry], by: str
 ) -> None:
@@ -126,7 +124,7 @@ def test_pages_in_german_have_no_english_left(
     (late,) = tallied(holder, NOW - 60_000)
     holder.settle(ORIGIN, place(late), at_ms=NOW - 40_000)
     holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW - 90_000)])
-    holder.store.renew(0, holder.epoch, NOW, LEASE, snapshot())
+    renew(holder)
     # A word that only the English texts have was left in English.
     english = words_of(*(one.msgid + " " + one.msgid_plural for one in catalog.values()))
     english -= words_of(*(word for one in catalog.values() for word in of_msgid(one)))
@@ -137,7 +135,7 @@ def test_pages_in_german_have_no_english_left(
         f"pending/{later.id}/": ("Vom Absender gesendet", "Angenommen: vom Rad gespeichert", "in 3 h", "Nachricht"),
     }.items():
         headers = {"accept-language": "de-AT,de;q=0.9"} if by == "header" else {}
-        response = client.get(f"/admin/django_wheel/{address}", headers=headers)
+        response = client.get(f"{ADMIN}/{address}", headers=headers)
         assert response.status_code == 200
         page = text_of(response)
         assert '<html lang="de"' in page

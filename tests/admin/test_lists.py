@@ -10,20 +10,13 @@ import pytest
 from django.test import Client
 from freezegun import freeze_time
 
-from celery_wheel import overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, HOUR_MS, ORIGIN
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.drawing.charts import TimeAxis, count_axis, duration_axis
-from django_wheel.project import project_wheel
-from tests.admin.conftest import shown
-from tests.admin.test_pages import tallied
-from tests.kit.counts import reads_of
+from tests.admin.conftest import ADMIN, Configure, end, shown, tallied
 from tests.kit.holder import NOW, Holder, place
-from tests.kit.site import celery_app
 
-ADMIN = "/admin/django_wheel"
-MOMENT = "2027-01-15 08:00:00"
 PAGES = ("pending", "history", "rejected", "batch")
 
 
@@ -37,15 +30,15 @@ def filled(store: SqlStore, **parts: Any) -> Holder:
     holder = Holder(store)
     rows = tallied(holder, NOW + 1, NOW + 2, NOW + 3, **parts)
     holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 12)
-    holder.apply(moves=[holder.stop(rows[2])], outcomes=[holder.outcome(rows[2].id, "rejected")])
+    end(holder, rows[2])
     return holder
 
 
 @pytest.fixture
-def single(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> SqlStore:
+def single(tmp_path: Any, conf: Configure) -> SqlStore:
     """Return a store with one shard."""
     url = f"sqlite:///{tmp_path}/single.sqlite3"
-    monkeypatch.setitem(celery_app.conf, "wheel_store", url)
+    conf(wheel_store=url)
     return open_store(url, shards=1)
 
 
@@ -75,7 +68,7 @@ def test_each_cell_has_the_label_of_its_column_for_narrow_screens(viewer: Client
     assert re.findall('data-label="([^"]*)"', row) == heads(text)
 
 
-@freeze_time(MOMENT)
+@pytest.mark.usefixtures("still")
 def test_a_time_has_its_date_unless_that_is_today_and_its_distance(viewer: Client, holder: Holder) -> None:
     tallied(holder, NOW + 200_340, NOW + HOUR_MS, NOW + DAY_MS)
     text = shown(viewer, f"{ADMIN}/pending/")
@@ -106,25 +99,6 @@ def test_the_history_draws_the_lateness_of_its_tasks(viewer: Client, holder: Hol
 
 def test_a_history_without_times_of_dispatch_has_no_chart(viewer: Client, holder: Holder) -> None:
     assert 'id="wheel-lateness"' not in shown(viewer, f"{ADMIN}/history/")
-
-
-@pytest.mark.parametrize("names", [1, 400])
-def test_a_pending_page_takes_few_statements_whatever_the_names(
-    viewer: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch, names: int
-) -> None:
-    """The names of the filter are those of the overview, which all pages of a process share for a second."""
-    for number in range(names):
-        tallied(holder, NOW + number, task=f"app.task_{number}", queue=f"queue_{number % 20}")
-    opened = project_wheel().store
-    assert isinstance(opened, SqlStore)
-    with reads_of(opened) as statements:
-        shown(viewer, f"{ADMIN}/pending/")
-    assert len(statements) <= 10
-    monkeypatch.setattr(overview, "FRESH_S", 3_600)
-    with reads_of(opened) as again:
-        shown(viewer, f"{ADMIN}/pending/")
-        shown(viewer, f"{ADMIN}/history/")
-    assert not [one for one in again if "wheel_total" in one or "wheel_tally" in one]
 
 
 def test_axes_have_round_steps_and_few_labels() -> None:

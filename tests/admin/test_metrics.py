@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.test import Client
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.admin.conftest import text_of
-from tests.kit.holder import NOW, Holder, hour_of
+from tests.admin.conftest import shown, tallied, text_of
+from tests.kit.holder import NOW, Holder
 from tests.kit.manual import code, page
 from tests.kit.servers.prometheus import check_metrics
 
@@ -20,8 +22,7 @@ pytestmark = pytest.mark.urls(__name__)
 
 def test_the_view_shows_the_totals_of_the_store(client: Client, store: SqlStore) -> None:
     holder = Holder(store)
-    for row in holder.accept(NOW + 1, NOW + 2):
-        holder.apply(tally={hour_of(row): 1})
+    tallied(holder, NOW + 1, NOW + 2)
     answer = client.get("/metrics")
     text = text_of(answer)
     assert answer.status_code == 200
@@ -35,10 +36,8 @@ def test_another_store_is_read_anew(client: Client, store: SqlStore) -> None:
     assert "celery_wheel_overdue 0.0" in text_of(client.get("/metrics"))
 
 
-def test_a_store_that_cannot_be_read_is_an_answer_for_people(client: Client, nowhere: None) -> None:
-    answer = client.get("/metrics")
-    assert answer.status_code == 503
-    assert "/nowhere/wheel.sqlite3" in text_of(answer)
+def test_a_store_that_cannot_be_read_is_an_answer_for_people(client: Client, nowhere: Path) -> None:
+    assert str(nowhere) in shown(client, "/metrics", 503)
 
 
 def test_the_view_is_only_read(client: Client) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import pytest
@@ -16,10 +15,10 @@ from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.values.ids import uuid7
 from django_wheel.project import project_wheel
 from django_wheel.views import payload
-from tests.admin.conftest import MakeClient, shown, text_of
+from tests.admin.conftest import Configure, MakeClient, end, shown, tallied, text_of
 from tests.admin.test_schedules import SCHEDULE, definition, one, rows
 from tests.kit.counts import reads_of
-from tests.kit.holder import NOW, Holder, hour_of
+from tests.kit.holder import NOW, Holder
 from tests.kit.schedules import create, revision
 from tests.kit.site import celery_app
 
@@ -36,19 +35,15 @@ BYTES = "wheel_timer.message"
 
 
 @pytest.fixture
-def masked() -> Iterator[None]:
-    celery_app.conf.wheel_mask = ["password"]
-    yield
-    celery_app.conf.wheel_mask = []
+def masked(conf: Configure) -> None:
+    conf(wheel_mask=["password"])
 
 
 @pytest.fixture
 def row(holder: Holder) -> int:
-    rows = holder.accept(NOW, task_id="known", body=BODY.encode(), headers=HEADERS)
-    rejected = holder.accept(NOW, body=BODY.encode())
-    holder.apply(moves=[holder.stop(rejected[0])], outcomes=[holder.outcome(rejected[0].id, "rejected")])
-    holder.apply(tally={hour_of(rows[0]): 1})
-    return rows[0].id
+    (found,) = tallied(holder, NOW, task_id="known", body=BODY.encode(), headers=HEADERS)
+    end(holder, holder.accept(NOW, body=BODY.encode())[0])
+    return int(found.id)
 
 
 def pages(row: int) -> tuple[str, ...]:
@@ -162,10 +157,10 @@ def test_an_error_is_shown_without_the_value_that_it_quotes_to_a_user_who_may_no
 ) -> None:
     error = f"args must be a list, got '{SECRET}'"
     rejected = holder.accept(NOW)[0]
-    outcome = replace(holder.outcome(rejected.id, "rejected"), reason=error)
+    end(holder, rejected, reason=error)
     refused = AuditEntry(uuid7(), NOW, "api", "anna", "schedule_put", "she got it", "{}", None, "")
     refused.results = json.dumps({"report": {"result": "refused", "reason": error}, "other": "done"})
-    holder.apply(moves=[holder.stop(rejected)], outcomes=[outcome], audits=[refused])
+    holder.apply(audits=[refused])
     for number, text in enumerate(UNREADABLE):
         [made] = create(holder, f"broken{number}", next_ms=None, broken=True, note=error, definition=text)
         broken = json.dumps({"task": "app.report", "broken": error})
@@ -239,10 +234,7 @@ def test_nobody_sees_a_masked_value_of_a_schedule(client_of: MakeClient, holder:
 @pytest.mark.usefixtures("masked")
 def test_a_reason_quotes_no_masked_value(client_of: MakeClient, holder: Holder) -> None:
     rejected = holder.accept(NOW)[0]
-    outcome = replace(
-        holder.outcome(rejected.id, "rejected"), reason=f"headers must be a list, got {{'password': '{SECRET}"
-    )
-    holder.apply(moves=[holder.stop(rejected)], outcomes=[outcome])
+    end(holder, rejected, reason=f"headers must be a list, got {{'password': '{SECRET}")
     note = f"kwargs must be a list, got {{'password': '{SECRET}'}}"
     [broken] = create(holder, "broken", next_ms=None, broken=True, note=note)
     earlier = json.dumps({**asdict(broken), "definition": json.dumps({"task": "app.report", "broken": note})})

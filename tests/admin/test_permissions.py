@@ -13,8 +13,8 @@ from sqlalchemy import select
 from celery_wheel.store.model import Gate
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
-from tests.admin.conftest import MakeClient, text_of
-from tests.kit.holder import NOW, Holder, hour_of
+from tests.admin.conftest import ADMIN, MakeClient, end, shown, tallied, text_of, unreadable
+from tests.kit.holder import NOW, Holder
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
@@ -36,29 +36,29 @@ ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 
 #: Addresses that act, and their methods; all other addresses only read.
 ACTING = {
-    "/admin/django_wheel/pending/act/": ("POST",),
-    "/admin/django_wheel/pending/bulk/": ("GET", "HEAD", "POST"),
-    "/admin/django_wheel/wheel/gate/": ("GET", "HEAD", "POST"),
-    "/admin/django_wheel/schedule/act/": ("POST",),
-    "/admin/django_wheel/schedule/edit/": ("GET", "HEAD", "POST"),
-    "/admin/django_wheel/schedule/preview/": ("POST",),
+    f"{ADMIN}/pending/act/": ("POST",),
+    f"{ADMIN}/pending/bulk/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/wheel/gate/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/schedule/act/": ("POST",),
+    f"{ADMIN}/schedule/edit/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/schedule/preview/": ("POST",),
 }
 #: The status of an action without a verb, of a page without a name, and without an action that goes on.
 INCOMPLETE = {
-    ("/admin/django_wheel/pending/act/", "POST"): 400,
-    **{("/admin/django_wheel/pending/bulk/", method): 302 for method in ("GET", "HEAD", "POST")},
-    ("/admin/django_wheel/schedule/act/", "POST"): 400,
-    ("/admin/django_wheel/schedule/one/", "GET"): 404,
-    ("/admin/django_wheel/schedule/one/", "HEAD"): 404,
+    (f"{ADMIN}/pending/act/", "POST"): 400,
+    **{(f"{ADMIN}/pending/bulk/", method): 302 for method in ("GET", "HEAD", "POST")},
+    (f"{ADMIN}/schedule/act/", "POST"): 400,
+    (f"{ADMIN}/schedule/one/", "GET"): 404,
+    (f"{ADMIN}/schedule/one/", "HEAD"): 404,
 }
 OPERATORS = ("operator", "superuser")
 
 
 @pytest.fixture
 def row(holder: Holder) -> int:
-    rows = holder.accept(NOW, task=NASTY, task_id=NASTY, queue=NASTY, body=NASTY.encode(), headers=b'{"a": "<i>"}')
-    holder.apply(tally={hour_of(rows[0]): 1})
-    return rows[0].id
+    parts = {"task": NASTY, "task_id": NASTY, "queue": NASTY, "body": NASTY.encode(), "headers": b'{"a": "<i>"}'}
+    (found,) = tallied(holder, NOW, **parts)
+    return int(found.id)
 
 
 def contents(store: SqlStore) -> dict[str, list[Any]]:
@@ -107,15 +107,16 @@ def test_a_user_without_the_permission_changes_nothing(
     client, before = client_of(kind), contents(store)
     for verb in ("cancel", "run_now", "reschedule", "requeue"):
         data = {"verb": verb, "row": row, "sure": "yes", "eta": "2030-01-01T00:00"}
-        assert client.post("/admin/django_wheel/pending/act/", data).status_code == status
+        for every in ({}, {"all": "yes"}):
+            assert client.post(f"{ADMIN}/pending/act/", {**data, **every}).status_code == status
     for verb in ("pause", "resume"):
         data = {"verb": verb, "scope": "all"}
-        assert client.post("/admin/django_wheel/wheel/gate/", data).status_code == status
-    for verb in ("pause", "resume", "trigger", "delete", "backfill", "rollback"):
-        data = {"verb": verb, "row": "report", "sure": "yes", "revision": "1"}
-        assert client.post("/admin/django_wheel/schedule/act/", data).status_code == status
+        assert client.post(f"{ADMIN}/wheel/gate/", data).status_code == status
+    for verb in ("pause", "resume", "trigger", "delete", "backfill", "rollback", "change"):
+        data = {"verb": verb, "row": "report", "sure": "yes", "revision": "1", "zone": "UTC"}
+        assert client.post(f"{ADMIN}/schedule/act/", data).status_code == status
     for page in ("edit", "preview"):
-        assert client.post(f"/admin/django_wheel/schedule/{page}/", {"name": "report"}).status_code == status
+        assert client.post(f"{ADMIN}/schedule/{page}/", {"name": "report"}).status_code == status
     assert contents(store) == before
 
 
@@ -126,16 +127,16 @@ def test_another_site_cannot_act_in_an_operators_name(client_of: MakeClient, add
     client = client_of("operator")
     client.handler.enforce_csrf_checks = True
     data = {"verb": "pause", "scope": "all", "row": 1, "sure": "yes"}
-    assert client.post(f"/admin/django_wheel/{address}", data).status_code == 403
+    assert client.post(f"{ADMIN}/{address}", data).status_code == 403
 
 
 @pytest.mark.parametrize("kind", ["viewer", "operator"])
 def test_only_operators_are_offered_actions(client_of: MakeClient, holder: Holder, row: int, kind: str) -> None:
     holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW)])
-    holder.apply(moves=[holder.stop(rested := holder.accept(NOW)[0])], outcomes=[holder.outcome(rested.id, "rejected")])
+    end(holder, holder.accept(NOW)[0])
     client = client_of(kind)
     for address in ("wheel/", "wheel/live/", "pending/", f"pending/{row}/", "rejected/"):
-        text = text_of(client.get(f"/admin/django_wheel/{address}"))
+        text = text_of(client.get(f"{ADMIN}/{address}"))
         offered = "/wheel/gate/" in text or "/pending/act/" in text
         assert offered is (kind == "operator"), address
         assert ('type="checkbox" name="row"' in text) is (kind == "operator" and address in ("pending/", "rejected/"))
@@ -147,17 +148,17 @@ def test_djangos_own_forms_are_not_reachable(client_of: MakeClient, store: SqlSt
     for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast", "schedule"):
         for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
             for method in ("GET", "POST"):
-                assert client.generic(method, f"/admin/django_wheel/{page}/{form}/").status_code == 404
+                assert client.generic(method, f"{ADMIN}/{page}/{form}/").status_code == 404
         data = {"action": "delete_selected", "_selected_action": row, "post": "yes"}
-        assert client.post(f"/admin/django_wheel/{page}/", data).status_code == 405
+        assert client.post(f"{ADMIN}/{page}/", data).status_code == 405
     assert contents(store) == before
 
 
 @pytest.mark.parametrize(("kind", "sees"), [("staff", False), ("viewer", True), ("operator", True)])
 def test_the_admins_index_offers_the_pages_to_those_who_may(client_of: MakeClient, kind: str, sees: bool) -> None:
     text = text_of(client_of(kind).get("/admin/"))
-    assert ("/admin/django_wheel/pending/" in text) is sees
-    assert "/admin/django_wheel/pending/add/" not in text
+    assert (f"{ADMIN}/pending/" in text) is sees
+    assert f"{ADMIN}/pending/add/" not in text
 
 
 @pytest.mark.parametrize("kind", ["viewer", "operator"])
@@ -165,22 +166,11 @@ def test_nothing_of_a_message_reaches_the_page_unescaped(
     client_of: MakeClient, holder: Holder, row: int, kind: str
 ) -> None:
     holder.apply(moves=[holder.stop(holder.accept(NOW)[0])])
-    bad = holder.reject(NASTY.encode())
-    outcome = holder.outcome(bad.id, "rejected")
-    outcome.reason = NASTY
-    holder.apply(rejects=[bad], outcomes=[outcome])
+    bad = unreadable(holder, NASTY.encode(), NASTY)
     client = client_of(kind)
-    for address in (
-        "wheel/",
-        "pending/",
-        f"pending/?q={NASTY}",
-        f"pending/?task={NASTY}",
-        f"pending/{row}/",
-        "rejected/",
-        f"pending/{bad.id}/",
-        f"history/?from={NASTY}",
-    ):
-        text = text_of(client.get(f"/admin/django_wheel/{address}"))
+    pages = ["wheel/", "pending/", "rejected/", f"pending/{row}/", f"pending/{bad.id}/"]
+    for address in [*pages, *(f"pending/?{name}={NASTY}" for name in ("q", "task")), f"history/?from={NASTY}"]:
+        text = shown(client, f"{ADMIN}/{address}")
         assert "<script>alert" not in text, address
         assert "<i>" not in text, address
         assert "\u202e" not in text.replace("value=", "").split("<form")[-1].split("</form>")[-1], address
@@ -189,13 +179,13 @@ def test_nothing_of_a_message_reaches_the_page_unescaped(
 def test_long_names_are_truncated(client_of: MakeClient, holder: Holder) -> None:
     holder.accept(NOW, task="t" * 100_000, task_id="i" * 100_000, body=b"b" * 90_000)
     client = client_of("viewer")
-    page = client.get("/admin/django_wheel/pending/")
+    page = client.get(f"{ADMIN}/pending/")
     assert len(page.content) < 50_000
-    one = client.get(f"/admin/django_wheel/pending/{holder.ids()[0]}/")
+    one = client.get(f"{ADMIN}/pending/{holder.ids()[0]}/")
     assert len(one.content) < 50_000
     assert "more characters" in text_of(one)
 
 
 def test_a_browser_does_not_cache_pages(client_of: MakeClient, row: int) -> None:
-    response = client_of("viewer").get("/admin/django_wheel/pending/")
+    response = client_of("viewer").get(f"{ADMIN}/pending/")
     assert "no-store" in response["Cache-Control"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -19,14 +16,13 @@ from freezegun import freeze_time
 from celery_wheel.results import figures
 from celery_wheel.results.figures import lateness_page
 from celery_wheel.results.reader import JobResults
-from tests.admin.conftest import shown
+from tests.admin.conftest import ADMIN, shown
 from tests.admin.test_permissions import NASTY
 from tests.kit.holder import NOW
 from tests.kit.job_results import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
+from tests.kit.site.running import environment, run
 
-ADMIN = "/admin/django_wheel"
 LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
-MOMENT = "2027-01-15 08:00:00"
 HOUR_MS = 3_600_000
 LAST_MS = round(LAST.timestamp() * 1_000)
 
@@ -47,7 +43,7 @@ def heat_places(text: str) -> list[tuple[float, str]]:
     return [(float(x), height) for x, height in found]
 
 
-@freeze_time(MOMENT)
+@pytest.mark.usefixtures("still")
 def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several(viewer: Client, folder: Path) -> None:
     missed = {"objective_ms": 50, "over": 7, "missed": True}
     leave_lateness(
@@ -81,14 +77,12 @@ def test_lateness_has_exact_sums_and_the_worst_hour_and_no_percentile_of_several
     assert heat_places(text)[:2] == [(0.0, "20%"), (66.667, "20%")]
 
 
-@freeze_time(MOMENT)
+@pytest.mark.usefixtures("still")
 def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) -> None:
     leave_lateness(folder, hour("app.a&b", 0, queue="a queue", max_ms=5_000), hour("app.other", 30))
     text = shown(viewer, f"{LATENESS}?task=app.a%26b")
     link = f"task=app.a%26b&amp;queue=a+queue&amp;from={LAST_MS - 5_000}&amp;to={LAST_MS + HOUR_MS}"
-    assert (
-        text.count(f'{ADMIN}/history/?{link}"') == 3
-    )  # links of the worst hour, of the map, and of the table of hours
+    assert text.count(f'{ADMIN}/history/?{link}"') == 3, "of the worst hour, of the map, and of the table of hours"
     assert cells(text, "wheel-hours") == [["07:00 2 h ago", "100", "5 ms", "40 ms", "90 ms", "5 s", "-", "0"]]
     assert "app.other" not in text.split('id="wheel-late"')[1]
     assert 'id="wheel-hours"' not in shown(viewer, LATENESS)
@@ -166,26 +160,18 @@ HERD = {"second": RUN + timedelta(seconds=90), "queue": "mail", "n": 5_000, "usu
 
 @freeze_time("2027-01-16 09:00:00")
 def test_the_forecast_shows_due_tasks_herds_and_drains_and_its_age(viewer: Client, folder: Path) -> None:
-    minutes = [
-        {"minute": RUN + timedelta(minutes=at), "queue": q, "n": 10} for at in (0, 5, 300) for q in ("a", "mail")
-    ]
+    at_minutes = [(at, queue) for at in (0, 5, 300) for queue in ("a", "mail")]
+    minutes = [{"minute": RUN + timedelta(minutes=at), "queue": queue, "n": 10} for at, queue in at_minutes]
     minutes.append({"minute": RUN + timedelta(days=20), "queue": "a", "n": 4_321})
     tasks = [{"n": 4_990, "task": "app.campaign"}, {"n": 10, "task": "app.mail"}]
-    drain = {
-        "queue": "mail",
-        "rate": 2.5,
-        "n": 5_000,
-        "worst_backlog": 4_998,
-        "worst_at": RUN,
-        "longest_wait_s": 2_000.0,
-    }
+    drain = {"queue": "mail", "rate": 2.5, "n": 5_000, "worst_backlog": 4_998, "worst_at": RUN}
     busiest = {"second": "2027-01-15T07:01:30Z", "queue": "mail", "n": 5_000}
     leave_forecast(
         folder,
         {"busiest_second": busiest, "rejects": {"no instant at which it is due": 2}},
         minutes=minutes,
         herds=[{**HERD, "n": 200, "second": RUN, "tasks": tasks[1:]}, {**HERD, "tasks": tasks}],
-        drain=[{**drain, "drained_at": RUN + timedelta(hours=1)}],
+        drain=[{**drain, "longest_wait_s": 2_000.0, "drained_at": RUN + timedelta(hours=1)}],
     )
     text = shown(viewer, FORECAST)
     assert "1,234</dd>" in text
@@ -266,14 +252,7 @@ for job, table in (("lateness", "wheel-late"), ("forecast", "wheel-herds")):
     assert (answer.status_code, f'id="{table}"' in answer.content.decode()) == (200, True)
 print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
-    here = {
-        "DJANGO_SETTINGS_MODULE": "tests.kit.site.settings",
-        "SITE_FOLDER": str(tmp_path),
-        "SITE_RESULTS": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], env={**os.environ, **here}, capture_output=True, text=True
-    )
+    done = run(tmp_path, environment(tmp_path, SITE_RESULTS=str(tmp_path)), "-W", "error", "-c", program, cold=True)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert "pyarrow" in loaded

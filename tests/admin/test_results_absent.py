@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
@@ -17,74 +16,67 @@ from django.test import Client
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.results.reader import JobResults, read_results
 from django_wheel.views import results
-from tests.admin.conftest import MakeClient, shown, text_of
+from tests.admin.conftest import ADMIN, MakeClient, shown, text_of
 from tests.kit.job_results import HOURS, RUN, hour, leave, leave_forecast, leave_lateness
 from tests.kit.site import celery_app
 
-ADMIN = "/admin/django_wheel"
 LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 
-def none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pass
+#: The end of the command that writes the results again.
+AGAIN = "--output {folder}/{job}"
+
+Arrange = Callable[[Path, pytest.MonkeyPatch], object]
 
 
-def unset(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_results", None)
+def summary(text: str) -> Arrange:
+    """Return a function that leaves a summary with this text for each job."""
+
+    def write(folder: Path, _: pytest.MonkeyPatch) -> None:
+        for job in results.JOBS:
+            (folder / job).mkdir()
+            (folder / job / "summary.json").write_text(text)
+
+    return write
 
 
-def without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "find_spec", lambda name: None)
-
-
-def of_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text(json.dumps({"job": job, "format": 2, "tables": {}}))
-
-
-def half_a_summary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text('{"job": "late')
-
-
-def without_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).mkdir()
-        (folder / job / "summary.json").write_text('{"format": 1}')
-
-
-def of_another_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_another_job(folder: Path, _: pytest.MonkeyPatch) -> None:
     for job in results.JOBS:
         leave(folder, "tune", {}).rename(folder / job)
-
-
-def no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for job in results.JOBS:
-        (folder / job).write_text("a file")
 
 
 @pytest.mark.parametrize(
     ("arrange", "why", "line"),
     [
-        (none, "no job has written results into this folder", "celery-wheel-pipeline {job} --store"),
-        (unset, "wheel_results is not set", "CELERY_WHEEL_RESULTS = "),
-        (without_pyarrow, "pyarrow is not installed here", "pip install 'celery-wheel[results]'"),
-        (of_another_format, "must be of format 1, got 2; run the job again", "--output {folder}/{job}"),
-        (half_a_summary, "is not the summary of a job", "--output {folder}/{job}"),
-        (without_tables, "it names no job, or no tables", "--output {folder}/{job}"),
-        (of_another_job, "has the results of another job, tune", "--output {folder}/{job}"),
-        (no_folder, "is not the summary of a job", "--output {folder}/{job}"),
+        (lambda *_: None, "no job has written results into this folder", "celery-wheel-pipeline {job} --store"),
+        (
+            lambda _, patch: patch.setitem(celery_app.conf, "wheel_results", None),
+            "wheel_results is not set",
+            "CELERY_WHEEL_RESULTS = ",
+        ),
+        (
+            lambda _, patch: patch.setattr(results, "find_spec", lambda name: None),
+            "pyarrow is not installed here",
+            "pip install 'celery-wheel[results]'",
+        ),
+        (summary('{"job": "x", "format": 2, "tables": {}}'), "must be of format 1, got 2; run the job again", AGAIN),
+        (summary('{"job": "late'), "is not the summary of a job", AGAIN),
+        (summary('{"format": 1}'), "it names no job, or no tables", AGAIN),
+        (of_another_job, "has the results of another job, tune", AGAIN),
+        (
+            lambda folder, _: [(folder / job).write_text("a file") for job in results.JOBS],
+            "is not the summary of a job",
+            AGAIN,
+        ),
     ],
 )
 def test_absent_results_are_reported_and_not_in_the_menu(
     client_of: MakeClient,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    arrange: Callable[[Path, pytest.MonkeyPatch], None],
+    arrange: Arrange,
     why: str,
     line: str,
 ) -> None:

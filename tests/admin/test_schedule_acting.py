@@ -33,6 +33,10 @@ FORM = {
     **{"max_runtime_0": "1", "max_runtime_1": "86400000", "every_1": "60000", "jitter_1": "1000"},
 }
 
+#: Parts of a form of other kinds.
+SUNSET = {"kind": "solar", "event": "sunset", "latitude": "48.86", "longitude": "1"}
+DAILY = "DTSTART:20260105T093000"
+
 #: JSON that can be parsed, and is too deep to be read.
 NESTED = '{"kind": "except", "calendar": ' * 600 + '{"kind": "weekdays", "days": ["mon"]}' + "}" * 600
 
@@ -111,13 +115,10 @@ def test_a_schedule_is_created_and_changed(operator: Client, wheel: VirtualWheel
         ),
         ({"kind": "crontab", "minute": "*/5", "hour": "", "second": ""}, {"kind": "crontab", "minute": "*/5"}),
         (
-            {"kind": "rrule", "rrule": "DTSTART:20260105T093000\r\nRRULE:FREQ=DAILY\r\n"},
-            {"kind": "rrule", "text": "DTSTART:20260105T093000\nRRULE:FREQ=DAILY"},
+            {"kind": "rrule", "rrule": f"{DAILY}\r\nRRULE:FREQ=DAILY\r\n"},
+            {"kind": "rrule", "text": f"{DAILY}\nRRULE:FREQ=DAILY"},
         ),
-        (
-            {"kind": "solar", "event": "sunset", "latitude": "48.86", "longitude": "-2"},
-            {"kind": "solar", "event": "sunset", "latitude": 48.86, "longitude": -2.0},
-        ),
+        ({**SUNSET, "longitude": "-2"}, {"kind": "solar", "event": "sunset", "latitude": 48.86, "longitude": -2.0}),
         (
             {"kind": "instants", "instants": "2040-10-28 02:30\r\n\r\n2040-10-28 02:30+01:00"},
             {"kind": "instants", "at_ms": [2_234_997_000_000, 2_235_000_600_000]},
@@ -199,37 +200,17 @@ def test_a_form_that_changes_nothing_leaves_the_definition_as_it_is(before: str)
         ({"kind": "interval"}, "every", "This field is required."),
         ({"kind": "interval", "every_0": "0"}, "every", "Every must be at least 1 ms, got 0 ms"),
         ({"kind": "rrule", "rrule": "RRULE:FREQ=DAILY"}, "rrule", "text must be a text with one DTSTART"),
-        (
-            {"kind": "rrule", "rrule": "DTSTART:20260105T093000\nRRULE:FREQ=NEVER"},
-            "rrule",
-            "FREQ must be one of YEARLY",
-        ),
-        ({"kind": "solar", "event": "sunset", "latitude": "x", "longitude": "1"}, "latitude", "Enter a number."),
-        (
-            {"kind": "solar", "event": "sunset", "latitude": "1", "longitude": "999"},
-            "longitude",
-            "longitude must be a number of degrees",
-        ),
-        (
-            {"kind": "solar", "event": "sunset", "latitude": "nan", "longitude": "1"},
-            "latitude",
-            "latitude must be a number of degrees",
-        ),
+        ({"kind": "rrule", "rrule": f"{DAILY}\nRRULE:FREQ=NEVER"}, "rrule", "FREQ must be one of YEARLY"),
+        ({**SUNSET, "latitude": "x"}, "latitude", "Enter a number."),
+        ({**SUNSET, "longitude": "999"}, "longitude", "longitude must be a number of degrees"),
+        ({**SUNSET, "latitude": "nan"}, "latitude", "latitude must be a number of degrees"),
         ({"kind": "instants", "instants": "tomorrow"}, "instants", "Enter a date and time like 2026-11-21 08:30"),
         ({"start": "2027-03-28 02:30"}, "start", "This time does not exist: the clocks skip it."),
-        (
-            {"start": "2041-01-01 00:00", "until": "2040-01-01 00:00"},
-            "until",
-            "Until must be at or after the start (2040-12-31T23:00:00.000Z)",
-        ),
+        ({"start": "2041-01-01 00:00", "until": "2040-01-01 00:00"}, "until", "at or after the start (2040-12-31T23:"),
         ({"times": "many"}, "times", "Enter a whole number."),
         ({"times": "0"}, "times", "times must be a whole number of at least 1"),
         ({"holidays_country": "XX"}, "holidays_country", "country must be a code that the package holidays knows"),
-        (
-            {"holidays_country": "DE", "holidays_subdivision": "XX"},
-            "holidays_subdivision",
-            "subdivision must be one of BB",
-        ),
+        ({"holidays_country": "DE", "holidays_subdivision": "X"}, "holidays_subdivision", "must be one of BB"),
         ({"dates": "24.12.2026"}, "dates", "dates[0] must be"),
         ({"calendar": "{"}, "calendar", "This is not JSON"),
         ({"calendar": "[NaN]"}, "calendar", "This is not JSON"),
@@ -274,6 +255,13 @@ def test_a_schedule_runs_now_and_is_backfilled(operator: Client, wheel: VirtualW
     [done, left_out] = act(operator, "backfill", "report", **times, overlap="skip")
     assert (done[0], left_out[0]) == ("success", "warning")
     assert left_out[1].startswith("report: the overlap policy of the backfill leaves out 1 of 2 instants")
+    instants = {"from_ms": 1_590_962_400_000, "upto_ms": 1_591_135_200_000}  # in Berlin
+    asked = [one.details for one in project_wheel().audit(action="schedule_backfill").items]
+    assert asked == [{**instants, "overlap": "skip"}, instants]
+    for wrong in ({"begin": "soon"}, {"begin": "2020-06-04 00:00"}, {"overlap": "explode"}):
+        values = {"verb": "backfill", "row": "report", "sure": "yes", **times, **wrong}
+        assert operator.post(ACT, values).context["form"].errors
+    assert len(project_wheel().audit(action="schedule_backfill").items) == 2
 
 
 def test_every_wrong_field_has_its_error_at_once(operator: Client, wheel: VirtualWheel) -> None:
@@ -359,32 +347,6 @@ def test_a_schedule_is_rolled_back_to_a_revision(operator: Client, wheel: Virtua
     (refused,) = act(operator, "rollback", "report", revision="99")
     assert refused[0] == "error"
     assert "the store has 1 to 3" in refused[1]
-
-
-def test_a_backfill_asks_for_its_times(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def change(do: str, names: Any, **more: Any) -> dict[str, ScheduleAnswer]:
-        asked.append((do, list(names), more["from_ms"], more["upto_ms"], more["overlap"]))
-        return dict.fromkeys(names, ScheduleAnswer("done", task_ids=("1",)))
-
-    monkeypatch.setattr(project_wheel().schedules, "change", change)
-    assert "Backfill 1 schedule?" in text_of(operator.post(ACT, {"verb": "backfill", "row": "a"}))
-    times = {"begin": "2026-11-01 00:00", "end": "2026-11-02 00:00+00:00"}
-    assert act(operator, "backfill", "a", **times) == [("success", "1 schedule is backfilled: a.")]
-    act(operator, "backfill", "a", **times, overlap="queue_all")
-    instants = 1_793_487_600_000, 1_793_577_600_000
-    assert asked == [("backfill", ["a"], *instants, None), ("backfill", ["a"], *instants, "queue_all")]
-    wrong = (
-        {"begin": "soon", "end": "2026-11-02"},
-        {"begin": "2026-11-03 00:00", "end": "2026-11-02 00:00"},
-        {**times, "overlap": "explode"},
-    )
-    for values in wrong:
-        page = operator.post(ACT, {"verb": "backfill", "row": "a", "sure": "yes", **values})
-        assert page.status_code == 200
-        assert page.context["form"].errors
-    assert len(asked) == 2
 
 
 def test_each_name_has_its_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from django.db import connections
 from sqlalchemy import create_engine, inspect, text
 
 from celery_wheel.errors import SettingError
@@ -22,6 +24,24 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/site.sqlite3"
     url: str = request.getfixturevalue("postgres").new_database()
     return url
+
+
+#: Prints the rows of a table by Django's own model.
+COUNT = "from django_wheel.models import TimerRow; print('rows', TimerRow.objects.count())"
+
+
+def opening(folder: Path, database: str, more: str = "") -> CompletedProcess[str]:
+    """Open the store of the site in a process of its own, and close it."""
+    program = f"from celery_wheel.store import open_store; open_store('django://default'{more}).close()"
+    return manage(folder, database, "shell", "-c", program)
+
+
+def tables(url: str) -> list[str]:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        return inspect(engine).get_table_names()
+    finally:
+        engine.dispose()
 
 
 def described(url: str) -> dict[str, Any]:
@@ -96,31 +116,18 @@ def test_migrations_are_complete(tmp_path: Path) -> None:
 
 def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
-    done = manage(
-        tmp_path,
-        database,
-        "shell",
-        "-c",
-        "from celery_wheel.store import open_store; store = open_store('django://default', shards=2); store.close()",
-    )
+    done = opening(tmp_path, database, ", shards=2")
     assert done.returncode == 0, done.stderr
     store = open_store(database, shards=2, create=False)
     holder = Holder(store)
     holder.accept(NOW)
     store.close()
-    counted = manage(
-        tmp_path,
-        database,
-        "shell",
-        "-c",
-        "from django_wheel.models import TimerRow; print('rows', TimerRow.objects.count())",
-    )
+    counted = manage(tmp_path, database, "shell", "-c", COUNT)
     assert "rows 1" in counted.stdout, counted.stderr
 
 
 def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: str, tmp_path: Path) -> None:
-    opening = "from celery_wheel.store import open_store; open_store('django://default')"
-    done = manage(tmp_path, database, "shell", "-c", opening)
+    done = opening(tmp_path, database)
     assert "run: python manage.py migrate django_wheel --database=default" in done.stderr
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert (check.returncode, "Run: python manage.py migrate django_wheel" in check.stderr) == (2, True), check.stderr
@@ -132,14 +139,14 @@ def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: s
     remedy = "Run: python manage.py migrate django_wheel --database=default\n"
     assert (check.returncode, check.stderr.endswith(remedy)) == (2, True), check.stderr
     migrated(tmp_path, database)
-    manage(tmp_path, database, "shell", "-c", opening + ".close()")
+    opening(tmp_path, database)
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert (check.returncode, "no migration is missing" in check.stdout) == (0, True), check.stderr
 
 
 def test_the_error_of_tables_of_another_version_names_the_command(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
-    manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://').close()")
+    opening(tmp_path, database)
     age = "from django_wheel.models import MetaRow; MetaRow.objects.update(schema_version=0)"
     assert manage(tmp_path, database, "shell", "-c", age).returncode == 0
     check = manage(tmp_path, database, "wheel_migrate_check")
@@ -152,7 +159,7 @@ def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first
     migrated(tmp_path, database, SITE_STORE=f"sqlite:///{tmp_path}/wheel.sqlite3")
     forget = "python manage.py migrate django_wheel zero --fake --database=default"
     make = "python manage.py migrate django_wheel --database=default"
-    asked = manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://')")
+    asked = opening(tmp_path, database)
     assert f"has no tables of a store; run: {forget}; then: {make}\n" in asked.stderr
     idle = manage(tmp_path, database, "migrate")
     assert "No migrations to apply" in idle.stdout
@@ -163,26 +170,17 @@ def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first
         assert done.returncode == 0, done.stderr
     after = manage(tmp_path, database, "migrate")
     assert (after.returncode, "W014" in after.stderr) == (0, False)
-    opened = manage(tmp_path, database, "shell", "-c", "from celery_wheel.store import open_store as o; o('django://')")
+    opened = opening(tmp_path, database)
     assert opened.returncode == 0, opened.stderr
 
 
 def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: str, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path}/wheel.sqlite3"
     migrated(tmp_path, database, SITE_STORE=own)
-    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
-    names = inspect(engine).get_table_names()
-    engine.dispose()
+    names = tables(database)
     assert "auth_user" in names
     assert not [name for name in names if name.startswith("wheel_")]
-    asked = manage(
-        tmp_path,
-        database,
-        "shell",
-        "-c",
-        "from django_wheel.models import TimerRow; TimerRow.objects.count()",
-        SITE_STORE=own,
-    )
+    asked = manage(tmp_path, database, "shell", "-c", COUNT, SITE_STORE=own)
     assert "the wheel's tables are in no entry of DATABASES" in asked.stderr
     # Django has recorded the migrations as done; an operator who moves the store here gets an instruction.
     check = manage(tmp_path, database, "wheel_migrate_check")
@@ -213,9 +211,7 @@ def test_django_drops_the_tables_of_a_project_that_leaves(database: str, tmp_pat
     migrated(tmp_path, database)
     done = manage(tmp_path, database, "migrate", "django_wheel", "zero", "--database=default")
     assert done.returncode == 0, done.stderr
-    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
-    names = inspect(engine).get_table_names()
-    engine.dispose()
+    names = tables(database)
     assert [name for name in names if name.startswith("wheel_")] == []
     assert "auth_user" in names
 
@@ -234,36 +230,27 @@ def test_a_router_that_keeps_to_one_database_does_not_stop_the_migration_of_the_
     assert check.returncode == 0, check.stderr
 
 
-def test_a_database_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import connections
-
-    monkeypatch.setattr(connections["default"], "vendor", "sqlite", raising=False)
+@pytest.mark.parametrize(
+    ("alias", "vendor", "says"),
+    [
+        ("default", "sqlite", r"other processes can read, got django://default, which is in memory"),
+        ("default", "mysql", r"must name a SQLite or PostgreSQL database, got django://default \(mysql\)"),
+        ("other", "sqlite", "must name an entry of DATABASES, got django://other"),
+    ],
+    ids=["in memory", "of another kind", "missing"],
+)
+def test_an_unusable_database_is_refused(monkeypatch: pytest.MonkeyPatch, alias: str, vendor: str, says: str) -> None:
+    monkeypatch.setattr(connections["default"], "vendor", vendor, raising=False)
     monkeypatch.setattr(connections["default"], "is_in_memory_db", lambda: True, raising=False)
-    with pytest.raises(SettingError, match=r"other processes can read, got django://default, which is in memory"):
-        open_store("django://default")
-
-
-def test_a_missing_entry_of_databases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="must name an entry of DATABASES, got django://other"):
-        open_store("django://other")
+    with pytest.raises(SettingError, match=says):
+        open_store(f"django://{alias}")
 
 
 def test_a_new_file_of_django_gets_a_log(tmp_path: Path) -> None:
     """Readers must not delay the scheduler: that needs SQLite's write-ahead log, which Django does not switch on."""
     database = migrated(tmp_path, f"sqlite:///{tmp_path}/site.sqlite3")
-    opening = "from celery_wheel.store import open_store; open_store('django://default').close()"
-    manage(tmp_path, database, "shell", "-c", opening)
+    opening(tmp_path, database)
     engine = create_engine(database)
     with engine.connect() as connection:
         assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
     engine.dispose()
-
-
-def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import connections
-
-    monkeypatch.setattr(connections["default"], "vendor", "mysql", raising=False)
-    with pytest.raises(
-        SettingError, match=r"must name a SQLite or PostgreSQL database, got django://default \(mysql\)"
-    ):
-        open_store("django://default")

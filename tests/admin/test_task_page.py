@@ -17,12 +17,14 @@ from celery_wheel.store.model import ORIGIN, PAUSED, Gate, LaneState, Move
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.views import task as asking
 from django_wheel.views.task import events, timeline
-from tests.admin.conftest import shown
+from tests.admin.conftest import ADMIN, end, shown, unreadable
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.site import celery_app
 
-ADMIN = "/admin/django_wheel/pending"
-MOMENT, LATER = "2027-01-15 08:00:00", "2027-01-15 08:01:00"
+TASK = f"{ADMIN}/pending"
+LATER = "2027-01-15 08:01:00"  #: a minute after NOW
+
+pytestmark = pytest.mark.usefixtures("still")
 
 
 def life(text: str) -> list[str]:
@@ -41,43 +43,38 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheBackend]:
     found.client.flush_all() if hasattr(found.client, "flush_all") else found.client.cache.clear()
 
 
-@freeze_time(MOMENT)
 def test_the_title_is_the_name_and_the_id(viewer: Client, holder: Holder) -> None:
     (row,) = holder.accept(NOW, task_id="order-17")
-    text = shown(viewer, f"{ADMIN}/{row.id}/")
+    text = shown(viewer, f"{TASK}/{row.id}/")
     assert "<h1>app.remind order-17</h1>" in text
     assert f"Task {row.id}" not in text
-    unreadable = holder.reject()
-    holder.apply(rejects=[unreadable], outcomes=[holder.outcome(unreadable.id, "rejected")])
-    assert "<h1>Unreadable message</h1>" in shown(viewer, f"{ADMIN}/{unreadable.id}/")
+    assert "<h1>Unreadable message</h1>" in shown(viewer, f"{TASK}/{unreadable(holder).id}/")
 
 
-@freeze_time(MOMENT)
 def test_a_moved_task_was_sent_accepted_moved_and_is_due(viewer: Client, holder: Holder) -> None:
     (row,) = holder.accept(NOW + 5_000, created_ms=NOW - 60_000)
     moved = Move(row.id, 0, NOW + 90_000, holder.seq(), NOW + 90_000)
     holder.apply(moves=[moved], outcomes=[holder.outcome(row.id, "moved", NOW)])
-    text = shown(viewer, f"{ADMIN}/{row.id}/")
+    text = shown(viewer, f"{TASK}/{row.id}/")
     assert life(text) == ["Sent by the producer", "Accepted: stored by the wheel", "Moved asked for by somebody", "Due"]
     assert "+ 1 min" in text
     assert ">in 1 min<" in text
     assert "wheel-now" in text
 
 
-@freeze_time(MOMENT)
 def test_a_task_behind_a_pause_is_held_since_it_was_due(viewer: Client, holder: Holder) -> None:
     holder.apply(gates=[Gate("queue", "celery", PAUSED, 0, "provider is down", "anna", NOW - 90_000)])
     holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN, "celery", False, "queue")])
     (row,) = holder.accept(NOW - 30_000, lane=3, created_ms=NOW - 200_000)
     holder.apply()
-    text = shown(viewer, f"{ADMIN}/{row.id}/")
+    text = shown(viewer, f"{TASK}/{row.id}/")
     assert life(text)[-1] == "Held by the pause of queue celery provider is down by anna"
     assert "waits for celery" in text
     # The pause ends: the task leaves its lane, and the page still tells that a gate held it.
     holder.apply(opened=[("queue", "celery")])
     holder.settle(ORIGIN, place(row), at_ms=NOW, lane=3)
     holder.apply(lanes=[LaneState(3, place(row), place(row), "celery", False, "queue")])
-    assert life(shown(viewer, f"{ADMIN}/{row.id}/"))[-2:] == ["Held by a gate: queue celery", "Dispatched 30 s late"]
+    assert life(shown(viewer, f"{TASK}/{row.id}/"))[-2:] == ["Held by a gate: queue celery", "Dispatched 30 s late"]
 
 
 @freeze_time(LATER)
@@ -85,16 +82,15 @@ def test_a_task_after_lost_writes_is_dispatched_and_redelivered(viewer: Client, 
     (row,) = holder.accept(NOW + 1_000)
     for at_ms in (NOW + 1_100, NOW + 9_000):
         holder.settle(ORIGIN, place(row), at_ms=at_ms)
-    text = shown(viewer, f"{ADMIN}/{row.id}/")
+    text = shown(viewer, f"{TASK}/{row.id}/")
     assert life(text)[-2:] == ["Dispatched 100 ms late", "Redelivered It may be a second copy."]
 
 
-@freeze_time(MOMENT)
 @pytest.mark.parametrize(("kind", "label"), [("cancelled", "Cancelled"), ("rejected", "Rejected")])
 def test_an_outcome_ends_the_life(viewer: Client, holder: Holder, kind: str, label: str) -> None:
     (row,) = holder.accept(NOW + 60_000)
-    holder.apply(moves=[holder.stop(row)], outcomes=[holder.outcome(row.id, kind, NOW)])
-    text = shown(viewer, f"{ADMIN}/{row.id}/")
+    end(holder, row, kind)
+    text = shown(viewer, f"{TASK}/{row.id}/")
     assert life(text)[-1] == f"{label} asked for by somebody"
     assert '<path class="wheel-now"' not in text
 
@@ -105,13 +101,13 @@ def test_the_result_backend_tells_the_end_and_never_the_result(
 ) -> None:
     rows = holder.accept(NOW + 1_000, NOW + 2_000)
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 2_100)
-    assert life(shown(viewer, f"{ADMIN}/{rows[0].id}/"))[-1].startswith("Dispatched")
+    assert life(shown(viewer, f"{TASK}/{rows[0].id}/"))[-1].startswith("Dispatched")
     backend.store_result(rows[0].message.task_id, {"secret": 42}, "SUCCESS")
-    text = shown(viewer, f"{ADMIN}/{rows[0].id}/")
+    text = shown(viewer, f"{TASK}/{rows[0].id}/")
     assert life(text)[-1] == "Execution ended: SUCCESS"
     assert "secret" not in text
     backend.store_result(rows[1].message.task_id, None, "STARTED")
-    text = shown(viewer, f"{ADMIN}/{rows[1].id}/")
+    text = shown(viewer, f"{TASK}/{rows[1].id}/")
     assert "result backend: STARTED" in text
     assert life(text)[-1].startswith("Dispatched")
 
@@ -127,25 +123,23 @@ def test_a_backend_that_fails_or_is_silent_is_named(
         raise ConnectionError("nobody there")
 
     monkeypatch.setattr(backend, "get_task_meta", refuse)
-    text = unescape(shown(viewer, f"{ADMIN}/{row.id}/"))
+    text = unescape(shown(viewer, f"{TASK}/{row.id}/"))
     assert "The result backend could not be read: ConnectionError: nobody there." in text
     released = threading.Event()
     monkeypatch.setattr(backend, "get_task_meta", lambda *_, **__: released.wait(60))
     monkeypatch.setattr(asking, "WAIT_S", 0.01)
-    assert "did not answer within a second" in shown(viewer, f"{ADMIN}/{row.id}/")
+    assert "did not answer within a second" in shown(viewer, f"{TASK}/{row.id}/")
     released.set()
 
 
-@freeze_time(MOMENT)
 def test_headers_are_folded_and_without_nulls(viewer: Client, holder: Holder) -> None:
     (row,) = holder.accept(NOW, headers=b'{"shadow": null, "lang": "py", "group": null}')
-    text = unescape(shown(viewer, f"{ADMIN}/{row.id}/"))
+    text = unescape(shown(viewer, f"{TASK}/{row.id}/"))
     folded = text.split("<summary>Headers")[1].split("</details>")[0]
     assert '"lang": "py"' in folded
     assert "shadow" not in text
 
 
-@freeze_time(MOMENT)
 @pytest.mark.parametrize("language", ["de", "he"])
 def test_places_of_drawings_have_a_decimal_point_in_every_language(
     viewer: Client, holder: Holder, settings: Any, language: str
@@ -155,7 +149,7 @@ def test_places_of_drawings_have_a_decimal_point_in_every_language(
     rows = holder.accept(NOW - 9_100, NOW - 5_000, NOW - 1_700, created_ms=NOW - 20_000)
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW - 4_000)
     holder.settle(place(rows[1]), place(rows[2]), at_ms=NOW - 1_234)
-    for address in (f"{ADMIN}/{rows[0].id}/", "/admin/django_wheel/history/"):
+    for address in (f"{TASK}/{rows[0].id}/", f"{ADMIN}/history/"):
         places = re.findall(r' (?:x|y|cx|cy|x1|x2|y1|y2|width|height)="([^"]*)%"', shown(viewer, address))
         assert any("." in one for one in places)
         assert all(0 <= float(one) <= 100 for one in places)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from celery_wheel import Celery
 from celery_wheel.store import open_store
@@ -20,13 +23,16 @@ from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site.running import RunningSite, manage, migrated
 
-OPERATOR, VIEWER, OBSERVER, PLANNER, PASSWORD = "operator", "viewer", "observer", "planner", "of tests"
+OPERATOR, VIEWER, PASSWORD = "operator", "viewer", "of tests"
 PERMISSIONS = {
     OPERATOR: ("operate_wheel", "manage_schedules", "view_payload"),
     VIEWER: ("view_wheel", "view_payload"),
-    OBSERVER: ("view_wheel",),
-    PLANNER: ("manage_schedules",),
 }
+POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'"
+#: The width of a narrow screen in pixels.
+NARROW = 360
+
+Visit = Callable[..., Page]
 
 
 class BrowsedSite(RunningSite):
@@ -118,23 +124,56 @@ def open_page(page: Page, path: str) -> None:
 
 
 @pytest.fixture
-def plain(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
-    """Yield a page on a narrow screen, without a script, logged in as an operator."""
-    context = browser.new_context(base_url=site.url, java_script_enabled=False, viewport={"width": 360, "height": 740})
-    page = context.new_page()
-    log_in(page)
-    yield page
-    context.close()
+def visit(browser: Browser, site: BrowsedSite) -> Iterator[Visit]:
+    """Return a function that opens a window of its own, logged in; more options are those of Playwright's context."""
+    with ExitStack() as windows:
+
+        def window(name: str = OPERATOR, **options: Any) -> Page:
+            context = browser.new_context(**{"base_url": site.url, **options})
+            windows.callback(context.close)
+            page = context.new_page()
+            log_in(page, name)
+            return page
+
+        yield window
 
 
 @pytest.fixture
-def page(browser: Browser, site: BrowsedSite) -> Iterator[Page]:
+def plain(visit: Visit) -> Page:
+    """Return a page on a narrow screen, without a script, logged in as an operator."""
+    return visit(java_script_enabled=False, viewport={"width": NARROW, "height": 740})
+
+
+@pytest.fixture
+def page(visit: Visit) -> Iterator[Page]:
     """Yield a page logged in as an operator; an error in its console fails the test."""
-    context = browser.new_context(base_url=site.url)
-    page = context.new_page()
+    page = visit()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    log_in(page)
     yield page
-    context.close()
     assert errors == []
+
+
+def width(page: Page) -> int:
+    """Return the width of a page in pixels, with what a reader has to scroll to."""
+    found: int = page.evaluate("document.documentElement.scrollWidth")
+    return found
+
+
+def check_rules(page: Page) -> None:
+    """Assert that the content of a page breaks no rule of axe."""
+    found = Axe().run(page, context="#content-main")
+    assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
+
+
+def be_strict(page: Page, addresses: str) -> list[str]:
+    """Serve the addresses with a policy of contents that allows only files of the site; returns what it refuses."""
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text) if "Content Security" in message.text else None)
+
+    def strict(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, headers={**response.headers, "content-security-policy": POLICY})
+
+    page.route(re.compile(addresses), strict)
+    return refused

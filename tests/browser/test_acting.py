@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import OPERATOR, BrowsedSite, open_page
+from tests.browser.conftest import NARROW, OPERATOR, BrowsedSite, open_page, width
 from tests.kit.patience import wait_until
 
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
 
 
-@pytest.fixture
-def page(plain: Page) -> Page:
-    return plain
-
-
-def narrow(page: Page) -> bool:
-    return bool(page.locator("html").evaluate("one => one.scrollWidth") <= 360)
-
-
 def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
-    page: Page, site: BrowsedSite, store: SqlStore
+    plain: Page, site: BrowsedSite, store: SqlStore
 ) -> None:
+    page = plain
     ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n).id for n in range(4)]
 
     def states() -> list[str]:
@@ -43,7 +34,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     page.keyboard.press("Enter")
     expect(page.locator("h1").last).to_have_text("Cancel 2 tasks?")
     expect(page.locator("#wheel-selected")).to_contain_text(ids[1])
-    assert narrow(page)
+    assert width(page) <= NARROW
     page.get_by_role("link", name="Change nothing").click()
     expect(page).to_have_url(re.compile(PENDING))
     assert states() == ["pending"] * 4
@@ -68,7 +59,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".messagelist")).to_contain_text("1 task is dispatched now.")
     wait_until(lambda: states()[2] == "dispatched", "the task is dispatched")
-    assert narrow(page)
+    assert width(page) <= NARROW
 
     # a queue is paused and resumed
     open_page(page, WHEEL)
@@ -76,7 +67,7 @@ def test_tasks_are_cancelled_run_and_moved_and_a_queue_is_paused(
     page.get_by_label("Name").fill("celery")
     page.get_by_role("button", name="Pause").click()
     expect(page.locator(".messagelist")).to_contain_text("Paused: queue celery.")
-    assert narrow(page)
+    assert width(page) <= NARROW
     page.get_by_role("link", name="Resume…").click()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator(".messagelist")).to_contain_text("Resumed: queue celery. The backlog is dispatched now.")

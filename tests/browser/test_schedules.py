@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import OPERATOR, open_page
+from tests.browser.conftest import NARROW, OPERATOR, open_page, width
 from tests.kit.patience import wait_until
 
 SCHEDULES = "/admin/django_wheel/schedule/"
@@ -70,10 +70,6 @@ def test_several_are_changed_at_once_without_a_script_and_long_names_do_not_wide
     page = plain
     names = ("x" * 255, "مرحبا <b>")
 
-    def width() -> int:
-        found: int = page.locator("html").evaluate("one => one.scrollWidth")
-        return found
-
     for name in names:
         open_page(page, f"{SCHEDULES}edit/")
         page.get_by_label("Name").fill(name)
@@ -81,14 +77,14 @@ def test_several_are_changed_at_once_without_a_script_and_long_names_do_not_wide
         page.get_by_role("button", name="Save").click()
         expect(page.locator(".messagelist")).to_contain_text("1 schedule is created")
         expect(page.locator(".wheel-facts")).to_contain_text(name)
-        assert width() <= 360
+        assert width(page) <= NARROW
     open_page(page, SCHEDULES)
     for name in names:
         page.get_by_role("checkbox", name=name[:50]).focus()
         page.keyboard.press("Space")
     page.get_by_role("button", name="Change…").focus()
     page.keyboard.press("Enter")
-    assert width() <= 360
+    assert width(page) <= NARROW
     page.get_by_label("Time zone").fill("Mars")
     page.keyboard.press("Enter")
     expect(page.locator("[data-errors-of=zone]")).to_contain_text("zone must be a time zone")
@@ -96,7 +92,7 @@ def test_several_are_changed_at_once_without_a_script_and_long_names_do_not_wide
     page.get_by_role("textbox", name="Queue").fill("slow")
     page.keyboard.press("Enter")
     expect(page.locator(".messagelist")).to_contain_text("2 schedules are changed: ")
-    assert width() <= 360
+    assert width(page) <= NARROW
     for name in names:
         found = store.browse.schedule(name)
         assert found is not None
@@ -113,11 +109,11 @@ def test_without_a_script_a_schedule_is_previewed_changed_paused_and_rolled_back
     page.get_by_label("Hour").fill("7")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("#wheel-preview")).to_contain_text("every day at 07:00")
-    assert page.locator("html").evaluate("one => one.scrollWidth") <= 360
+    assert width(page) <= NARROW
     page.get_by_label("Reason").fill("at breakfast")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".messagelist")).to_contain_text("1 schedule is created: plain.")
-    assert page.locator("html").evaluate("one => one.scrollWidth") <= 360
+    assert width(page) <= NARROW
 
     page.get_by_role("link", name="Change", exact=True).click()
     page.get_by_label("Hour").fill("8")

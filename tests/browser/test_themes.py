@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import BrowsedSite, log_in, open_page
+from tests.browser.conftest import BrowsedSite, Visit, open_page, width
 from tests.kit.patience import wait_until
 from tests.kit.site.running import RunningSite
 
@@ -45,28 +45,20 @@ def variant(
     found.close()
 
 
-@pytest.mark.parametrize("width", [1_280, 390])
+@pytest.mark.parametrize("screen", [1_280, 390])
 @pytest.mark.parametrize("variant", VARIANTS, indirect=True)
-def test_the_pages_are_whole(variant: RunningSite, browser: Browser, width: int) -> None:
-    context = browser.new_context(base_url=variant.url, viewport={"width": width, "height": 900})
-    page = context.new_page()
-    log_in(page)
+def test_the_pages_are_whole(variant: RunningSite, visit: Visit, screen: int) -> None:
+    page = visit(base_url=variant.url, viewport={"width": screen, "height": 900})
     open_page(page, f"{ADMIN}/wheel/")
     expect(page.locator(".wheel-rings")).to_be_visible()
     drawn(page)
-    fits(page)
+    assert width(page) <= screen
     open_page(page, f"{ADMIN}/pending/")
     expect(page.locator("#wheel-pending tbody tr")).to_have_count(TASKS)
-    fits(page)
+    assert width(page) <= screen
     page.locator("#wheel-pending tbody a").first.click()
     expect(page.locator(".wheel-events")).to_be_visible()
-    fits(page)
-    context.close()
-
-
-def fits(page: Page) -> None:
-    """Check that no reader has to scroll sideways."""
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, page.url
+    assert width(page) <= screen
 
 
 def drawn(page: Page) -> None:
@@ -82,14 +74,11 @@ def drawn(page: Page) -> None:
 
 
 @pytest.mark.parametrize("variant", ["unfold", "jazzmin"], indirect=True)
-def test_a_dark_theme_has_light_texts(variant: RunningSite, store: SqlStore, browser: Browser) -> None:
-    context = browser.new_context(base_url=variant.url, color_scheme="dark")
-    context.add_init_script("localStorage.setItem('jazzmin-theme-mode', 'dark')")
-    page = context.new_page()
-    log_in(page)
+def test_a_dark_theme_has_light_texts(variant: RunningSite, store: SqlStore, visit: Visit) -> None:
+    page = visit(base_url=variant.url, color_scheme="dark")
+    page.add_init_script("localStorage.setItem('jazzmin-theme-mode', 'dark')")
     open_page(page, f"{ADMIN}/wheel/")
     wait_until(lambda: brightness(page) > 150, "the texts are light")
-    context.close()
 
 
 def brightness(page: Page) -> float:

@@ -7,11 +7,10 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, Response, Route, expect
+from playwright.sync_api import Locator, Page, Response, expect
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.browser.conftest import VIEWER, BrowsedSite, log_in, open_page
+from tests.browser.conftest import VIEWER, BrowsedSite, Visit, be_strict, check_rules, open_page
 from tests.kit.patience import patience, wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
@@ -162,29 +161,23 @@ def test_every_drawing_has_a_table_for_the_keyboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_a_slow_ring_turns_unless_motion_is_unwanted(browser: Browser, site: BrowsedSite, motion: str) -> None:
+def test_a_slow_ring_turns_unless_motion_is_unwanted(visit: Visit, site: BrowsedSite, motion: str) -> None:
     soon = site.app.send_task("site.soon", countdown=90)
-    context = browser.new_context(base_url=site.url, reduced_motion=motion)  # type: ignore[arg-type]
-    page = context.new_page()
-    log_in(page, VIEWER)
+    page = visit(VIEWER, reduced_motion=motion)
     open_page(page, WHEEL)
     drawn(page, SLOW_RING)
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     expect(page.locator(f"{SLOW_RING}[transform]")).to_have_count(1 if motion == "no-preference" else 0)
-    context.close()
     site.app.wheel.cancel(soon)
 
 
-def test_light_and_dark_follow_the_admins_theme(browser: Browser, site: BrowsedSite) -> None:
+def test_light_and_dark_follow_the_admins_theme(visit: Visit) -> None:
     colours = set()
     for scheme in ("light", "dark"):
-        context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
-        log_in(page, VIEWER)
+        page = visit(VIEWER, color_scheme=scheme)
         open_page(page, WHEEL)
         track = page.locator(".wheel-track").first
         colours.add(track.evaluate("one => getComputedStyle(one).stroke"))
-        context.close()
     assert len(colours) == 2
 
 
@@ -205,26 +198,14 @@ def test_without_a_script_the_page_is_complete(plain: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("address", ["", "?tables=1"])
-def test_axe_finds_nothing(browser: Browser, site: BrowsedSite, scheme: str, address: str) -> None:
-    context = browser.new_context(base_url=site.url, color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
-    log_in(page)
+def test_axe_finds_nothing(visit: Visit, scheme: str, address: str) -> None:
+    page = visit(color_scheme=scheme)
     open_page(page, f"{WHEEL}{address}")
-    found = Axe().run(page, context="#content-main")
-    assert found.violations_count == 0, found.generate_report()
-    context.close()
+    check_rules(page)
 
 
 def test_a_strict_policy_of_contents_forbids_nothing_of_the_page(page: Page) -> None:
-    refused: list[str] = []
-    page.on("console", lambda message: refused.append(message.text) if "Content Security" in message.text else None)
-
-    def strict(route: Route) -> None:
-        response = route.fetch()
-        policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'"
-        route.fulfill(response=response, headers={**response.headers, "content-security-policy": policy})
-
-    page.route(re.compile(r"/wheel/(\?.*)?$"), strict)
+    refused = be_strict(page, r"/wheel/(\?.*)?$")
     open_page(page, WHEEL)
     refreshed(page)
     drawn(page, "#wheel-day")
@@ -260,13 +241,3 @@ def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> No
     page.keyboard.press("Enter")
     refreshed(page)
     expect(state).to_have_text("up to date")
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/", "schedule/", "schedule/edit/"],
-)
-def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, address: str) -> None:
-    page.set_viewport_size({"width": 360, "height": 740})
-    open_page(page, f"/admin/django_wheel/{address}")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360

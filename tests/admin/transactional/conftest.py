@@ -24,6 +24,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store import open_store
 from celery_wheel.store.model import InboxItem, Message
 from celery_wheel.store.sql.store import SqlStore
+from tests.admin.conftest import Configure
 from tests.kit.patience import wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
@@ -114,15 +115,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shop(
-    database: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
-) -> Iterator[Shop]:
+def shop(database: dict[str, Any], tmp_path: Path, conf: Configure, django_db_blocker: Any) -> Iterator[Shop]:
     """Yield a shop with ``wheel_transactional`` set; the broker is kombu's transport in memory, and empty."""
     connections.databases[ALIAS] = database
     connections.configure_settings(connections.databases)  # fills in the missing settings
     where = f"postgresql://wheel@127.0.0.1:{database['PORT']}" if database["PORT"] else "sqlite://"
     url = f"{where}/{database['NAME']}"
-    configured(monkeypatch, wheel_store=f"django://{ALIAS}", wheel_transactional=True)
+    conf(wheel_store=f"django://{ALIAS}", wheel_transactional=True)
     with django_db_blocker.unblock():
         made = Shop(url, tmp_path)
         yield made
@@ -130,18 +129,9 @@ def shop(
         connections[ALIAS].close()
         del connections[ALIAS]
     del connections.databases[ALIAS]
-    celery_app.__dict__.pop("amqp", None)
     pools.reset()
     Channel.queues.clear()
     Transport.global_state.clear()
-
-
-def configured(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-    """Set settings of the site's app until the test ends."""
-    for name, value in settings.items():
-        monkeypatch.setitem(celery_app.conf, name, value)
-    for cached in ("amqp", "_pool"):
-        celery_app.__dict__.pop(cached, None)
 
 
 @pytest.fixture
@@ -151,10 +141,10 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def connected(shop: Shop, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def connected(shop: Shop, redis: RedisServer, conf: Configure) -> Iterator[Shop]:
     """Return a shop whose producer and schedulers share one broker."""
     shop.redis = redis
-    configured(monkeypatch, broker_url=redis.url)
+    conf(broker_url=redis.url)
     yield shop
     celery_app.wheel.close()
     celery_app.pool.force_close_all()

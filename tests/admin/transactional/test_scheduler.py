@@ -6,7 +6,6 @@ import json
 import statistics
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,10 +179,8 @@ def test_a_gate_and_a_completion_are_no_part_of_a_transaction(connected: Shop) -
         celery_app.wheel.complete("order:1", transactional=True)
 
 
-def test_a_command_needs_the_store_in_the_transactions_database(
-    connected: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(celery_app.conf, "wheel_store", f"sqlite:///{tmp_path}/wheel.sqlite3")
+@pytest.mark.usefixtures("connected", "nowhere")
+def test_a_command_needs_the_store_in_the_transactions_database() -> None:
     with pytest.raises(SettingError, match="needs wheel_store = django://"):
         celery_app.wheel.cancel("a", transactional=True)
 
