@@ -9,16 +9,14 @@
 
 An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can
 come between two steps. A step is one call to the store or the broker, or one section under the state's lock. The
-threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed, and abandons
-them to simulate a crash.
+threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed.
 
 An error has one of two consequences::
 
     no answer to a read, a publish or a renewal    the round ends and is tried again later; memory stays
-    memory is in doubt                             the state ends: its memory is dropped, and the shard is adopted anew
-                                                   under a new epoch, unless another scheduler holds it by then
-
-Memory is in doubt after a commit without an answer, a fence, a lost offset or a broken invariant.
+    memory is in doubt: a commit without an        the state ends: its memory is dropped, and the shard is adopted anew
+    answer, a fence, a lost offset, a broken       under a new epoch, unless another scheduler holds it by then
+    invariant
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from celery_wheel.engine.engine import Engine
@@ -29,8 +27,7 @@ class RabbitRig(Rig):
         self.rabbit.wheel.append(self.send(task_id, 0, **changes))
 
     def try_again(self) -> None:
-        self.pass_time(5_000)
-        self.run("tend", "dispatch", rounds=3)
+        self.run("tend", "dispatch", rounds=3, after_ms=5_000)
 
 
 @pytest.fixture
@@ -44,7 +41,7 @@ def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
 ) -> None:
     rig.send_in("a", exchange=exchange, exchange_type="direct")
     rig.run("tend", "ingest", "prefetch")
-    target = next(iter(rig.disk.shard(0).rows.values())).row.route.target
+    target = next(iter(rig.data.rows.values())).row.route.target
     rig.rabbit.full.add(target)
     rig.run("dispatch", rounds=3)
     rig.try_again()
@@ -73,20 +70,15 @@ def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
 def test_a_peek_from_before_the_command_does_not_count(rig: RabbitRig) -> None:
     """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
     rig.run("tend")
-    number = "00000000-0000-4000-8000-000000000001"
-    rig.store.put_command(0, "cancel", json.dumps({"task_ids": ["a"], "id": number}).encode())
+    number = rig.put("cancel", task_ids=["a"])
     rig.run("ingest")
-    steps = rig.engine.ingest()
-    while next(steps) != "found":
-        pass
-    rig.pass_time(1_000)
-    rig.run("tend")
+    steps = rig.stopped_at("ingest", "found")
+    rig.run("tend", after_ms=1_000)
     rig.send_in("a")
     list(steps)
     assert rig.store.answer(number) is None
     rig.run("ingest")
-    rig.pass_time(1_000)
-    rig.run("tend", "ingest")
+    rig.run("tend", "ingest", after_ms=1_000)
     assert rig.store.answer(number) == {"a": "done"}
 
 

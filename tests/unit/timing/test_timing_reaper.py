@@ -11,19 +11,7 @@ import pytest
 from celery_wheel.timing import Reaper, SystemTimer
 from celery_wheel.timing import system_timer as reaper_module
 from tests.kit.patience import patience
-from tests.unit.timing.recorders import WatchedClock
-
-START = 1_767_225_600_000
-
-
-@pytest.fixture
-def clock() -> WatchedClock:
-    return WatchedClock(START)
-
-
-@pytest.fixture
-def timer(clock: WatchedClock) -> SystemTimer:
-    return SystemTimer(clock, tick_ms=1, wheel_size=20)
+from tests.unit.timing.recorders import START, WatchedClock
 
 
 @pytest.fixture

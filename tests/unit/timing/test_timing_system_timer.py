@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from celery_wheel.timing import ManualClock, SystemClock, SystemTimer
 from tests.kit.patience import patience
-from tests.unit.timing.recorders import WatchedClock
+from tests.unit.timing.recorders import START, WatchedClock
 
-START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 begin here
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def clock() -> WatchedClock:
-    return WatchedClock(START)
-
-
-@pytest.fixture
-def timer(clock: WatchedClock) -> SystemTimer:
-    return SystemTimer(clock, tick_ms=1, wheel_size=20)
 
 
 class Advancing:
@@ -276,15 +264,6 @@ def test_with_the_clock_of_this_machine_it_waits_for_the_wall_clock() -> None:
     assert timer.advance_clock(10_000) in (0, 1)  # 0 if this machine took 3 ms to get here and add ran it
     assert len(seen) == 1
     assert seen[0] >= due
-
-
-@pytest.fixture
-def impatient_threads() -> Iterator[None]:
-    """Let threads switch every few instructions, so that a missing lock shows."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Crowd:

@@ -136,25 +136,16 @@ def test_moving_replaces_instant_payload_and_place_in_the_order() -> None:
     assert left[-1].payload == "new"
 
 
-def test_cascading_keeps_the_place_in_the_order() -> None:
+@pytest.mark.parametrize("due_at", [500, 505], ids=["when a coarse bucket begins", "within a coarse bucket"])
+def test_cascading_keeps_the_place_in_the_order(due_at: int) -> None:
     wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", 500)
+    wheel.schedule("first, from level 2", due_at)
     wheel.advance(300)
-    wheel.schedule("second, from level 1", 500)
+    wheel.schedule("second, from level 1", due_at)
     wheel.advance(490)
-    wheel.schedule("third, on level 0", 500)
-    assert ids(wheel.advance(500)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
-
-
-def test_timers_that_cascade_to_a_bucket_go_before_those_that_were_scheduled_into_it() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", 505)
-    wheel.advance(300)
-    wheel.schedule("second, from level 1", 505)
-    wheel.advance(490)
-    wheel.schedule("third, on level 0", 505)
-    assert wheel.advance(500) == []
-    assert ids(wheel.advance(505)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
+    wheel.schedule("third, on level 0", due_at)
+    assert wheel.advance(due_at - 1) == []
+    assert ids(wheel.advance(due_at)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
 
 
 def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
