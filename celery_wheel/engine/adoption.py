@@ -203,12 +203,8 @@ class Adoption:
         change.seq = self._seq
         yield "settlement made"
         self.store.apply(self.shard, self.epoch, change)
-        logger.info(
-            "settled %d tasks of lane %d that the former holder had dispatched",
-            count,
-            lane.lane,
-            extra={"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count},
-        )
+        extra = {"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count}
+        logger.info("settled %d tasks of lane %d that the former holder had dispatched", count, lane.lane, extra=extra)
         yield "settled up to the broker's offset"
 
     def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position, reason: str) -> Iterator[str]:

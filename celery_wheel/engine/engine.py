@@ -272,11 +272,8 @@ class Engine:
         self._lease_until_ms = None
         if not self._stands_by:
             self._stands_by = True
-            logger.info(
-                "shard %d is held by another scheduler; this scheduler stands by",
-                self.shard,
-                extra={"action": "stand_by", "shard": self.shard},
-            )
+            extra = {"action": "stand_by", "shard": self.shard}
+            logger.info("shard %d is held by another scheduler; this scheduler stands by", self.shard, extra=extra)
 
     def _adopt(self, lease_until_ms: int) -> RoundSteps:
         ctx = self.ctx
@@ -305,13 +302,8 @@ class Engine:
         ctx.wake.set()
         ctx.room.set()
         ctx.unannounced.set()
-        logger.info(
-            "shard %d is held by %s at epoch %d",
-            ctx.shard,
-            self.holder,
-            epoch,
-            extra={"action": "adopt", "shard": ctx.shard, "epoch": epoch},
-        )
+        extra = {"action": "adopt", "shard": ctx.shard, "epoch": epoch}
+        logger.info("shard %d is held by %s at epoch %d", ctx.shard, self.holder, epoch, extra=extra)
         yield Round.BUSY
 
     def _release(self) -> RoundSteps:
@@ -338,10 +330,6 @@ class Engine:
         yield "settled"
         self._drop(state, reason)
         ctx.store.release(ctx.shard, state.epoch)
-        logger.info(
-            "shard %d is given up: %s",
-            ctx.shard,
-            reason,
-            extra={"action": "release", "shard": ctx.shard, "epoch": state.epoch},
-        )
+        extra = {"action": "release", "shard": ctx.shard, "epoch": state.epoch}
+        logger.info("shard %d is given up: %s", ctx.shard, reason, extra=extra)
         yield "released"

@@ -304,11 +304,9 @@ class Pool:
             self._reschedule(job, wait)
 
     def _fail(self, name: str, error: BaseException) -> None:
+        extra = {"action": "job_died", "job": name}
         logger.error(
-            "the job %s died; no job begins any more, and the scheduler ends",
-            name,
-            exc_info=error,
-            extra={"action": "job_died", "job": name},
+            "the job %s died; no job begins any more, and the scheduler ends", name, exc_info=error, extra=extra
         )
         with self._lock:
             self.failure = self.failure or (name, error)

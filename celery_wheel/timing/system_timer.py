@@ -175,10 +175,9 @@ class SystemTimer:
         try:
             callback()
         except BaseException as error:
+            extra = {"action": "run", "timer_id": timer_id}
             logger.exception(
-                "callback of timer %s failed; it is not tried again; other timers go on",
-                timer_id,
-                extra={"action": "run", "timer_id": timer_id},
+                "callback of timer %s failed; it is not tried again; other timers go on", timer_id, extra=extra
             )
             if not isinstance(error, Exception):
                 raise
