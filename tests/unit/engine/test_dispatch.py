@@ -40,6 +40,16 @@ def limited(names: int, **limits: int) -> Rig:
     return rig
 
 
+def send_later(rig: Rig, queue: str) -> None:
+    rig.send_all(["later 0", "later 1", "later 2"], 0, queue=queue, routing_key=queue)
+
+
+def assert_published_later(rig: Rig) -> None:
+    for _ in range(6):
+        rig.run(after_ms=100)
+    assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+
+
 def looked_at(rig: Rig) -> int:
     """Return how often an idle round calls a lane."""
     with mock.patch.object(Lane, "next_due_ms", autospec=True, side_effect=Lane.next_due_ms) as asked:
@@ -59,12 +69,10 @@ def test_a_lane_wakes_when_a_row_enters_it() -> None:
     rig = limited(2)
     state = rig.state
     assert list(state.lanes.awake) == [0]
-    rig.send_all([f"later {nth}" for nth in range(3)], 0, queue="q1", routing_key="q1")
+    send_later(rig, "q1")
     rig.run(rounds=2)
     assert [lane.place for lane in state.lanes] == [None, ("queue", "q1")]
-    for _ in range(6):
-        rig.run(after_ms=100)
-    assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+    assert_published_later(rig)
     assert list(state.lanes.awake) == [0]
 
 
@@ -122,13 +130,11 @@ class TestClose:
         rig = limited(1)
         (before,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
         rig.run("tend", "keep_house", after_ms=IDLE_MS)
-        rig.send_all([f"later {nth}" for nth in range(3)], 0, queue="q0", routing_key="q0")
+        send_later(rig, "q0")
         rig.run(rounds=2)
         (after,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
         assert after > before
-        for _ in range(6):
-            rig.run(after_ms=100)
-        assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+        assert_published_later(rig)
 
     def test_memory_keeps_nothing_of_closed_lanes(self) -> None:
         """A place that is limited from time to time has a lane of another number each time."""
@@ -139,7 +145,7 @@ class TestClose:
     def test_a_lane_that_wakes_meanwhile_is_not_closed(self) -> None:
         rig = limited(1)
         rig.run("tend", after_ms=IDLE_MS)
-        rig.send_all([f"later {nth}" for nth in range(3)], 0, queue="q0", routing_key="q0")
+        send_later(rig, "q0")
         rig.run("ingest")
         steps = rig.stopped_at("keep_house", "idle lanes found")
         rig.run("dispatch")

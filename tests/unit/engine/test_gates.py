@@ -143,13 +143,18 @@ def test_paused_tasks_can_be_cancelled_and_moved(held: Rig) -> None:
     assert held.pushed == ["c", "b"]
 
 
+def pause_what_is_due(held: Rig) -> None:
+    """Pause the queue of tasks in memory that are due: the next dispatch moves them to the lane of the gate."""
+    held.run("tend", "ingest", "prefetch")
+    held.ask("pause", gates=["queue:celery"])
+    held.pass_time(10)
+
+
 @pytest.mark.parametrize("moves", ["before the cancel ends", "while the cancel is carried out"])
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Rig, moves: str) -> None:
     """The row that the cancel has found is at its old position, which dispatch has passed."""
     held.send("a", 5)
-    held.run("tend", "ingest", "prefetch")
-    held.ask("pause", gates=["queue:celery"])
-    held.pass_time(10)
+    pause_what_is_due(held)
     number = held.put("cancel", task_ids=["a"])
     cancel, diversion = held.engine.ingest(), held.engine.dispatch()
     if moves == "before the cancel ends":
@@ -169,9 +174,7 @@ def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Ri
 
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_completed(held: Rig) -> None:
     held.send("a", 5, watch=["order:42"])
-    held.run("tend", "ingest", "prefetch")
-    held.ask("pause", gates=["queue:celery"])
-    held.pass_time(10)
+    pause_what_is_due(held)
     number = held.put("complete", keys=["order:42"])
     completion = held.stopped_at("ingest", "watchers found")
     held.run("dispatch")
@@ -182,9 +185,7 @@ def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_completed(held: Ri
 
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_keeps_its_unique_key(held: Rig) -> None:
     held.send("a", 5, unique="daily")
-    held.run("tend", "ingest", "prefetch")
-    held.ask("pause", gates=["queue:celery"])
-    held.pass_time(10)
+    pause_what_is_due(held)
     held.send("b", 5, unique="daily", on_conflict="keep")
     intake = held.stopped_at("ingest", "claimants found")
     held.run("dispatch")
