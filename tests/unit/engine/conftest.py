@@ -1,4 +1,4 @@
-"""One engine on the models of store and broker, with a clock that stands still."""
+"""One engine on the models of store and broker, with a clock that stands still; ``RabbitRig`` is it on RabbitMQ."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Message
 from celery_wheel.timing import ManualClock
 from tests.kit.holder import message
+from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore, ShardData, no_fault
 
@@ -135,6 +136,30 @@ class Rig:
 def run_until(steps: RoundSteps, step: str) -> None:
     while next(steps) != step:
         pass
+
+
+class RabbitRig(Rig):
+    def new_engine(self, name: str = "one") -> Engine:
+        self.rabbit = RabbitServer()
+        self.sent_as: list[tuple[str, bool]] = []
+        self.model = ModelRabbit(
+            self.rabbit,
+            self.clock.now_ms,
+            pushed=lambda row, now_ms, redelivered: self.sent_as.append((self.task_id(row.id), redelivered)),
+        )
+        self.store = ModelStore(self.disk)
+        return Engine(0, name, self.store, self.model, self.clock, self.limits)
+
+    def send_in(self, task_id: str, **changes: object) -> None:
+        self.rabbit.wheel.append(self.send(task_id, 0, **changes))
+
+    def try_again(self) -> None:
+        self.run("tend", "dispatch", rounds=3, after_ms=5_000)
+
+
+@pytest.fixture
+def rabbit() -> RabbitRig:
+    return RabbitRig()
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, InvariantBroken
+from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
 from celery_wheel.store.model import ORIGIN, Position, Row
 from celery_wheel.values.text import END_OF_TIME_MS
-from tests.unit.engine.conftest import Rig
-from tests.unit.engine.test_no_offset import RabbitRig
+from tests.simulation.model_store import ModelStore
+from tests.unit.engine.conftest import RabbitRig, Rig
 
 IDLE_MS = 60_000
 
@@ -344,3 +344,54 @@ def test_another_drain_publishes_rows_in_doubt_at_once() -> None:
     rig.engine = rig.new_engine("three")
     rig.run(rounds=3)
     assert rig.sent_as == [("due soon", True), ("due later", True)]
+
+
+@pytest.mark.parametrize(("exchange", "marked"), [("", False), ("news", True)])
+def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
+    rabbit: RabbitRig, exchange: str, marked: bool
+) -> None:
+    rabbit.send_in("a", exchange=exchange, exchange_type="direct")
+    rabbit.run("tend", "ingest", "prefetch")
+    target = next(iter(rabbit.data.rows.values())).row.route.target
+    rabbit.rabbit.full.add(target)
+    rabbit.run("dispatch", rounds=3)
+    rabbit.try_again()
+    assert rabbit.sent_as == []
+    rabbit.rabbit.full.clear()
+    rabbit.try_again()
+    assert rabbit.sent_as == [("a", marked)]
+
+
+def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
+    rabbit: RabbitRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine and its monotonic clock stood still, so that the lease seems valid."""
+    rabbit.send_in("a")
+    rabbit.run("tend", "ingest", "prefetch")
+    monkeypatch.setattr(rabbit.model, "publish", _interrupted)
+    rabbit.run("dispatch")
+    monkeypatch.undo()
+    now_ms = rabbit.clock.now_ms() + 60_000
+    assert ModelStore(rabbit.disk).acquire(0, "two", now_ms, 2_000) is not None
+    rabbit.run("dispatch", rounds=3)
+    assert rabbit.sent_as == []
+    assert rabbit.engine.state is None
+
+
+def test_a_peek_from_before_the_command_does_not_count(rabbit: RabbitRig) -> None:
+    """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
+    rabbit.run("tend")
+    number = rabbit.put("cancel", task_ids=["a"])
+    rabbit.run("ingest")
+    steps = rabbit.stopped_at("ingest", "found")
+    rabbit.run("tend", after_ms=1_000)
+    rabbit.send_in("a")
+    list(steps)
+    assert rabbit.store.answer(number) is None
+    rabbit.run("ingest")
+    rabbit.run("tend", "ingest", after_ms=1_000)
+    assert rabbit.store.answer(number) == {"a": "done"}
+
+
+def _interrupted(*args: object, **options: object) -> None:
+    raise PublishInterrupted("the connection ended", set())

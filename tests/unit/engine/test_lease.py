@@ -23,8 +23,7 @@ from celery_wheel.errors import BrokerError, StoreError
 from tests.kit.patience import wait_until
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import ModelStore
-from tests.unit.engine.conftest import Rig
-from tests.unit.engine.test_dispatch import RabbitRig
+from tests.unit.engine.conftest import RabbitRig, Rig
 
 
 def cut_off(rig: Rig) -> None:
