@@ -153,7 +153,7 @@ def complete(
     """Complete keys; returns False where the command has to stay in the inbox.
 
     Args:
-        empty_at_ms: as ``cancel_move.cancel_or_move`` takes it.
+        empty_at_ms: as ``cancel_or_move`` takes it.
     """
     if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False

@@ -202,7 +202,6 @@ class Window:
         return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
 
     def place_prefetched(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
-        """Place rows of the slice."""
         for row in rows:
             if row.id not in prefetch.removed:
                 self.place(lane, row)

@@ -1,4 +1,4 @@
-"""The timer with a clock and a lock, and its reaper. The tests move the clock; they wait for threads without sleeping."""
+"""The timer with a clock and a lock, and its reaper. Tests move the clock, and wait for threads without sleeping."""
 
 from __future__ import annotations
 
