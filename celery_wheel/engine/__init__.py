@@ -16,7 +16,8 @@ The life of a message: eta 10.0 s, sent at 0.0 s; the numbers are positions (due
 An *activity* is one of these, and ``tend``, ``listen`` and ``announce``: the engine does it again and again. A *round*
 is one run of an activity. A *job* is a pool's thread of work: it runs the rounds of an activity, and waits between.
 
-The modules; each imports from its own row and the rows below it::
+The modules: one for each activity, and for each thing that activities share, so the folder has more than fifteen. Each
+imports from its own row and the rows below it::
 
     runner, pool               the jobs of a process
     engine                     one shard: rounds, errors, the lease

@@ -8,25 +8,18 @@
                           ────────────────────────────────────────────────────────────────────────────
                           missing         a lane without dispatched rows is new: its offset is set. Any other was lost
                                           with the broker's writes: as behind, from the beginning
-                          equal           nothing to do
                           ahead           the former holder ended between publish and settlement:
                                           the store is settled up to it, failed rows are rejected
-                          ahead, and its  as before, and the log says so: the store had been settled further than it is:
-                          checksum later  it was restored from an older copy, or lost its last commits
-                          ahead, but      the range has other rows than were published (the checksum differs):
-                          other rows      the broker lost an epoch with its writes, and a former holder published by
-                                          an older offset; or the store was restored from an older copy. This is a
-                                          rollback to the position where both agreed
-                          behind          the broker lost writes that it had acknowledged: "replay" moves the
-                                          store's offset back, so that those rows are published again (at most
-                                          the batches of the last ``rollback_window``); "warn" only logs it
+                          ahead, and its  as before, and the log says that the store was restored from an older copy
+                          checksum later  or lost its last commits
+                          ahead, but      a rollback to the position where both agreed: the broker lost an epoch with
+                          other rows      its writes, or the store was restored from an older copy
+                          behind          the broker lost acknowledged writes: "replay" moves the store's offset back,
+                                          at most by the batches of ``rollback_window``; "warn" only logs it
                           not in store    the lane was closed: the broker forgets it
     4. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
 
-A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows;
-in step 4 the watermark is as stored.
-
-Rows that were cancelled, rejected or expired are in lane STOPPED, so an adoption never publishes them.
+A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows.
 """
 
 from __future__ import annotations
@@ -210,12 +203,8 @@ class Adoption:
         change.seq = self._seq
         yield "settlement made"
         self.store.apply(self.shard, self.epoch, change)
-        logger.info(
-            "settled %d tasks of lane %d that the former holder had dispatched",
-            count,
-            lane.lane,
-            extra={"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count},
-        )
+        extra = {"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count}
+        logger.info("settled %d tasks of lane %d that the former holder had dispatched", count, lane.lane, extra=extra)
         yield "settled up to the broker's offset"
 
     def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position, reason: str) -> Iterator[str]:

@@ -5,17 +5,11 @@
     cancel      row in lane STOPPED, outcome, watch UNANNOUNCED     one commit
     announce    a page of rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one
                                                   └ the other rows are passed to it again in the next lap         commit
-
     lap         page after page, each from where the last one ended; a new lap while rows remain
-    round       one page: 50 rows. After a failed round it is one row, and the next round waits: while nothing can be
-                announced, hardly anything is read
+    round       one page: 50 rows; after a failed round one row, so that hardly anything is read while nothing works
 
 A cancelled row is not announced where a later message of the same task id is pending or published: the task goes on.
-
-A row is announced at least once: after a crash between ``on_cancelled`` and the commit, the next holder announces it
-again. Only the shard's holder announces; a former holder whose call took long may announce a row that its successor
-announces too.
-
+A row is announced at least once: a crash before the commit, or a slow former holder, may announce it again.
 ``on_cancelled`` may be slow, hang or fail: its job holds no lock meanwhile.
 """
 

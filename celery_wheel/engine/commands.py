@@ -10,21 +10,15 @@
                       too_late  it was published or may have been, or its row is in lane STOPPED for another reason
                       unknown   there is no row of the task; a cancel leaves a tombstone, which cancels the task if its
                                 message comes within a day, unless that message is behind the command in the inbox
-    complete          done, too_late, by key: zeros for a key without watchers. A key may be used again: the store keeps
-                      none. A published row counts as too late once, and then no longer watches
+    complete          done, too_late, by key: a published row is too late once, and then no longer watches
     requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
-    pause             done: the gate closes in memory before the commit; a chunk may still be on its way
-    resume            done: opened, or slow for a time     unknown: the gate was not set
+    pause, resume     done: the gate closes in memory before the commit     unknown: the gate was not set
     accept_clock      accepted, agreed, refused: due time moves after the commit
 
-Before a result is anything but ``done``, every message that was sent before the command is accepted, and no row of the
-command moves to the lane of a gate or a destination: until then the command stays in the inbox. A row that was
-published or retired may be of an earlier message of the same task, since a retry has the same id.
-
-Replayed rows have a lane of their own, and a cancel of such a row answers ``too_late``; where the broker keeps no
-offset, they are marked as redelivered. Both hold there for a requeued row that was rejected: an earlier holder may have
-published it. A published row is replayed only where no later adoption compares it with the broker's checksum. Rows and
-history are read and changed under the state's ``history`` lock, so that no row is forgotten in between.
+A command stays in the inbox while a row of it moves to another lane, and, unless every result is ``done``, until every
+message that was sent before it is accepted. Replayed rows have a lane of their own, and are too late for a cancel.
+They are marked as redelivered where the broker keeps no offset, as are requeued rows that were rejected. A published
+row is replayed only where no later adoption compares it with the broker's checksum, under the ``history`` lock.
 """
 
 from __future__ import annotations
@@ -158,7 +152,7 @@ def complete(
     """Complete keys; returns False where the command has to stay in the inbox.
 
     Args:
-        empty_at_ms: as ``cancel_move.cancel_or_move`` takes it.
+        empty_at_ms: as ``cancel_or_move`` takes it.
     """
     if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False

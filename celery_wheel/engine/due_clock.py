@@ -17,35 +17,21 @@
 
     Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed.
 
-While the wall clock is disputed, tasks are still published at due time. A reading of the second clock is uncertain by
-half its round trip; "nearer" means nearer by more than that. After a round trip over 200 ms that does not decide a
-dispute, the second clock is read again at once; a check reads it at most 3 times.
-
-Worked example, tick 1 ms. At 12:00:00.000 the scheduler starts; wall clock, due time and Redis agree. Then::
-
-    12:00:10.000  the wall clock is stepped by +30 s: it shows 12:00:40.000; due time goes on as 12:00:10.000
-    12:00:10.400  check: wall 12:00:40.400, due 12:00:10.400, Redis 12:00:10.399 ± 1 ms: due time is nearer by 30 s.
-                  Disputed by +30,000 ms; a task due at 12:00:35 is published at 12:00:35
-    12:00:50.000  the time service sets the wall clock right: at the next check it agrees, and the dispute ends
-    with Redis at 12:00:40.400 ± 1 ms instead, the wall clock is nearer: due time had been 30 s late, and is put forward
+"Nearer" means nearer by more than the uncertainty of a reading, half its round trip. Example: at 12:00:10 the wall
+clock is stepped by +30 s, and Redis says 12:00:10.399 ± 1 ms: due time is nearer, the wall clock is disputed, and a
+task due at 12:00:35 is published at 12:00:35. If Redis says 12:00:40.400, due time was 30 s late, and is put forward.
 
 Promises, in terms of the second clock, for any sequence of steps, suspensions, delays and answers:
 
 1. Between two checks due time advances exactly as the monotonic clock, a suspended machine's time included.
-2. A check puts due time forward only to a wall clock that was at most 100 ms ahead of the second clock's reading. So
-   due time is never further ahead of the second clock than 100 ms, or than it was at the start: until a first reading
-   of the second clock has found due time within ``max_skew_ms``, ``check`` returns False and no shard is held.
-3. Due time goes back only in a check or in ``accept``: to an earlier wall clock that is at most tick + 100 ms away and
-   that the second clock does not contradict, or that the second clock is nearer to.
+2. Due time is never further ahead of the second clock than 100 ms, or than it was at the start: until a first reading
+   has found it within ``max_skew_ms``, ``check`` returns False and no shard is held.
+3. Due time goes back only in a check or in ``accept``, as the table says.
 4. ``check`` returns False for due time that is further than ``max_skew_ms`` from the second clock, whatever the wall
    clock shows: a stepped wall clock alone loses no shard.
 
-Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and a wall clock that is
-set right by more than tick + 100 ms stays disputed until ``accept``. A second clock on the same machine is the same
-clock: due time follows a step of the whole machine.
-
-Each engine has a DueClock and its own connection to a second clock, so no shard waits for the clock of another. Engines
-of one process that check in the same moment share the answer of the first (``ClockReadings``).
+Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and one that is set right
+by more than tick + 100 ms stays disputed until ``accept``. A second clock on the same machine is the same clock.
 """
 
 from __future__ import annotations

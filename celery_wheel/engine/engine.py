@@ -9,16 +9,14 @@
 
 An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can
 come between two steps. A step is one call to the store or the broker, or one section under the state's lock. The
-threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed, and abandons
-them to simulate a crash.
+threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed.
 
 An error has one of two consequences::
 
     no answer to a read, a publish or a renewal    the round ends and is tried again later; memory stays
-    memory is in doubt                             the state ends: its memory is dropped, and the shard is adopted anew
-                                                   under a new epoch, unless another scheduler holds it by then
-
-Memory is in doubt after a commit without an answer, a fence, a lost offset or a broken invariant.
+    memory is in doubt: a commit without an        the state ends: its memory is dropped, and the shard is adopted anew
+    answer, a fence, a lost offset, a broken       under a new epoch, unless another scheduler holds it by then
+    invariant
 """
 
 from __future__ import annotations
@@ -274,11 +272,8 @@ class Engine:
         self._lease_until_ms = None
         if not self._stands_by:
             self._stands_by = True
-            logger.info(
-                "shard %d is held by another scheduler; this scheduler stands by",
-                self.shard,
-                extra={"action": "stand_by", "shard": self.shard},
-            )
+            extra = {"action": "stand_by", "shard": self.shard}
+            logger.info("shard %d is held by another scheduler; this scheduler stands by", self.shard, extra=extra)
 
     def _adopt(self, lease_until_ms: int) -> RoundSteps:
         ctx = self.ctx
@@ -307,13 +302,8 @@ class Engine:
         ctx.wake.set()
         ctx.room.set()
         ctx.unannounced.set()
-        logger.info(
-            "shard %d is held by %s at epoch %d",
-            ctx.shard,
-            self.holder,
-            epoch,
-            extra={"action": "adopt", "shard": ctx.shard, "epoch": epoch},
-        )
+        extra = {"action": "adopt", "shard": ctx.shard, "epoch": epoch}
+        logger.info("shard %d is held by %s at epoch %d", ctx.shard, self.holder, epoch, extra=extra)
         yield Round.BUSY
 
     def _release(self) -> RoundSteps:
@@ -340,10 +330,6 @@ class Engine:
         yield "settled"
         self._drop(state, reason)
         ctx.store.release(ctx.shard, state.epoch)
-        logger.info(
-            "shard %d is given up: %s",
-            ctx.shard,
-            reason,
-            extra={"action": "release", "shard": ctx.shard, "epoch": state.epoch},
-        )
+        extra = {"action": "release", "shard": ctx.shard, "epoch": state.epoch}
+        logger.info("shard %d is given up: %s", ctx.shard, reason, extra=extra)
         yield "released"

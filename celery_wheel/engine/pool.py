@@ -6,22 +6,18 @@
     leader   the one thread that waits for the next instant; it takes what is due, and another thread leads
     spare    threads that wait to lead; a job that has no thread gets a new one
 
-A job never waits for the call of another job: before a thread runs a job, another thread leads, or is started. So a
-call that hangs keeps its own thread and nothing else. The pool grows by the calls that are under way, and keeps SPARES.
-Where the system gives no more threads, jobs wait for those that there are.
+A job never waits for the call of another job: before a thread runs a job, another thread leads, or is started. Where
+the system gives no more threads, jobs wait for those that there are.
 
 Waking a thread of an idle process costs 100 to 200 µs, many times the work that it then finds. So waits of GRID_S and
-more end together, on a grid, and one thread runs these jobs one after the other. Where it makes no progress for
-GRACE_S, another thread goes on beside it.
+more end together, on a grid, and one thread runs these jobs one after the other, unless one takes longer than GRACE_S.
 
 No job vanishes::
 
     raises             the error is kept as ``failure``, and no job begins any more: the owner ends the process
-    hangs              ``stuck`` names it after HANGS_S without a step
+    hangs              ``stuck`` names it after HANGS_S without a step; the time of a stopped process does not count
     gets no thread     ``stuck`` names it HANGS_S after its instant
     is never woken     no wait is longer than IDLE_S: a wake that is lost costs a minute
-
-A process that was stopped, or got no CPU, judges no job by that time: two looks of ``stuck`` are SEEN_S apart at most.
 """
 
 from __future__ import annotations
@@ -308,11 +304,9 @@ class Pool:
             self._reschedule(job, wait)
 
     def _fail(self, name: str, error: BaseException) -> None:
+        extra = {"action": "job_died", "job": name}
         logger.error(
-            "the job %s died; no job begins any more, and the scheduler ends",
-            name,
-            exc_info=error,
-            extra={"action": "job_died", "job": name},
+            "the job %s died; no job begins any more, and the scheduler ends", name, exc_info=error, extra=extra
         )
         with self._lock:
             self.failure = self.failure or (name, error)

@@ -11,11 +11,7 @@
                       or         roll back: the request was withdrawn; every row is back at its old position
                       release    the reservations end; dispatch is woken
 
-A cancel of the row at (10 000, 7): ``take_out`` removes it from the window, ``cancel`` adds its move to lane STOPPED
-and its outcome, ``reserve`` keeps dispatch before (10 000, 7), ``commit`` stores the change, and the reservation ends.
-
-Ingest, commands, gates, diversion, settlement and the closing of lanes are such units. Changes that must be committed
-together (a new task that replaces another) share one unit.
+Changes that must be committed together (a new task that replaces another) share one unit.
 
 Promises. A row between the ends of a chunk that is not in the chunk has its outcome in the store before the chunk is
 published: old positions stay reserved until the commit. No slice that was read earlier brings back a row that was

@@ -180,29 +180,15 @@ class PatientCall(Generic[T]):
 
 Samples = tuple[str, list[Sample]]
 
-#: Counters without another label than the shard, each with its count of ``Stats``.
-_PLAIN = {
-    "accepted": "accepted",
-    "dispatched": "dispatched",
-    "expired": "expired",
-    "cancelled": "cancelled",
-    "moved": "moved",
-    "completed": "completed",
-    "redelivered": "redelivered",
-    "takeovers": "adoptions",
-    "broker_rollbacks": "rollbacks",
-    "broker_emptied": "emptied",
-    "guard_trips": "guard_trips",
-    "schedule_errors": "schedule_errors",
-    "process_ends": "process_ends",
-}
+#: Counters whose count of ``Stats`` has another name.
+_COUNT_OF = {"takeovers": "adoptions", "broker_rollbacks": "rollbacks", "broker_emptied": "emptied"}
 
 
 def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
     """Yield the samples of the counts of several shards: those of ``Stats``, or of a snapshot in the store."""
     shown = {str(shard): counts for shard, counts in by_shard.items()}
-    for name, count in _PLAIN.items():
-        yield name, [((shard,), counts.get(count, 0)) for shard, counts in shown.items()]
+    for name in [one.name for one in _ALL if one.kind is Kind.COUNTER and one.labels == ("shard",)]:
+        yield name, [((shard,), counts.get(_COUNT_OF.get(name, name), 0)) for shard, counts in shown.items()]
     rejected, errors = list[Sample](), list[Sample]()
     for shard, counts in shown.items():
         unreadable, unique = counts.get("rejected_unreadable", 0), counts.get("rejected_unique", 0)

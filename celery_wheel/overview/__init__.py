@@ -16,17 +16,13 @@
                                └─ another reads ─┬─ last is older than STALE_S, or there is none: wait for it
                                                  └─ otherwise ─────────────────► the last reading, at once
 
-The cost of a reading depends on shards, names, lanes and days, and hardly on the pending tasks. Two figures are counted
-from rows, and bounded: the overdue rows of a lane up to a thousand (above, whole hours of the tally count), and the
-seconds of the next hour, of which ``OverviewCache`` reads some 20,000 rows a second at most, on average. Names have a
-sum in each shard: ``OverviewCache`` reads 5,000 of them a second, so 2,000 names of 16 shards every six seconds.
+The cost of a reading depends on shards, names, lanes and days, and hardly on the pending tasks. Figures that are
+counted from rows are bounded: a lane's overdue rows, and the seconds and names that ``OverviewCache`` reads a second.
 
-Promises: all figures of an Overview are of one moment, ``read_ms``. Only the seconds and the names have times of their
-own; levels and horizon are those of the holder's last snapshot, half a second old. A figure of the cache is at most a
-second old, or the time that a reading takes. An error is a reading, too: a store that does not answer is asked once a
-second.
-Non-promises: ``pending`` counts a message until its settlement is stored, up to a twentieth of a second after its
-dispatch.
+Promises: all figures of an Overview are of one moment, ``read_ms``; only the seconds, the names and the holder's
+snapshot are older. A figure of the cache is at most a second old, or the time that a reading takes. An error is a
+reading, too: a store that does not answer is asked once a second.
+Non-promises: ``pending`` counts a message until its settlement is stored, up to a twentieth of a second later.
 """
 
 from __future__ import annotations

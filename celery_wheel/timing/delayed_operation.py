@@ -10,24 +10,20 @@
 Promises:
   - ``on_complete`` runs once, in the thread that won; ``completed`` is True before it begins. ``on_expiration`` runs
     only after it, and only when the time-out won.
-  - An operation that is completed by another ``on_complete`` has its own run when that one has ended, by the same
-    thread: a chain of a million operations, each of which completes the next, is a loop and not a million calls deep.
+  - An operation that another ``on_complete`` completes has its own run when that one has ended, by the same thread: a
+    chain of a million operations is a loop and not a million calls deep.
   - ``try_complete`` never runs in two threads at once, and no thread waits for it: a thread that comes while it runs
     requests a recheck, and the thread that runs it runs it again. So the last check begins after the last change.
-  - Hooks run without any lock of this package: they may check keys, watch operations, shut down the purgatory.
-  - A hook that raises an Exception is logged with its operation: a failed ``try_complete`` counts as not ready, a
-    failed ``on_complete`` counts as completed and is not tried again.
-  - Another BaseException (KeyboardInterrupt, SystemExit, the time-out of a green thread) ends the hooks of its own
-    operation only. It propagates after the last hooks of the other operations that this thread has completed.
+  - Hooks run without any lock of this package. A hook that raises an Exception is logged: a failed ``try_complete``
+    counts as not ready, a failed ``on_complete`` as completed.
+  - Another BaseException (KeyboardInterrupt, SystemExit) ends the hooks of its own operation only. It propagates after
+    the last hooks of the other operations that this thread has completed.
 
 Not promised:
   - Exclusion of ``try_complete`` while another thread completes the operation by force or by time-out.
   - A ``try_complete`` that checks a key under which its own operation is watched: it would call itself for ever.
-  - A recheck that was requested while a BaseException ended ``try_complete``: the next check or the time-out finds the
-    operation.
 
-Source: ``DelayedOperation`` of Kafka's org.apache.kafka.server.purgatory. There the threads wait for each other's
-checks, so that Kafka's manual forbids them to hold a lock; Kafka used such rechecks from KAFKA-6653 on.
+Source: ``DelayedOperation`` of Kafka's org.apache.kafka.server.purgatory, which used such rechecks from KAFKA-6653 on.
 """
 
 from __future__ import annotations

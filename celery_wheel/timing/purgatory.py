@@ -19,10 +19,7 @@ The worked example: a page waits until two more departures are known, 30,000 ms 
     at 9,000    the entry under "JFK" is stale until the next check of "JFK" or the purge
     at 30,000   nothing: the timer was cancelled (without the second departure: on_complete, then on_expiration)
 
-The lists are in shards with a lock each; a *watch* is one operation under all its keys::
-
-    hash("order:42") % 64 = 17 ──► shard 17   lock   "order:42" → [watch a, watch b]
-    hash("flight:7") % 64 = 3  ──► shard 3    lock   "flight:7" → [watch b]
+The lists are in shards with a lock each, by the key's hash; a *watch* is one operation under all its keys.
 
 Promises:
   - Exactly once, among any number of threads that check, force and expire: see ``delayed_operation``.
@@ -34,14 +31,12 @@ Promises:
     costs time for the entries that it removes only; the thread whose completion exceeds the bound runs it.
 
 Not promised:
-  - Completion by the time ``check_and_complete`` returns: another thread may be about to complete the operation; and
-    where a hook calls it, the ``on_complete`` of the completed operations runs after the hook.
-  - Time-outs by the monotonic clock: the timer has the wall clock. A step forward brings time-outs early, a step back
-    late. They come up to 1 ms short of ``delay_ms``, because the wall clock's "now" is rounded down.
+  - Completion by the time ``check_and_complete`` returns: another thread may be about to complete the operation.
+  - Time-outs by the monotonic clock: the timer has the wall clock, and a step brings time-outs early or late. They come
+    up to 1 ms short of ``delay_ms``, because the wall clock's "now" is rounded down.
   - Durability, or operations of other processes: the operations are lost with the process.
 
-Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory, with the second attempt of its
-``safeTryCompleteOrElse``. Kafka's purge walks all watch lists every 1,000 completions, in the reaper's thread.
+Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory; its purge walks all watch lists.
 """
 
 from __future__ import annotations

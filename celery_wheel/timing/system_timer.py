@@ -17,18 +17,14 @@ Promises:
   - A step back runs no callback twice. A timer that is added then waits until the wall clock reaches its due time, even
     where the wheel was past it: the wheel is rebuilt at the earlier time, O(n), once for each step back.
   - One ``advance_clock`` runs its callbacks in order of (due time, order of adding). A callback that raises an
-    Exception is logged, counts as run, and the rest run. Another BaseException, as KeyboardInterrupt, propagates after
-    them, but ends no reaper: only ``stop`` and the timer's ``shutdown`` do. A reaper logs any other failure of its
-    timer, and tries again with back-off.
+    Exception is logged, and the rest run. Another BaseException propagates after them, but ends no reaper.
   - ``Reaper.stop`` wakes the thread from any wait. It waits for a running callback and does not interrupt it.
 
 Not promised:
-  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance; two
-    reapers on one timer.
+  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance.
   - Durability: pending timers are lost with the process.
 
-Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer, which adds a delay to a monotonic clock; here
-due times are instants of the wall clock. ``ExpiredOperationReaper`` of its purgatory wakes every 200 ms instead.
+Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer, which adds a delay to a monotonic clock.
 """
 
 from __future__ import annotations
@@ -179,10 +175,9 @@ class SystemTimer:
         try:
             callback()
         except BaseException as error:
+            extra = {"action": "run", "timer_id": timer_id}
             logger.exception(
-                "callback of timer %s failed; it is not tried again; other timers go on",
-                timer_id,
-                extra={"action": "run", "timer_id": timer_id},
+                "callback of timer %s failed; it is not tried again; other timers go on", timer_id, extra=extra
             )
             if not isinstance(error, Exception):
                 raise

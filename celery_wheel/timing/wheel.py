@@ -17,13 +17,6 @@ The worked example, timers due at 350 and 450 scheduled at 0::
     at 440   450 cascades → level 0, bucket 10 (450)
     at 450   450 expires
 
-Level n+1's tick is level n's interval. With tick 1 and size 20, at time 347::
-
-    level   tick_ms  interval_ms  current_time_ms   accepts timers due in     its buckets hold
-      0           1           20              347         348 ...        366   one instant
-      1          20          400              340         367 ...        739   20 ms: 17 was 340 ... 359, it is empty
-      2         400        8,000                0         740 ...      7,999   400 ms: 1 is 400 ... 799
-
 The expiration of a bucket is its timers' due time, rounded down to the level's tick; no expiration is used again. Its
 index on the wheel is ``expiration // tick_ms``, modulo the size. Only *open* buckets are kept, by expiration. A bucket
 is open from its first timer until the wheel pops its expiration from the expiry queue, also while it is empty because
@@ -32,9 +25,8 @@ its timers were cancelled: the queue has exactly one entry for each open bucket.
 Promises:
   - Never early: a due time is rounded up to the tick, ``advance`` rounds its "now" down. At most one tick late.
   - ``schedule``, ``cancel``, move and ``get`` are O(1) in the number of timers (opening a bucket, once a lap, is
-    O(log buckets) and choosing the level O(log levels), both in C). Counts are exact at every moment.
-  - ``advance`` costs time for the timers that expire or cascade, not for the time that passes: a year without timers
-    is one step.
+    O(log buckets) and choosing the level O(log levels)). Counts are exact at every moment.
+  - ``advance`` costs time for the timers that expire or cascade, not for the time that passes.
   - One ``advance`` returns timers in order of (due_at_ms, order of scheduling).
   - The expiry queue holds at most ``levels * (wheel_size - 1)`` entries, however often buckets are emptied and filled.
 
@@ -52,18 +44,8 @@ No lap can be mistaken for another: all current times are level 0's, rounded dow
 only timers at least one of its ticks past its current time and less than an interval, and a bucket that expires is
 popped before the current time passes it. So the open expirations of a level are less than a lap apart.
 
-A timer is no object but an entry in two or three dicts; the garbage collector tracks none of them while ids are numbers
-or strings. Memory of a timer, and CPU time of its life (a million timers at random instants of an hour, 512 buckets a
-level, time advanced from bucket to bucket, CPython 3.11, shared cores)::
-
-     42 B          due time by id: to find the bucket where only the id is known, and the order of scheduling
-     30 to 60 B    due time by id in the bucket, a dict that is about half full
-     42 B          payload by id, only where there is one
-
-    0.7 µs         schedule
-    1.0 µs         two cascades: most timers begin on level 2
-    0.2 µs         next_expiration_ms
-    1.4 µs         advance: the heap, the bucket, its timer's entry, the Timer that is returned
+A timer is no object but an entry in two or three dicts, 70 to 140 bytes, which the garbage collector does not track. A
+timer's life costs 3.3 µs of CPU: 0.7 to schedule it, 1.0 for two cascades, 1.6 to advance.
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimingWheel`` of Kafka's org.apache.kafka.server.util.timer, whose rule
 "due now" is one tick looser (it rounds down and may be a tick early).

@@ -43,17 +43,29 @@ class Known:
     left: list[str]
 
 
-class Asking:
+class Users:
+    """Users who put commands into the inbox; ``counts`` has what came of them."""
+
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
-        self.rng = rng
-        self.questions: dict[str, Question] = {}
-        self.withdrawn: set[str] = set()  #: actors
-        self.moved: set[int] = set()  #: rows with a new due time, which follow no order of arrival
+        self.counts: Counter[str] = Counter()
+        self._rng = rng
         self._store = store
         self._violation = violation
 
+    def put(self, kind: str, number: str, **fields: object) -> int:
+        """Put a command into the inbox; return the number of its item."""
+        return self._store.put_command(0, kind, json.dumps({"id": number, **fields}).encode())
+
+
+class Asking(Users):
+    def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
+        super().__init__(rng, store, violation)
+        self.questions: dict[str, Question] = {}
+        self.withdrawn: set[str] = set()  #: actors
+        self.moved: set[int] = set()  #: rows with a new due time, which follow no order of arrival
+
     def ask(self, known: Known, now_ms: int) -> str:
-        rng = self.rng
+        rng = self._rng
         kind = rng.choice(("cancel", "cancel", "move"))
         # Mostly tasks that are due soon, since these race with dispatch.
         soon = known.waiting[: 1 + int(rng.expovariate(0.5))]
@@ -61,10 +73,8 @@ class Asking:
         chosen = [rng.choice(pool) for pool in rng.choices(pools, (14, 2, 1, 1, 3, 1), k=rng.choice((1, 1, 3))) if pool]
         task_ids = list(dict.fromkeys(chosen)) or ["nobody"]
         number = f"00000000-0000-4000-8000-{len(self.questions) + len(self.withdrawn):012d}"
-        asked = {"task_ids": task_ids, "id": number, "reason": "simulated", "actor": f"user {number}"}
-        if kind == "move":
-            asked["eta_ms"] = rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))
-        item = self._store.put_command(0, kind, json.dumps(asked).encode())
+        eta_ms = {"eta_ms": rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))} if kind == "move" else {}
+        item = self.put(kind, number, task_ids=task_ids, reason="simulated", actor=f"user {number}", **eta_ms)
         self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"}, item)
         return f"{kind} {', '.join(task_ids)}"
 
@@ -73,7 +83,7 @@ class Asking:
         return any(task_id in question.task_ids for question in self.questions.values())
 
     def repent(self) -> str:
-        number, question = self.rng.choice(list(self.questions.items()))
+        number, question = self._rng.choice(list(self.questions.items()))
         in_time = self._store.withdraw(question.item, (0, question.kind, b""))
         if in_time:
             self.withdrawn.add(f"user {number}")

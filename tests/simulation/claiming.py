@@ -17,7 +17,6 @@ holder's memory for that. A row that its queue refuses after the decision counts
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import REJECT, REPLACE, STOPPED, Message, Row
+from tests.simulation.asking import Users
 from tests.simulation.model_store import ModelStore, ShardData, copy_of
 from tests.simulation.recalling import Recalling
 
@@ -39,13 +39,10 @@ class Question:
     counts: dict[str, dict[str, int]] | None = None
 
 
-class Claiming:
+class Claiming(Users):
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__(rng, store, violation)
         self.lost: set[str] = set()  #: by envelope, messages that Redis lost before the store had them
-        self._rng = rng
-        self._store = store
-        self._violation = violation
         self._questions: dict[str, Question] = {}
         self._open: set[str] = set()
         self._seen: set[int] = set()
@@ -65,10 +62,9 @@ class Claiming:
         keys = self._rng.sample((*WATCHED, "nobody's"), self._rng.choice((1, 2)))
         how = self._rng.choice(("cancel", "cancel", "run"))
         number = f"00000000-0000-4000-9000-{len(self._questions):012d}"
-        asked = {"keys": keys, "how": how, "id": number, "actor": number, "reason": ""}
         self._questions[number] = Question(keys, {message.envelope_id: message for message in sent})
         self._open.add(number)
-        self._store.put_inbox(0, [("complete", json.dumps(asked).encode())])
+        self.put("complete", number, keys=keys, how=how, actor=number, reason="")
         return f"complete {', '.join(keys)}: {how}"
 
     # -- oracles -------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Limits, Round
 from celery_wheel.scheduler.share import Balance
-from celery_wheel.store.model import Message, Row
+from celery_wheel.store.model import Row
 from celery_wheel.timing import ManualClock
+from tests.kit.holder import message
 from tests.simulation.happenings import ACTIVITIES, START_MS, WEIGHTS, Violation
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
@@ -114,10 +115,8 @@ class Fleet:
         self.sent += 1
         due_ms = self.clock_ms + self.rng.choice((-5, 10, 100, 400))
         name = f"00000000-0000-7000-8000-{self.sent:012d}"
-        message = Message(
-            name, name, "t", due_ms, self.clock_ms, "", "direct", "q", "q", None, None, None, None, b"{}", b"{}", b"x"
-        )
-        self.rng.choice(self.servers).keys.wheel.append(message)
+        sent = message(envelope_id=name, task_id=name, eta_ms=due_ms, created_ms=self.clock_ms)
+        self.rng.choice(self.servers).keys.wheel.append(sent)
 
     def _pass(self, ms: int) -> None:
         self.clock_ms += ms

@@ -10,20 +10,20 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable
 
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.store.model import Row
+from tests.simulation.asking import Users
 from tests.simulation.model_store import ModelStore, ShardData
 
 GATES = ("queue:celery", "queue:mail", "all:")
 
 
-class Gating:
+class Gating(Users):
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
-        self.rng = rng
+        super().__init__(rng, store, violation)
         self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
         self.taken: dict[int, tuple[InFlight, int]] = {}  #: by row: the chunk, and the step in which it was taken
         self.left: set[int] = set()  #: rows that were pushed after they were taken
@@ -31,23 +31,21 @@ class Gating:
         self._count = 0
         self.used = False
         self._asked: dict[str, tuple[str, str]] = {}  #: by the command's id: its kind, and its gate
-        self._store = store
-        self._violation = violation
 
     def turn(self) -> str:
-        gate = self.rng.choice(GATES)
-        return self.ask("pause" if self.rng.random() < 0.4 else "resume", gate)
+        gate = self._rng.choice(GATES)
+        return self.ask("pause" if self._rng.random() < 0.4 else "resume", gate)
 
     def ask(self, kind: str, gate: str) -> str:
         self.used = True
         self._count += 1
         number = f"00000000-0000-4000-a000-{self._count:012d}"
-        asked: dict[str, object] = {"gates": [gate], "id": number}
+        per_ms = {}
         if kind == "resume":
             self.paused.pop(gate, None)  # from here on the gate may be open
-            asked["per_ms"] = self.rng.choice((None, 1, 50))
+            per_ms = {"per_ms": self._rng.choice((None, 1, 50))}
         self._asked[number] = kind, gate
-        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        self.put(kind, number, gates=[gate], **per_ms)
         return f"{kind} {gate}"
 
     def stepped(self, name: object, lanes: Iterable[Lane], data: ShardData) -> None:

@@ -21,11 +21,11 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.timing import ManualClock
+from tests.kit.holder import message
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
 from tests.simulation.gating import Gating
 from tests.simulation.loading import Loading
-from tests.simulation.model_loads import ModelLoads
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 from tests.simulation.recalling import Recalling
@@ -34,18 +34,8 @@ START_MS = 1_700_000_000_000
 ACTIVITIES = ("tend", "ingest", "prefetch", "dispatch", "settle", "announce", "keep_house")
 WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
 #: Steps that the log leaves out.
-DULL = {
-    Round.IDLE,
-    Round.BUSY,
-    "forgotten",
-    "clock compared",
-    "inbox read",
-    "loads read",
-    "snapshot taken",
-    "offsets verified",
-    "listens",
-}
-DULL |= {"reaped", "peeked", "settlement made"}
+DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "loads read", "snapshot taken"}
+DULL |= {"offsets verified", "listens", "reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
 #: Steps that an activity takes without a pause when it runs ahead.
 HURRY = 8
@@ -62,7 +52,7 @@ class Scheduler:
         self.world = world
         self.name = name
         self.clock = ManualClock(world.clock_ms + world.wrong_ms())
-        store = world.store_class(world.disk, fault=world.store_fault)
+        store = ModelStore(world.disk, fault=world.store_fault)
         self.broker = world.make_broker()
         self.broker.decode = world.decode  # type: ignore[method-assign]
         options = world.engine_options()
@@ -111,10 +101,6 @@ class Scheduler:
 
 
 class Happenings(ABC):
-    store_class: type[ModelStore] = ModelStore
-    redis_class: type[ModelRedis] = ModelRedis
-    loads_class: type[ModelLoads] = ModelLoads
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
@@ -160,17 +146,15 @@ class Happenings(ABC):
         self.asking = Asking(rng, ModelStore(self.disk), self._violation)
         self.gating = Gating(rng, ModelStore(self.disk), self._violation)
         self.gates = rng.random() < 0.3  #: whether users pause and resume
-        self.disk.loads = self.loads_class()
         self.loading = Loading(random.Random(~seed), self.disk, self._violation)
-        self.load_rng = random.Random(
-            seed + 1_000_003
-        )  # a random source of its own, so that other events do not depend on it
-        self.clock_rng = random.Random(seed + 2_000_003)  # likewise
-        self.listen_rng = random.Random(seed + 19_000_003)  # likewise
+        # Random sources of their own, so that other events do not depend on these.
+        self.load_rng = random.Random(seed + 1_000_003)
+        self.clock_rng = random.Random(seed + 2_000_003)
+        self.listen_rng = random.Random(seed + 19_000_003)
         #: Whether the job listen runs; else ingest always peeks, as where the broker cannot wait.
         self.listens = self.listen_rng.random() < 0.5
-        self.listen_fault_rng = random.Random(seed + 20_000_003)  # likewise
-        self.flush_rng = random.Random(seed + 5_000_003)  # likewise
+        self.listen_fault_rng = random.Random(seed + 20_000_003)
+        self.flush_rng = random.Random(seed + 5_000_003)
         self.bulk = self.load_rng.random() < 0.3  #: whether jobs write bulk loads
         self.recalling = Recalling(rng, ModelStore(self.disk), self._violation)
         self.recalls = rng.random() < 0.25  #: whether users requeue and replay
@@ -200,7 +184,7 @@ class Happenings(ABC):
         self.server = RedisServer(keeps_past=12 if self.loses else 0)
 
     def make_broker(self) -> Broker:
-        return self.redis_class(
+        return ModelRedis(
             self.server,
             lambda: self.clock_ms,
             fault=self.broker_fault,
@@ -283,26 +267,17 @@ class Happenings(ABC):
     def _message(self, n: int) -> Message:
         rng = self.rng
         delays_ms = (-2_000, 0, 1, 5, 10, 20, 30, 50) if self.dense else (-1, 10, 100, 200, 500, 3_000, 60_000)
-        envelope_id = f"00000000-0000-7000-8000-{n:012d}"
-        message = Message(
-            envelope_id=envelope_id,
+        sent = message(
+            envelope_id=f"00000000-0000-7000-8000-{n:012d}",
             task_id=f"task-{n}",
             task="tasks.add",
             eta_ms=rng.choice(delays_ms),  # made absolute when it is sent
             created_ms=0,
-            exchange="",
-            exchange_type="direct",
             routing_key=(queue := rng.choices(QUEUES, (6, 3, 1))[0]),
             queue=queue,
-            priority=None,
-            key=None,
-            expires_ms=None,
-            queue_expires_ms=None,
-            headers=b"{}",
-            properties=b"{}",
             body=b"x" * rng.choice((1, 100)),
         )
-        return self.claiming.dress(message)
+        return self.claiming.dress(sent)
 
     def _send(self) -> None:
         message = self.to_send.pop()
@@ -334,9 +309,9 @@ class Happenings(ABC):
         offset = data.lanes[0].offset
         waiting, left = list[str](), list[str]()
         for *at, row_id in data.order.get(0, []):
-            message = data.rows[row_id].message
-            assert isinstance(message, Message)
-            (waiting if tuple(at) > offset else left).append(message.task_id)
+            stored = data.rows[row_id].message
+            assert isinstance(stored, Message)
+            (waiting if tuple(at) > offset else left).append(stored.task_id)
         queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
         unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
         known = Known(unsent, queued, waiting, left)

@@ -1,24 +1,27 @@
-"""Planted bugs that matter where the broker keeps no offset; see ``planted``."""
+"""Planted bugs that matter where the broker keeps no offset, or where messages come in packs; see ``planted``."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
-from celery_wheel.engine import commands, dispatch, settle
+from celery_wheel.engine import commands, dispatch, ingest
 from celery_wheel.engine.delivery import ConfirmedDelivery
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
-from celery_wheel.store.model import LaneState, Position, Row
+from celery_wheel.store.model import Change, LaneState, Position, Row
 from tests.simulation.happenings import Scheduler
 from tests.simulation.model_rabbit import ModelRabbit
-from tests.simulation.planted import planted
-from tests.simulation.rabbit_world import FULL, RabbitWorld
+from tests.simulation.model_store import ModelStore
+from tests.simulation.planted import planted, replaces
+from tests.simulation.rabbit_world import FULL, PackWorld, RabbitWorld
+from tests.simulation.world import World
 
 
 class BiasedWorld(RabbitWorld):
@@ -82,29 +85,19 @@ class RefusingWorld(BiasedWorld):
             scheduler.step("ingest")
 
 
-@planted(seed=8)
-def chunk_not_announced() -> Iterator[type[RabbitWorld]]:
+@replaces(dispatch, "settle_now", seed=8, world=RabbitWorld)
+def chunk_not_announced(
+    right: Any, ctx: Context, state: ShardState, announced: InFlight | None = None
+) -> Iterator[str]:
     """A chunk is published before the store knows its end."""
-
-    def settle_now(ctx: Context, state: ShardState, announced: InFlight | None = None) -> Iterator[str]:
-        return settle_all(ctx, state, None if announced is None or not announced.changes_store else announced)
-
-    settle_all = settle.settle_now
-    with mock.patch.object(dispatch, "settle_now", settle_now):
-        yield RabbitWorld
+    return right(ctx, state, None if announced is None or not announced.changes_store else announced)
 
 
-@planted(seed=50)
-def end_of_a_chunk_stored_too_early() -> Iterator[type[RabbitWorld]]:
+@replaces(Lane, "state", seed=50, world=GivingWorld)
+def end_of_a_chunk_stored_too_early(right: Any, self: Lane, offset: Position | None = None) -> LaneState:
     """A holder that stands down stores the end of a chunk whose diverted rows have not moved yet."""
-
-    def state(self: Lane, offset: Position | None = None) -> LaneState:
-        found = as_stored(self, offset)
-        return replace(found, watermark=max(found.watermark, self.watermark))
-
-    as_stored = Lane.state
-    with mock.patch.object(Lane, "state", state):
-        yield GivingWorld
+    found = right(self, offset)
+    return replace(found, watermark=max(found.watermark, self.watermark))
 
 
 @planted(seed=7)
@@ -114,23 +107,18 @@ def unknown_while_a_message_is_under_way() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@planted(seed=1195)
-def cancel_answered_by_a_stale_look() -> Iterator[type[RabbitWorld]]:
+@replaces(commands, "earlier_are_accepted", seed=1195, world=RabbitWorld)
+def cancel_answered_by_a_stale_look(
+    right: Any, ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None
+) -> bool:
     """A peek at the wheel queue counts as soon as the command is old enough, however old the peek is."""
-
-    def careless(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
-        return earlier(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())
-
-    earlier = commands.earlier_are_accepted
-    with mock.patch.object(commands, "earlier_are_accepted", careless):
-        yield RabbitWorld
+    return right(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())
 
 
-@planted(seed=7)
-def lease_not_looked_at() -> Iterator[type[RabbitWorld]]:
+@replaces(ConfirmedDelivery, "_may_send", seed=7, world=SuspendedWorld)
+def lease_not_looked_at(*_: object) -> Callable[[], bool]:
     """A holder that was suspended past its lease publishes the chunk that it had in flight."""
-    with mock.patch.object(ConfirmedDelivery, "_may_send", return_value=lambda: True):
-        yield SuspendedWorld
+    return lambda: True
 
 
 @planted(seed=35)
@@ -140,33 +128,45 @@ def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@planted(seed=9)
-def nothing_is_marked() -> Iterator[type[RabbitWorld]]:
+@replaces(ModelRabbit, "publish", seed=9, world=RabbitWorld)
+def nothing_is_marked(right: Any, self: ModelRabbit, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
     """Rows in doubt are published again without a mark."""
-
-    class Unmarked(ModelRabbit):
-        def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-            return super().publish(replace(chunk, redelivered=False), may_send)
-
-    class Broken(RabbitWorld):
-        rabbit_class = Unmarked
-
-    yield Broken
+    return right(self, replace(chunk, redelivered=False), may_send)
 
 
-@planted(seed=34)
-def placed_though_withdrawn() -> Iterator[type[RabbitWorld]]:
+@replaces(Window, "track_removed", seed=34, world=RabbitWorld)
+def placed_though_withdrawn(*_: object) -> set[int]:
     """A row that was cancelled while it moved to another lane comes back into the window."""
-    with mock.patch.object(Window, "track_removed", side_effect=set):
-        yield RabbitWorld
+    return set()
 
 
-@planted(seed=17)
-def refused_row_looks_published() -> Iterator[type[RabbitWorld]]:
+@replaces(Lane, "leaving", seed=17, world=RefusingWorld)
+def refused_row_looks_published(_: Any, lane: Lane) -> Iterator[Row]:
     """A row that its queue refused counts as published until the settlement that moves it is applied."""
+    return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
 
-    def leaving(lane: Lane) -> Iterator[Row]:
-        return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
 
-    with mock.patch.object(Lane, "leaving", leaving):
-        yield RefusingWorld
+@replaces(ingest, "parse", seed=0, world=PackWorld)
+def pack_accepted_in_part(right: Any, *args: Any) -> Any:
+    """The first message of a pack is accepted, and the whole item is deleted."""
+    meaning = right(*args)
+    return meaning[:1] if isinstance(meaning, list) else meaning
+
+
+@planted(seed=1)
+def message_accepted_twice() -> Iterator[type[World]]:
+    """Envelopes are compared with all that are stored but the latest."""
+    known, apply = ModelStore.known, ModelStore.apply
+
+    def forgetful(self: ModelStore, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
+        latest = max(self.disk.shard(shard).envelopes, default="")
+        return {id_: task_id for id_, task_id in known(self, shard, envelope_ids).items() if id_ != latest}
+
+    def careless(self: ModelStore, shard: int, epoch: int, change: Change) -> None:
+        with self.disk.lock:
+            for row in change.rows:
+                self.disk.shard(shard).envelopes.pop(row.message.envelope_id, None)
+            apply(self, shard, epoch, change)
+
+    with mock.patch.object(ModelStore, "known", forgetful), mock.patch.object(ModelStore, "apply", careless):
+        yield PackWorld

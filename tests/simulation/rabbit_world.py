@@ -27,8 +27,6 @@ FULL = ("mail", "celery")
 
 
 class RabbitWorld(World):
-    rabbit_class: type[ModelRabbit] = ModelRabbit
-
     def make_server(self) -> None:
         self.loses = False
         # A holder is idle for the rest of a lease that ran out: no shorter than a few of its steps.
@@ -37,7 +35,7 @@ class RabbitWorld(World):
         self.lag_rng = random.Random(self.seed + 3_000_003)
 
     def make_broker(self) -> Broker:
-        return self.rabbit_class(
+        return ModelRabbit(
             self.rabbit,
             lambda: self.clock_ms,
             fault=self.broker_fault,
@@ -103,24 +101,11 @@ class RabbitWorld(World):
         if row.position <= self.last.get(row.lane, Position(0, 0)):
             raise self._violation(f"row {row.id} was overtaken")
         self.last[row.lane] = row.position
-        self._in_order_of_queue(row)
+        if not self.clock_steps:
+            self._in_order_of_eta(row)
 
-    def _in_order_of_queue(self, row: Row) -> None:
-        """Check that no task for the same queue that was accepted in time, and is due earlier, is still pending."""
-        rows = self.disk.shard(0).rows
-        self.asking.collect(self.disk.shard(0))
-        if rows[row.id].accepted_ms >= row.eta_ms or self.clock_steps or row.id in self.asking.moved:
-            return
-        if self.is_apart(row):
-            return
-        for other in rows.values():
-            earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id) and not self.is_apart(other.row)
-            waits = (
-                other.row.lane != STOPPED and other.row.id not in self.pushes and other.accepted_ms < other.row.eta_ms
-            )
-            waits &= other.row.id not in self.asking.moved
-            if earlier and waits and other.row.route.target == row.route.target:
-                raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.route.target}")
+    def may_pass(self, row: Row, other: Row) -> bool:
+        return other.route.target != row.route.target
 
     def _judge_resting(self, row_id: int) -> None:
         """A task in doubt may be rejected when it is published again."""

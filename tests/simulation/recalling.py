@@ -9,23 +9,20 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from celery_wheel.store.model import STOPPED, Message
+from tests.simulation.asking import Users
 from tests.simulation.model_store import ModelStore, ShardData
 
 ACTOR = "recall"
 
 
-class Recalling:
+class Recalling(Users):
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
-        self.counts: Counter[str] = Counter()
-        self._rng = rng
-        self._store = store
-        self._violation = violation
+        super().__init__(rng, store, violation)
         self._asked: dict[str, tuple[str, list[str]]] = {}
         self._answered: set[str] = set()
 
@@ -42,8 +39,7 @@ class Recalling:
             list_name, names = "task_ids", list(dict.fromkeys(ids)) or ["nobody"]
         number = f"00000000-0000-4000-b000-{len(self._asked):012d}"
         self._asked[number] = kind, names
-        asked = {list_name: names, "id": number, "reason": kind, "actor": ACTOR}
-        self._store.put_inbox(0, [(kind, json.dumps(asked).encode())])
+        self.put(kind, number, **{list_name: names}, reason=kind, actor=ACTOR)
         return f"{kind} {', '.join(names)}"
 
     @staticmethod

@@ -143,17 +143,19 @@ class World(Happenings):
         """Check that no task that was accepted in time, and is due earlier, is still pending."""
         rows = self.disk.shard(0).rows
         self.asking.collect(self.disk.shard(0))
-        if rows[row.id].accepted_ms >= row.eta_ms or row.id in self.asking.moved:
-            return
-        if self.is_apart(row):
+        if rows[row.id].accepted_ms >= row.eta_ms or row.id in self.asking.moved or self.is_apart(row):
             return
         for other in rows.values():
             earlier = (other.row.eta_ms, other.row.id) < (row.eta_ms, row.id) and not self.is_apart(other.row)
             waits = other.row.lane != STOPPED and other.row.id not in self.pushes
-            waits &= other.row.id not in self.asking.moved
-            waits &= other.row.route.target == row.route.target or not (self.gating.used or self.limits.rates)
-            if earlier and waits and not self.takes_nothing(other.row) and other.accepted_ms < other.row.eta_ms:
-                raise self._violation(f"row {row.id} overtook row {other.row.id}")
+            waits &= other.row.id not in self.asking.moved and other.accepted_ms < other.row.eta_ms
+            if earlier and waits and not self.may_pass(row, other.row):
+                raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.route.target}")
+
+    def may_pass(self, row: Row, other: Row) -> bool:
+        """Whether a row may be pushed before another row that is due earlier and pending."""
+        apart = other.route.target != row.route.target and (self.gating.used or self.limits.rates)
+        return bool(apart) or self.takes_nothing(other)
 
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
         data = self.disk.shard(0)

@@ -232,7 +232,6 @@ def _names(fields: dict[str, Any], list_name: str) -> list[str]:
 
 
 def _actor_and_reason(fields: dict[str, Any]) -> tuple[str, str]:
-    """Return the actor and the reason."""
     texts = {"actor": fields.get("actor", ""), "reason": fields.get("reason", "")}
     for name, text in texts.items():
         check_text(name, text, any_length=True)

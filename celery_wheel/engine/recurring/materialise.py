@@ -15,17 +15,10 @@ unit of work, with its answer: its occurrences do not count towards the ``times`
 An envelope id is made of schedule, revision and instant, with the store's secret. So an instant that is made once more
 becomes no second row, no two stores make the same id, and no producer can guess it.
 
-A herd is more schedules, due at nearly the same time, than can be made in time. It is made ahead, at an even pace::
-
-    08:57:52    64,000 of the next schedules are due by 09:00:00; making them takes 64 s at 1,000 a second, and twice
-                that time is left: they are a herd
-    08:57:52 …  100 of them in a round, 20 rounds a second at most; between them ingest does its other work
-    08:59:50    all are rows, in a lane of their own
-    09:00:00    dispatch publishes a chunk of that lane and a chunk of the main lane by turns: tasks that are due
-                meanwhile do not wait for the herd
-
-A change of a schedule withdraws its row, however long ahead it was made. A schedule whose runs must not overlap is made
-at its instant only, and one whose renderings the application watches (check-ins, traces) at its normal look-ahead.
+A herd is more schedules, due at nearly the same time, than can be made in time: 64,000 that are due at 09:00:00 take
+64 s at 1,000 a second. From 08:57:52 on, twice that time before, each round makes 100 of them, in a lane of their own.
+At 09:00:00 dispatch takes chunks of that lane and of the main lane by turns: other tasks do not wait for the herd.
+A guarded schedule is made at its instant only, and one whose renderings the application watches at its look-ahead.
 """
 
 from __future__ import annotations

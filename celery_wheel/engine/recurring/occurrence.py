@@ -55,7 +55,6 @@ OnOverlap = Callable[[Sequence[str]], None]
 
 
 def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
-    """Return the value of the header."""
     found: dict[str, Any] = {
         "schedule": schedule.name,
         "id": schedule.id,

@@ -18,12 +18,8 @@
        │ missed: catch-up decides  │ on time                │ not yet
 
 The buffer of a schedule itself has, unless its policy is "allow", only the latest instant up to now; earlier ones are
-overlapped, or missed. An instant that waits stays its ``next_ms``. A backfill has its instants in the buffer, and those
-that wait are rows, each due when the run before it is over at the latest::
-
-    12:00  backfill of 3 instants, max_runtime_ms = 1 h       rows due at 12:00, 13:00 and 14:00, all pending
-    12:07  the first run ends                                 ``released``: the second row is due now
-    13:07  no end was reported: the second run counts as over; the third row runs at 14:00, as it is due
+overlapped, or missed. An instant that waits stays its ``next_ms``. A backfill has its instants in the buffer. Waiting
+ones are rows, each due when the run before it is over at the latest, and due at once when its end is reported.
 
 The cost does not depend on the length of an outage: the latest instant is found by halving, and no more than
 MAX_COUNTED skipped instants are counted one by one; those of an interval are a division.

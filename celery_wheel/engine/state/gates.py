@@ -15,10 +15,7 @@ to other queues. A row moves to a gate's lane only when it is due: setting a gat
 pending.
 
 A meter lets one row through every ``per_ms / count``, and after a pause at once the rows of ``BURST_MS``, so that fast
-meters publish chunks: 100/s is one row every 10 ms, or 10 rows after 100 ms. In any time a meter lets through at most
-its rate and that burst. With several shards each shard gets its part of a rate.
-
-Monotonic milliseconds. Nothing here locks, reads a clock or does I/O.
+meters publish chunks. With several shards each shard gets its part of a rate. Times are monotonic milliseconds.
 """
 
 from __future__ import annotations

@@ -20,15 +20,9 @@ Invariants, each checked where it could break (InvariantBroken)
 3. A late row gets a position after the watermark, so (…, watermark] never changes again.
 4. At most one chunk is in flight and one settlement under way: of two, the later answer would move the offset back.
 
-A lane with a place is for rows that cannot be published at once: rows of a gate (see ``gates``), or of a destination
-that refused rows. Refused rows move there in order, rows of that destination that become due meanwhile follow, and the
-lane tries again, later each time. Its chunk stays in flight until the destination has accepted all of it, so no row
-overtakes another. Rows of other destinations are published from their own lanes meanwhile.
-
-Where the broker keeps no offset, the stored (offset, watermark] is in doubt at adoption; (in_doubt_after,
-in_doubt_upto] is the part that has not been published again yet.
-
-``Lanes`` finds the lane of a row, by place::
+A lane with a place is for rows that cannot be published at once: rows of a gate, or of a destination that refused rows.
+Later rows for that destination follow them in order, and the lane tries again, later each time. Where the broker keeps
+no offset, (in_doubt_after, in_doubt_upto] is what a former holder may have published. ``Lanes`` finds a row's lane::
 
     0            None                  the main lane: every row that need not wait in another lane; it never sleeps
     1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
@@ -36,10 +30,8 @@ in_doubt_upto] is the part that has not been published again yet.
     2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
     3 072        None                  occurrences of a herd of schedules: no other row waits behind them
 
-A lane falls asleep when a round finds it idle with no row in the window: a round visits awake lanes only, so 2,000 idle
-lanes cost nothing. It wakes with the first reservation in it; a row enters a lane only through a reservation.
-
-Lanes are made by the shard's state under its lock; nothing here locks, reads a clock or does I/O.
+A lane falls asleep when a round finds it idle with no row in the window: a round visits awake lanes only. It wakes with
+the first reservation in it; a row enters a lane only through a reservation.
 """
 
 from __future__ import annotations

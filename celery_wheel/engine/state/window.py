@@ -8,9 +8,7 @@
     shares   main lane alone               100,000 rows; while others are awake, 75,000
              each of 5 lanes beside it     5,000 rows: its part of a quarter
 
-No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another queue out of
-memory, and rows that are due in a lane beside the main one do not wait until the main one has room.
-
+No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another out of memory.
 The window is a cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store.
 
 Moving the horizon forward (``prefetch`` in the engine)::
@@ -19,12 +17,9 @@ Moving the horizon forward (``prefetch`` in the engine)::
     2 horizon moves   and a reservation opens at the old horizon          from now on, commits place rows up to the
                                                                           new horizon themselves
     3 slice is read   (old horizon, new horizon] in a new transaction     it has every row committed before 2
-    4 rows placed     unless they are placed already; the reservation ends
+    4 rows placed     but those that are placed already, or were removed after 3 (see ``track_removed``)
 
 If 3 came before 2, a row committed in between would be in neither the slice nor the window.
-
-A slice may also be older than a removal: a row that a cancel or a move removes from the window after 3 is left out at 4
-(see ``track_removed``).
 """
 
 from __future__ import annotations
@@ -207,7 +202,6 @@ class Window:
         return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
 
     def place_prefetched(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
-        """Place rows of the slice."""
         for row in rows:
             if row.id not in prefetch.removed:
                 self.place(lane, row)

@@ -44,8 +44,7 @@ class Keeping(Rig):
         )
 
     def cancel(self, *task_ids: str, for_good: bool = False) -> None:
-        command = {"task_ids": list(task_ids), "reason": "", "actor": "", "for_good": for_good}
-        self.store.put_inbox(0, [("cancel", json.dumps(command).encode())])
+        self.put("cancel", task_ids=task_ids, for_good=for_good)
         self.run()
 
     def announce(self, most: int = 1_000) -> Round:
@@ -65,8 +64,7 @@ def rig() -> Keeping:
 
 
 def test_a_cancelled_task_is_announced_once(rig: Keeping) -> None:
-    for n in range(120):
-        rig.send(f"t{n:03}", 60_000)
+    rig.send_all([f"t{n:03}" for n in range(120)], 60_000)
     rig.send("stays", 60_000)
     rig.run()
     rig.cancel(*(f"t{n:03}" for n in range(120)))
@@ -89,25 +87,19 @@ def test_a_task_that_is_replaced_by_itself_is_not_revoked(rig: Keeping) -> None:
     assert rig.store.unannounced(0, -1, 10) == []
 
 
-def test_a_completed_task_is_announced(rig: Keeping) -> None:
+def test_a_completed_task_is_announced_and_a_moved_task_is_not(rig: Keeping) -> None:
     rig.send("a", 60_000, watch=["order:42"])
+    rig.send("b", 60_000)
     rig.run()
     rig.engine.ctx.unannounced.clear()
-    rig.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"]}).encode())])
+    rig.put("move", task_ids=["b"], eta_ms=None)
+    rig.run()
+    assert (rig.pushed, rig.engine.ctx.unannounced.is_set()) == (["b"], False)
+    rig.put("complete", keys=["order:42"])
     rig.run()
     assert rig.engine.ctx.unannounced.is_set()
     rig.announce()
     assert rig.books.told == ["a"]
-
-
-def test_a_moved_task_is_not_announced(rig: Keeping) -> None:
-    rig.send("a", 60_000)
-    rig.run()
-    rig.store.put_inbox(0, [("move", json.dumps({"task_ids": ["a"], "eta_ms": None}).encode())])
-    rig.run()
-    assert rig.pushed == ["a"]
-    rig.announce()
-    assert rig.books.told == []
 
 
 def test_a_task_cancelled_before_it_arrived_is_announced_when_it_arrives(rig: Keeping) -> None:
@@ -121,8 +113,7 @@ def test_a_task_cancelled_before_it_arrived_is_announced_when_it_arrives(rig: Ke
 
 
 def test_a_task_that_could_not_be_announced_is_announced_later_and_delays_no_other(rig: Keeping) -> None:
-    for task_id in ("a", "b", "c"):
-        rig.send(task_id, 60_000)
+    rig.send_all(["a", "b", "c"], 60_000)
     rig.run()
     rig.books.refuses = {"a"}
     rig.cancel("a", "b", "c")
@@ -137,8 +128,7 @@ def test_a_round_reads_one_page_and_one_row_while_nothing_can_be_announced(
     rig: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"t{n:03}" for n in range(170)]
-    for one in ids:
-        rig.send(one, 60_000)
+    rig.send_all(ids, 60_000)
     rig.run()
     rig.books.broken, read, rows = True, rig.store.unannounced, list[int]()
 
@@ -163,8 +153,7 @@ def test_a_round_reads_one_page_and_one_row_while_nothing_can_be_announced(
 def test_rows_that_are_never_announced_do_not_keep_the_others_from_it(rig: Keeping) -> None:
     ids = [f"t{n:03}" for n in range(230)]
     rig.books.refuses = set(ids[40:160])
-    for one in ids:
-        rig.send(one, 60_000)
+    rig.send_all(ids, 60_000)
     rig.run()
     rig.cancel(*ids)
     for _ in range(300):
@@ -175,8 +164,7 @@ def test_rows_that_are_never_announced_do_not_keep_the_others_from_it(rig: Keepi
 
 def test_a_task_that_is_cancelled_during_a_lap_is_announced(rig: Keeping) -> None:
     ids = [f"t{n:03}" for n in range(120)]
-    for one in ids:
-        rig.send(one, 60_000)
+    rig.send_all(ids, 60_000)
     rig.run()
     rig.cancel(*ids[1:])
     assert rig.run("announce") is Round.BUSY

@@ -7,7 +7,6 @@ A drain publishes rows before they are due, and no later holder publishes rows i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,11 +18,11 @@ from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, InvariantBroken
+from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
 from celery_wheel.store.model import ORIGIN, Position, Row
 from celery_wheel.values.text import END_OF_TIME_MS
-from tests.unit.engine.conftest import Rig
-from tests.unit.engine.test_no_offset import RabbitRig
+from tests.simulation.model_store import ModelStore
+from tests.unit.engine.conftest import RabbitRig, Rig
 
 IDLE_MS = 60_000
 
@@ -33,13 +32,22 @@ def limited(names: int, **limits: int) -> Rig:
     rates = {f"q{n}": Rate(1, 100) for n in range(names)}
     rig = Rig(Limits(rates=rates, lane_idle_ms=IDLE_MS, **limits))
     for n in range(names):
-        for nth in range(3):
-            rig.send(f"{n} {nth}", 0, queue=f"q{n}", routing_key=f"q{n}")
+        rig.send_all([f"{n} {nth}" for nth in range(3)], 0, queue=f"q{n}", routing_key=f"q{n}")
     while len(rig.pushed) < 3 * names:
         rig.run()
         rig.pass_time(50)
     rig.run(rounds=2)
     return rig
+
+
+def send_later(rig: Rig, queue: str) -> None:
+    rig.send_all(["later 0", "later 1", "later 2"], 0, queue=queue, routing_key=queue)
+
+
+def assert_published_later(rig: Rig) -> None:
+    for _ in range(6):
+        rig.run(after_ms=100)
+    assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
 
 
 def looked_at(rig: Rig) -> int:
@@ -53,47 +61,38 @@ def looked_at(rig: Rig) -> int:
 def test_empty_lanes_cost_a_round_nothing() -> None:
     few, many = limited(2), limited(60)
     assert many.engine.state is not None
-    assert len(many.engine.state.lanes.all) == 61
+    assert len(many.state.lanes.all) == 61
     assert looked_at(many) == looked_at(few)
 
 
 def test_a_lane_wakes_when_a_row_enters_it() -> None:
     rig = limited(2)
-    state = rig.engine.state
-    assert state is not None
+    state = rig.state
     assert list(state.lanes.awake) == [0]
-    for nth in range(3):
-        rig.send(f"later {nth}", 0, queue="q1", routing_key="q1")
+    send_later(rig, "q1")
     rig.run(rounds=2)
     assert [lane.place for lane in state.lanes] == [None, ("queue", "q1")]
-    for _ in range(6):
-        rig.pass_time(100)
-        rig.run()
-    assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+    assert_published_later(rig)
     assert list(state.lanes.awake) == [0]
 
 
 class TestClose:
     def closed(self, names: int = 3) -> Rig:
         rig = limited(names)
-        rig.pass_time(IDLE_MS - 10_000)
-        rig.run("tend", "keep_house")
+        rig.run("tend", "keep_house", after_ms=IDLE_MS - 10_000)
         assert len(rig.store.lanes(0)) == names + 1, "not before their time"
-        rig.pass_time(10_000)
-        rig.run("tend", "keep_house")
+        rig.run("tend", "keep_house", after_ms=10_000)
         return rig
 
     def test_long_idle_lanes_are_deleted_from_memory_store_and_broker(self) -> None:
         rig = self.closed()
-        state = rig.engine.state
-        assert state is not None
+        state = rig.state
         assert [lane.lane for lane in rig.store.lanes(0)] == list(state.lanes.all) == [0]
         assert set(rig.server.keys.fence.offsets) == {0}
 
     def test_the_next_holder_sees_no_rollback(self) -> None:
         rig = self.closed()
-        rig.engine = rig.new_engine("two")
-        rig.pass_time(5_000)
+        rig.take_over(after_ms=5_000)
         rig.run(rounds=3)
         assert rig.engine.stats.rollbacks == 0
         assert len(rig.pushed) == 9
@@ -105,8 +104,7 @@ class TestClose:
             if step == "applied":
                 break
         assert len(rig.server.keys.fence.offsets) == 4
-        rig.engine = rig.new_engine("two")
-        rig.pass_time(5_000)
+        rig.take_over(after_ms=5_000)
         rig.run(rounds=3)
         assert set(rig.server.keys.fence.offsets) == {0}
         assert rig.engine.stats.rollbacks == 0
@@ -116,61 +114,44 @@ class TestClose:
         rig.pass_time(IDLE_MS)
         with mock.patch.object(rig.broker, "drop_lanes", side_effect=BrokerError("away")):
             rig.run("tend", "keep_house")
-        assert rig.engine.state is not None
         assert len(rig.store.lanes(0)) == 1
 
     def test_rows_of_a_closed_lane_count_as_published(self) -> None:
         """The history has them: a cancel is too late, and a replay finds them."""
         rig = self.closed()
-        moved = next(one for one in rig.disk.shard(0).rows.values() if one.row.lane > 0)
-        number, row_id = "00000000-0000-4000-8000-000000000001", moved.row.id
-        task_id = rig.task_id(row_id)
-        rig.store.put_command(0, "cancel", json.dumps({"task_ids": [task_id], "id": number}).encode())
-        rig.run("ingest")
-        assert rig.store.answer(number) == {task_id: "too_late"}
-        replay = number[:-1] + "2"
-        rig.store.put_command(0, "replay", json.dumps({"rows": [str(row_id)], "id": replay}).encode())
+        moved = next(one for one in rig.data.rows.values() if one.row.lane > 0)
+        row_id, task_id = str(moved.row.id), rig.task_id(moved.row.id)
+        assert rig.ask("cancel", task_ids=[task_id]) == {task_id: "too_late"}
+        assert rig.ask("replay", rows=[row_id]) == {row_id: "done"}
         rig.run(rounds=2)
-        assert rig.store.answer(replay) == {str(row_id): "done"}
         assert rig.pushed.count(task_id) == 2
 
     def test_a_place_gets_a_new_lane_after_its_lane_was_closed(self) -> None:
         rig = limited(1)
         (before,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
-        rig.pass_time(IDLE_MS)
-        rig.run("tend", "keep_house")
-        for nth in range(3):
-            rig.send(f"later {nth}", 0, queue="q0", routing_key="q0")
+        rig.run("tend", "keep_house", after_ms=IDLE_MS)
+        send_later(rig, "q0")
         rig.run(rounds=2)
         (after,) = [lane.lane for lane in rig.store.lanes(0) if lane.lane]
         assert after > before
-        for _ in range(6):
-            rig.pass_time(100)
-            rig.run()
-        assert rig.pushed[-3:] == ["later 0", "later 1", "later 2"]
+        assert_published_later(rig)
 
     def test_memory_keeps_nothing_of_closed_lanes(self) -> None:
         """A place that is limited from time to time has a lane of another number each time."""
         rig = self.closed()
-        state = rig.engine.state
-        assert state is not None
+        state = rig.state
         assert set(state.window._weights) <= {0}
 
     def test_a_lane_that_wakes_meanwhile_is_not_closed(self) -> None:
         rig = limited(1)
-        rig.pass_time(IDLE_MS)
-        rig.run("tend")
-        for nth in range(3):
-            rig.send(f"later {nth}", 0, queue="q0", routing_key="q0")
+        rig.run("tend", after_ms=IDLE_MS)
+        send_later(rig, "q0")
         rig.run("ingest")
-        steps = rig.engine.keep_house()
-        while next(steps) != "idle lanes found":
-            pass
+        steps = rig.stopped_at("keep_house", "idle lanes found")
         rig.run("dispatch")
         assert list(steps)
         assert len(rig.store.lanes(0)) == 2
-        rig.pass_time(500)
-        rig.run(rounds=6)
+        rig.run(rounds=6, after_ms=500)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +173,7 @@ def test_a_broken_invariant_ends_the_state_and_not_the_process() -> None:
     rig = Rig()
     rig.send("a", 0)
     rig.run("tend", "ingest", "prefetch")
-    state = rig.engine.state
-    assert state is not None
+    state = rig.state
     state.lanes[0].horizon = ORIGIN  # memory says that it has less than it takes
     rig.run("dispatch")
     assert (rig.engine.state, rig.engine.stats.guard_trips, rig.pushed) == (None, 1, [])
@@ -205,9 +185,7 @@ def test_the_end_of_a_state_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFi
     """Each activity that is under way finds that its epoch is over."""
     rig.run()
     rig.send("a", 0)
-    rounds = [rig.engine.ingest(), rig.engine.keep_house()]
-    while next(rounds[0]) != "reserved":
-        pass
+    rounds = [rig.stopped_at("ingest", "reserved"), rig.engine.keep_house()]
     assert rig.store.acquire(0, "two", rig.clock.now_ms() + 10_000, 2_000)
     caplog.clear()
     for steps in rounds:
@@ -219,20 +197,14 @@ def test_the_end_of_a_state_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFi
 class TestShares:
     """Each lane has its share of the window: rows of one lane keep no row of another out."""
 
-    def gate(self, rig: Rig, kind: str) -> None:
-        rig.store.put_command(0, kind, json.dumps({"gates": ["queue:mail"]}).encode())
-        rig.run("ingest")
-
     def paused(self, limits: Limits, body: bytes = b"body") -> Rig:
         """A shard with 200 due tasks that are paused, and 60 tasks that are due in 20 s."""
         rig = Rig(limits)
         rig.run()
-        self.gate(rig, "pause")
-        for n in range(200):
-            rig.send(f"paused {n}", 0, queue="mail", routing_key="mail", body=body)
+        rig.ask("pause", gates=["queue:mail"])
+        rig.send_all([f"paused {n}" for n in range(200)], 0, queue="mail", routing_key="mail", body=body)
         rig.run(rounds=10)
-        for n in range(60):
-            rig.send(f"open {n}", 20_000, body=body)
+        rig.send_all([f"open {n}" for n in range(60)], 20_000, body=body)
         rig.run(rounds=10)
         assert rig.pushed == []
         return rig
@@ -244,12 +216,10 @@ class TestShares:
     )
     def test_a_paused_queue_keeps_no_due_row_out_of_the_window(self, limits: Limits) -> None:
         rig = self.paused(limits, b"x" * 2_000)
-        state = rig.engine.state
-        assert state is not None
+        state = rig.state
         assert len(state.window.rows) <= limits.window_count
         assert state.window.bytes <= limits.window_bytes
-        rig.pass_time(20_000)
-        rig.run(rounds=10)
+        rig.run(rounds=10, after_ms=20_000)
         assert rig.pushed == [f"open {n}" for n in range(60)]
 
     def test_many_lanes_over_their_share_are_evicted_in_one_pass(self) -> None:
@@ -263,8 +233,7 @@ class TestShares:
                 return super().values()
 
         rig = limited(60)
-        state = rig.engine.state
-        assert state is not None
+        state = rig.state
         for nth in range(5):
             for n in range(60):
                 rig.send(f"{n} more {nth}", 0, queue=f"q{n}", routing_key=f"q{n}")
@@ -276,7 +245,7 @@ class TestShares:
 
     def test_resumed_rows_do_not_wait_for_room_in_the_main_lane(self) -> None:
         rig = self.paused(Limits(window_count=100, load_count=50))
-        self.gate(rig, "resume")
+        rig.ask("resume", gates=["queue:mail"])
         rig.run(rounds=60)
         assert rig.pushed == [f"paused {n}" for n in range(200)]
 
@@ -292,21 +261,16 @@ def test_gates_are_read_while_lanes_open(rig: Rig) -> None:
             state.lanes.wake(state.lanes.for_place(("queue", f"q{len(state.lanes.all)}")))
         return count(*args)  # type: ignore[arg-type]
 
-    number = "00000000-0000-4000-8000-000000000001"
-    rig.store.put_command(0, "pause", json.dumps({"gates": ["all:"]}).encode())
-    rig.run("ingest")
-    rig.store.put_command(0, "resume", json.dumps({"gates": ["all:"], "per_ms": 1_000, "id": number}).encode())
+    rig.ask("pause", gates=["all:"])
     with mock.patch.object(rig.store, "count", counting):
-        rig.run("ingest")
-    assert rig.store.answer(number) == {"all:": "done"}
+        assert rig.ask("resume", gates=["all:"], per_ms=1_000) == {"all:": "done"}
 
 
 def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
     """A lane that another unit opened may be settled further before this unit commits."""
     rig.send("first", 0)
     rig.run()
-    state = rig.engine.state
-    assert state is not None
+    state = rig.state
     with state.active():
         lane = state.lanes._open(None)
         state.lanes.wake(lane)
@@ -314,11 +278,6 @@ def test_a_unit_writes_no_lane_that_it_does_not_touch(rig: Rig) -> None:
         work.save(state.lanes[0])
         work.reserve()
     assert [one.lane for one in work.change.lanes] == [0]
-
-
-def test_limits_decide_when_lanes_close() -> None:
-    assert replace(Limits(), lane_idle_ms=1).lane_idle_ms == 1
-    assert Limits().lane_idle_ms >= Limits().rollback_window_ms
 
 
 AHEAD = Limits(ahead_ms=END_OF_TIME_MS)
@@ -343,8 +302,7 @@ def test_a_task_sent_after_a_drain_is_published_at_its_own_time() -> None:
     rig.send("near", 500)
     rig.run(rounds=3)
     assert rig.pushed == ["far"]
-    rig.pass_time(500)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=500)
     assert rig.pushed == ["far", "near"]
 
 
@@ -360,8 +318,7 @@ def in_doubt(rig: RabbitRig) -> None:
     wheel = rig.rabbit.wheel
     rig.engine = rig.new_engine("two")
     rig.rabbit.wheel = wheel
-    rig.pass_time(rig.limits.lease_ms + 1)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=rig.limits.lease_ms + 1)
     assert rig.engine.held
 
 
@@ -369,15 +326,13 @@ def test_rows_in_doubt_that_are_not_due_wait_for_their_time() -> None:
     rig = RabbitRig(limits=AHEAD)
     in_doubt(rig)
     assert rig.sent_as == []
-    batches = len(rig.disk.shard(0).batches)
+    batches = len(rig.data.batches)
     rig.run(rounds=5)
-    assert len(rig.disk.shard(0).batches) == batches, "and nothing is written meanwhile"
-    rig.pass_time(60_000)
-    rig.run(rounds=3)
+    assert len(rig.data.batches) == batches, "and nothing is written meanwhile"
+    rig.run(rounds=3, after_ms=60_000)
     assert rig.sent_as == [("due soon", True)]
     rig.send_in("new", eta_ms=rig.clock.now_ms())
-    rig.pass_time(60_000)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=60_000)
     assert sorted(rig.sent_as) == [("due later", True), ("due soon", True), ("new", False)]
 
 
@@ -389,3 +344,54 @@ def test_another_drain_publishes_rows_in_doubt_at_once() -> None:
     rig.engine = rig.new_engine("three")
     rig.run(rounds=3)
     assert rig.sent_as == [("due soon", True), ("due later", True)]
+
+
+@pytest.mark.parametrize(("exchange", "marked"), [("", False), ("news", True)])
+def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
+    rabbit: RabbitRig, exchange: str, marked: bool
+) -> None:
+    rabbit.send_in("a", exchange=exchange, exchange_type="direct")
+    rabbit.run("tend", "ingest", "prefetch")
+    target = next(iter(rabbit.data.rows.values())).row.route.target
+    rabbit.rabbit.full.add(target)
+    rabbit.run("dispatch", rounds=3)
+    rabbit.try_again()
+    assert rabbit.sent_as == []
+    rabbit.rabbit.full.clear()
+    rabbit.try_again()
+    assert rabbit.sent_as == [("a", marked)]
+
+
+def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
+    rabbit: RabbitRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine and its monotonic clock stood still, so that the lease seems valid."""
+    rabbit.send_in("a")
+    rabbit.run("tend", "ingest", "prefetch")
+    monkeypatch.setattr(rabbit.model, "publish", _interrupted)
+    rabbit.run("dispatch")
+    monkeypatch.undo()
+    now_ms = rabbit.clock.now_ms() + 60_000
+    assert ModelStore(rabbit.disk).acquire(0, "two", now_ms, 2_000) is not None
+    rabbit.run("dispatch", rounds=3)
+    assert rabbit.sent_as == []
+    assert rabbit.engine.state is None
+
+
+def test_a_peek_from_before_the_command_does_not_count(rabbit: RabbitRig) -> None:
+    """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
+    rabbit.run("tend")
+    number = rabbit.put("cancel", task_ids=["a"])
+    rabbit.run("ingest")
+    steps = rabbit.stopped_at("ingest", "found")
+    rabbit.run("tend", after_ms=1_000)
+    rabbit.send_in("a")
+    list(steps)
+    assert rabbit.store.answer(number) is None
+    rabbit.run("ingest")
+    rabbit.run("tend", "ingest", after_ms=1_000)
+    assert rabbit.store.answer(number) == {"a": "done"}
+
+
+def _interrupted(*args: object, **options: object) -> None:
+    raise PublishInterrupted("the connection ended", set())

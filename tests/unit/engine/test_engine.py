@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS
-from celery_wheel.errors import BrokerError, StoreError
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
 from tests.simulation.model_redis import Keys
 from tests.unit.engine.conftest import START_MS, Rig
@@ -17,11 +15,9 @@ from tests.unit.engine.conftest import START_MS, Rig
 def test_a_task_is_published_when_it_is_due_and_not_before(rig: Rig) -> None:
     rig.send("a", 1_000)
     rig.run(rounds=2)
-    rig.pass_time(999)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=999)
     assert rig.pushed == []
-    rig.pass_time(1)
-    rig.run()
+    rig.run(after_ms=1)
     assert rig.pushed == ["a"]
 
 
@@ -29,8 +25,7 @@ def test_tasks_are_published_by_due_time_and_then_by_arrival(rig: Rig) -> None:
     for task_id, delay_ms in (("late", 30), ("first", 10), ("second", 10), ("overdue", -5_000)):
         rig.send(task_id, delay_ms)
     rig.run(rounds=2)
-    rig.pass_time(50)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=50)
     assert rig.pushed == ["overdue", "first", "second", "late"]
 
 
@@ -41,7 +36,7 @@ def test_the_queue_is_trimmed_only_of_messages_in_the_store(rig: Rig) -> None:
         if step == "committed":
             assert rig.server.keys.wheel, "it must still be in the queue when it is committed"
     assert rig.server.keys.wheel == []
-    assert len(rig.disk.shard(0).rows) == 1
+    assert len(rig.data.rows) == 1
 
 
 def test_a_repeated_message_is_accepted_once(rig: Rig) -> None:
@@ -51,8 +46,7 @@ def test_a_repeated_message_is_accepted_once(rig: Rig) -> None:
     rig.run(rounds=2)
     assert rig.server.keys.wheel == []
     assert rig.engine.stats.known == 1
-    rig.pass_time(10)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=10)
     assert rig.pushed == ["a"]
 
 
@@ -61,7 +55,7 @@ def test_an_unreadable_message_is_rejected_with_its_bytes_and_stops_nothing(rig:
     rig.send("a", -1)
     rig.run(rounds=2)
     assert rig.pushed == ["a"]
-    shard = rig.disk.shard(0)
+    shard = rig.data
     (outcome,) = shard.outcomes
     stored = shard.rows[outcome.timer_id]
     assert (outcome.kind, outcome.reason, stored.row.lane) == ("rejected", "not JSON", STOPPED)
@@ -75,10 +69,8 @@ def test_the_window_stays_within_its_count_and_nothing_is_lost_by_it() -> None:
         rig.send(str(n), 1_000 + n)
     for _ in range(40):
         rig.run()
-        assert rig.engine.state is not None
-        assert len(rig.engine.state.window.rows) <= 10
-    rig.pass_time(2_000)
-    rig.run(rounds=60)
+        assert len(rig.state.window.rows) <= 10
+    rig.run(rounds=60, after_ms=2_000)
     assert rig.pushed == [str(n) for n in range(100)]
 
 
@@ -87,36 +79,30 @@ def test_the_window_stays_within_its_bytes_but_a_larger_message_is_still_publish
     for n in range(5):
         rig.send(str(n), 100 + n, body=b"x" * (5_000 if n == 2 else 300))
     rig.run(rounds=20)
-    assert rig.engine.state is not None
-    assert rig.engine.state.window.bytes <= 1_000
-    rig.pass_time(200)
-    rig.run(rounds=20)
+    assert rig.state.window.bytes <= 1_000
+    rig.run(rounds=20, after_ms=200)
     assert rig.pushed == ["0", "1", "2", "3", "4"]
-    assert rig.engine.state.window.bytes == 0
+    assert rig.state.window.bytes == 0
 
 
 def test_a_task_beyond_the_window_is_only_in_the_store_until_it_is_near() -> None:
     rig = Rig(Limits(window_ms=10_000))
     rig.send("far", 3_600_000)
     rig.run(rounds=3)
-    assert rig.engine.state is not None
-    assert rig.engine.state.window.rows == {}
-    rig.pass_time(3_600_000 - 2_000)
-    rig.run(rounds=3)
-    assert len(rig.engine.state.window.rows) == 1
-    rig.pass_time(2_000)
-    rig.run(rounds=2)
+    assert rig.state.window.rows == {}
+    rig.run(rounds=3, after_ms=3_600_000 - 2_000)
+    assert len(rig.state.window.rows) == 1
+    rig.run(rounds=2, after_ms=2_000)
     assert rig.pushed == ["far"]
 
 
 def test_a_settlement_moves_the_offset_and_writes_one_batch_for_many_chunks() -> None:
     rig = Rig(Limits(chunk_count=2))
-    for n in range(10):
-        rig.send(str(n), 0)
+    rig.send_all(map(str, range(10)), 0)
     rig.run("tend", "ingest", "prefetch")
     rig.run("dispatch", rounds=6)
     rig.run("settle")
-    shard = rig.disk.shard(0)
+    shard = rig.data
     assert sum(batch.count for batch in shard.batches) == 10
     assert len(shard.batches) == 1
     assert shard.lanes[0].offset == max(stored.row.position for stored in shard.rows.values())
@@ -124,10 +110,7 @@ def test_a_settlement_moves_the_offset_and_writes_one_batch_for_many_chunks() ->
 
 
 def test_an_unanswered_publish_is_repeated_and_the_message_is_sent_once(rig: Rig) -> None:
-    from celery_wheel.errors import BrokerError
-
-    rig.send("a", 0)
-    rig.send("b", 0)
+    rig.send_all(["a", "b"], 0)
     rig.run("tend", "ingest", "prefetch")
 
     def lose_the_answer(point: str) -> None:
@@ -143,21 +126,14 @@ def test_an_unanswered_publish_is_repeated_and_the_message_is_sent_once(rig: Rig
 
 def test_a_commit_without_an_answer_ends_the_state_and_the_shard_is_adopted_under_a_new_epoch(rig: Rig) -> None:
     rig.run()
-    assert rig.engine.state is not None
-    epoch = rig.engine.state.epoch
+    epoch = rig.state.epoch
     rig.send("a", 0)
-
-    def fail(point: str) -> None:
-        if point == "before commit":
-            rig.store.fault = lambda point: None
-            raise StoreError("the disk is full")
-
-    rig.store.fault = fail
+    rig.fail_once("before commit")
     assert rig.run("ingest") is Round.FAILED
     assert rig.engine.state is None
     assert rig.engine.held, "a state in doubt is no lost shard"
     rig.run(rounds=3)
-    assert rig.engine.state.epoch == epoch + 1
+    assert rig.state.epoch == epoch + 1
     assert rig.pushed == ["a"]
 
 
@@ -165,9 +141,8 @@ def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_is_published(ri
     rig.send("a", 10)
     rig.send("b", 20)
     rig.run(rounds=2)
-    assert rig.engine.state is not None
-    row_id = next(iter(rig.engine.state.window.rows))
-    rig.engine.state.window.remove(row_id)  # memory forgets a row that the store has
+    row_id = next(iter(rig.state.window.rows))
+    rig.state.window.remove(row_id)  # memory forgets a row that the store has
     rig.pass_time(30)
     assert rig.run("dispatch") is Round.FAILED
     assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.state) == ([], 1, None)
@@ -182,8 +157,7 @@ def test_a_standby_takes_over_when_the_lease_runs_out_and_the_former_holder_is_f
     rig.engine = rig.new_engine("two")
     rig.run()
     assert not rig.engine.held
-    rig.pass_time(3_000)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=3_000)
     assert rig.engine.held
     assert rig.pushed == ["a"]
     assert run_round(former.dispatch()) is Round.FAILED
@@ -201,8 +175,7 @@ def test_rows_of_a_later_epoch_do_not_enter_the_memory_of_a_former_holder(rig: R
     while delayed and next(steps) != "horizon moved":
         pass
     rig.engine = rig.new_engine("two")
-    rig.send("a", 100)
-    rig.send("b", 100)
+    rig.send_all(["a", "b"], 100)
     rig.run("tend", "ingest")
     rig.pass_time(100)
     prefetched, dispatching = run_round(steps), former.dispatch()
@@ -219,7 +192,7 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     rig.send("a", 0)
     rig.run("tend", "ingest", "prefetch", "dispatch")
     run_round(rig.engine.release())
-    shard = rig.disk.shard(0)
+    shard = rig.data
     assert shard.holder is None
     assert shard.lanes[0].offset > Position(0, 0)
 
@@ -228,16 +201,14 @@ def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: 
     rig.send("a", 0)
     rig.send("b", 10)
     rig.run("tend", "ingest", "prefetch", "dispatch")
-    steps = rig.engine.release()
-    while next(steps) != "settlement made":
-        pass
+    steps = rig.stopped_at("release", "settlement made")
     rig.pass_time(100)
     assert rig.run("dispatch") is Round.FAILED
     run_round(steps)
     assert rig.pushed == ["a"]
     rig.run(rounds=3)
     assert rig.pushed == ["a", "b"]
-    assert not any(rig.disk.shard(0).tally.values())
+    assert rig.pending() == 0
 
 
 def test_a_long_inbox_does_not_delay_the_wheel_queue() -> None:
@@ -246,100 +217,78 @@ def test_a_long_inbox_does_not_delay_the_wheel_queue() -> None:
     rig.store.put_inbox(0, [("levitate", bytes([n])) for n in range(7)])
     rig.send("a", 100)
     rig.run("ingest")
-    assert "a" in {row.message.task_id for row in rig.disk.shard(0).rows.values() if isinstance(row.message, Message)}
-    assert [item.payload for item in rig.disk.shard(0).inbox.values()] == [bytes([n]) for n in range(3, 7)]
+    assert "a" in {row.message.task_id for row in rig.data.rows.values() if isinstance(row.message, Message)}
+    assert [item.payload for item in rig.data.inbox.values()] == [bytes([n]) for n in range(3, 7)]
 
 
 class TestCancel:
-    def cancel(self, rig: Rig, task_id: str) -> None:
-        rig.store.put_inbox(0, [("cancel", f'{{"task_ids": ["{task_id}"], "actor": "ann"}}'.encode())])
-
     def test_a_cancelled_task_is_not_published_and_has_its_actor(self, rig: Rig) -> None:
-        rig.send("a", 100)
-        rig.send("b", 100)
+        rig.send_all(["a", "b"], 100)
         rig.run(rounds=2)
-        self.cancel(rig, "a")
+        rig.put("cancel", task_ids=["a"], actor="ann")
         rig.run()
-        rig.pass_time(100)
-        rig.run(rounds=2)
+        rig.run(rounds=2, after_ms=100)
         assert rig.pushed == ["b"]
-        (outcome,) = rig.disk.shard(0).outcomes
+        (outcome,) = rig.data.outcomes
         assert (outcome.kind, outcome.actor) == ("cancelled", "ann")
-        assert not any(rig.disk.shard(0).tally.values())
+        assert rig.pending() == 0
 
     def test_a_task_that_arrives_with_the_command_and_a_task_beyond_the_window_are_cancelled(self) -> None:
         rig = Rig(Limits(window_ms=1_000))
         rig.send("far", 100_000)
-        self.cancel(rig, "far")
+        rig.put("cancel", task_ids=["far"])
         rig.run(rounds=2)
-        rig.pass_time(100_000)
-        rig.run(rounds=3)
+        rig.run(rounds=3, after_ms=100_000)
         assert rig.pushed == []
 
     def test_a_cancel_of_a_published_or_unknown_task_changes_nothing(self, rig: Rig) -> None:
         rig.send("a", 0)
         rig.run(rounds=2)
-        self.cancel(rig, "a")
-        self.cancel(rig, "nobody")
+        for task_id in ("a", "nobody"):
+            rig.put("cancel", task_ids=[task_id])
         rig.run()
-        assert rig.pushed == ["a"]
-        assert rig.disk.shard(0).outcomes == []
-        assert rig.disk.shard(0).inbox == {}
+        assert (rig.pushed, rig.data.outcomes, rig.data.inbox) == (["a"], [], {})
+
+    def put_message(self, rig: Rig, task_id: str) -> None:
+        """Send a message by the inbox."""
+        self.sent = {**getattr(self, "sent", {}), task_id: rig.send(task_id, 100, watch=["order:1"])}
+        del rig.server.keys.wheel[-1]
+        rig.broker.decode = lambda raw: self.sent[raw.decode()]  # type: ignore[method-assign]
+        rig.store.put_inbox(0, [("message", task_id.encode())])
 
     def test_a_task_sent_again_after_its_cancel_is_not_cancelled(self, rig: Rig) -> None:
         rig.send("order", 100)
         rig.run(rounds=2)
-        sent = {name: rig.send(name, 100) for name in ("early", "order", "other")}
-        rig.server.keys.wheel.clear()
-        rig.broker.decode = lambda raw: sent[raw.decode()]  # type: ignore[method-assign]
-        rig.store.put_inbox(0, [("message", b"early")])
-        self.cancel(rig, "order")
-        rig.store.put_inbox(0, [("message", b"order"), ("message", b"other")])
-        self.cancel(rig, "early")
+        self.put_message(rig, "early")
+        rig.put("cancel", task_ids=["order"])
+        self.put_message(rig, "order")
+        self.put_message(rig, "other")
+        rig.put("cancel", task_ids=["early"])
         rig.run("ingest")
-        assert [item.payload for item in rig.disk.shard(0).inbox.values()] == [b"order"]
+        assert [item.payload for item in rig.data.inbox.values()] == [b"order"]
         rig.run("ingest")
-        rig.pass_time(100)
-        rig.run(rounds=2)
+        rig.run(rounds=2, after_ms=100)
         assert sorted(rig.pushed) == ["order", "other"]
 
-    def anew(self, rig: Rig, *task_ids: str) -> list[tuple[str, bytes]]:
-        """Return messages for the inbox, sent again."""
-        sent = {task_id: rig.send(task_id, 100, watch=["order:1"]) for task_id in task_ids}
-        del rig.server.keys.wheel[-len(task_ids) :]
-        rig.broker.decode = lambda raw: sent[raw.decode()]  # type: ignore[method-assign]
-        return [("message", task_id.encode()) for task_id in task_ids]
-
-    def test_a_task_sent_in_the_inbox_after_its_cancel_is_published(self, rig: Rig) -> None:
+    @pytest.mark.parametrize("for_good", [False, True], ids=["a cancel", "a revoke"])
+    def test_a_task_sent_in_the_inbox_after_its_cancel_is_published_and_a_revoke_is_for_good(
+        self, rig: Rig, for_good: bool
+    ) -> None:
         """A transaction that postpones a reminder does this, whether the reminder is pending or not."""
         rig.run()
-        self.cancel(rig, "order")
-        rig.store.put_inbox(0, self.anew(rig, "order"))
+        rig.put("cancel", task_ids=["order"], for_good=for_good)
+        self.put_message(rig, "order")
         rig.run(rounds=2)
-        rig.pass_time(100)
-        rig.run(rounds=2)
-        assert rig.pushed == ["order"]
+        rig.run(rounds=2, after_ms=100)
+        assert rig.pushed == ([] if for_good else ["order"])
 
-    def test_a_revoke_is_for_good(self, rig: Rig) -> None:
-        rig.run()
-        rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["order"], "for_good": true}')])
-        rig.store.put_inbox(0, self.anew(rig, "order"))
-        rig.run(rounds=2)
-        rig.pass_time(100)
-        rig.run(rounds=2)
-        assert rig.pushed == []
-
-    @pytest.mark.parametrize(
-        ("kind", "asked"),
-        [("cancel", '"task_ids": ["order"]'), ("move", '"task_ids": ["order"]'), ("complete", '"keys": ["order:1"]')],
-    )
-    def test_a_command_after_a_message_sent_again_finds_it(self, rig: Rig, kind: str, asked: str) -> None:
+    @pytest.mark.parametrize("kind", ["cancel", "move", "complete"])
+    def test_a_command_after_a_message_sent_again_finds_it(self, rig: Rig, kind: str) -> None:
         rig.send("order", 100)
         rig.run(rounds=2)
-        self.cancel(rig, "order")
-        rig.store.put_inbox(0, self.anew(rig, "order"))
-        number = "00000000-0000-4000-8000-000000000007"
-        rig.store.put_inbox(0, [(kind, f'{{{asked}, "id": "{number}"}}'.encode())])
+        rig.put("cancel", task_ids=["order"])
+        self.put_message(rig, "order")
+        number = rig.put(kind, **({"keys": ["order:1"]} if kind == "complete" else {"task_ids": ["order"]}))
         rig.run("ingest", rounds=2)
         said = {"order:1": {"done": 1, "too_late": 0}} if kind == "complete" else {"order": "done"}
         assert rig.store.answer(number) == said
@@ -353,62 +302,28 @@ class TestCancel:
         rig.send("a", 0 if before == "left" else 100)
         rig.run(rounds=2)
         if before == "cancelled":
-            self.cancel(rig, "a")
+            rig.put("cancel", task_ids=["a"])
             rig.run("ingest")
-        for n in range(5):
-            rig.send(str(n), 1_000)
+        rig.send_all(map(str, range(5)), 1_000)
         rig.send("a", 100)
-        number = "00000000-0000-4000-8000-000000000007"
-        rig.store.put_inbox(0, [("cancel", f'{{"task_ids": ["a"], "id": "{number}"}}'.encode())])
+        number = rig.put("cancel", task_ids=["a"])
         rig.run("ingest")
         assert rig.store.answer(number) is None
         rig.run("ingest", rounds=3)
         assert rig.store.answer(number) == {"a": "done"}
-        rig.pass_time(100)
-        rig.run(rounds=2)
+        rig.run(rounds=2, after_ms=100)
         assert rig.pushed == (["a"] if before == "left" else [])
 
     def test_a_second_cancel_results_in_already(self, rig: Rig) -> None:
-        for task_id in ("a", "b"):
-            rig.send(task_id, 100)
+        rig.send_all(["a", "b"], 100)
         rig.run(rounds=2)
-        asked = [("00000000-0000-4000-8000-000000000001", ["a"]), ("00000000-0000-4000-8000-000000000002", ["a", "b"])]
-        for number, task_ids in asked:
-            rig.store.put_inbox(0, [("cancel", json.dumps({"task_ids": task_ids, "id": number}).encode())])
+        asked = [rig.put("cancel", task_ids=task_ids) for task_ids in (["a"], ["a", "b"])]
         rig.run("ingest", rounds=2)
-        assert [rig.store.answer(number) for number, _ in asked] == [{"a": "done"}, {"a": "already", "b": "done"}]
-        assert rig.disk.shard(0).tombstones == {}
-
-    def test_an_unreadable_command_is_kept_as_rejected(self, rig: Rig) -> None:
-        rig.store.put_inbox(0, [("cancel", b"{"), ("levitate", b"{}"), ("cancel", b'{"task_ids": [7]}')])
-        rig.run()
-        assert [outcome.kind for outcome in rig.disk.shard(0).outcomes] == ["rejected"] * 3
-        assert rig.disk.shard(0).inbox == {}
-
-    @pytest.mark.parametrize("field", ["task_ids", "actor", "reason"])
-    @pytest.mark.parametrize("text", [r"a\u0000b", r"\ud800"])
-    def test_a_command_with_text_that_no_store_accepts_is_kept_as_rejected(
-        self, rig: Rig, field: str, text: str
-    ) -> None:
-        """PostgreSQL refuses NUL in a text, and every later state would read the item again."""
-        value = f'["{text}"]' if field == "task_ids" else f'"{text}"'
-        command = f'{{"task_ids": ["a"], "{field}": {value}}}'.encode()
-        rig.store.put_inbox(0, [("cancel", command)])
-        rig.run()
-        (outcome,) = rig.disk.shard(0).outcomes
-        assert outcome.kind == "rejected"
-        assert "cannot be read" in outcome.reason
-        assert outcome.reason.encode().decode().isprintable()
-        assert rig.disk.shard(0).inbox == {}
+        assert [rig.store.answer(number) for number in asked] == [{"a": "done"}, {"a": "already", "b": "done"}]
+        assert rig.data.tombstones == {}
 
 
 class TestBrokerRollback:
-    def rolled_back(self, limits: Limits) -> Rig:
-        rig = self.dispatched(limits)
-        rig.server.keys.fence.offsets[0].offset = Position(0, 1)  # Redis comes back as it was before any of them
-        rig.server.keys.fence.last = 0
-        return rig
-
     def dispatched(self, limits: Limits) -> Rig:
         rig = Rig(limits)
         for n in range(3):
@@ -419,22 +334,29 @@ class TestBrokerRollback:
         assert rig.pushed == ["0", "1", "2"]
         return rig
 
-    def test_messages_that_the_broker_lost_are_replayed_also_when_no_other_is_due(self) -> None:
-        rig = self.rolled_back(Limits())
+    @pytest.mark.parametrize(
+        ("limits", "replayed"),
+        [(Limits(), ["0", "1", "2"]), (Limits(rollback_window_ms=90_000), ["2"])],
+        ids=["all", "at most the batches of the rollback window"],
+    )
+    def test_messages_that_the_broker_lost_are_replayed_also_when_no_other_is_due(
+        self, limits: Limits, replayed: list[str]
+    ) -> None:
+        rig = self.dispatched(limits)
+        roll_back(rig)
         rig.run(rounds=3)
-        assert rig.pushed == ["0", "1", "2"] * 2
-        assert not any(rig.disk.shard(0).tally.values())
+        assert rig.pushed == ["0", "1", "2", *replayed]
+        assert rig.pending() == 0
 
-    def test_at_most_the_batches_of_the_rollback_window_are_replayed(self) -> None:
-        rig = self.rolled_back(Limits(rollback_window_ms=90_000))
-        rig.run(rounds=3)
-        assert rig.pushed == ["0", "1", "2", "2"]
-
-    def test_warn_replays_nothing(self) -> None:
-        rig = self.rolled_back(Limits(replay_on_rollback=False))
+    @pytest.mark.parametrize("lost", ["its last writes", "everything"])
+    def test_nothing_is_replayed_where_the_replay_is_off(self, lost: str) -> None:
+        rig = self.dispatched(Limits(replay_on_rollback=False))
+        roll_back(rig) if lost == "its last writes" else empty(rig)
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2"]
-        assert rig.engine.stats.rollbacks == 1
+        assert (rig.engine.stats.rollbacks, rig.engine.stats.emptied) == (
+            (1, 0) if lost == "its last writes" else (0, 1)
+        )
         rig.send("next", 0)
         rig.run(rounds=2)
         assert rig.pushed == ["0", "1", "2", "next"]
@@ -446,13 +368,12 @@ class TestBrokerRollback:
         rig.run(rounds=2)
         former = rig.engine
         rig.pass_time(40)
-        rig.engine = rig.new_engine("two")
-        rig.pass_time(3_000)
+        rig.take_over(after_ms=3_000)
         rig.run("tend")
         rig.send("unknown to the former", -1)
-        steps = former.dispatch()
-        while next(steps) != "guarded":
-            pass
+        rig.engine, following = former, rig.engine
+        steps = rig.stopped_at("dispatch", "guarded")
+        rig.engine = following
         rig.run("ingest")
         assert former.state is not None
         rig.server.keys.fence.epoch = former.state.epoch
@@ -471,7 +392,7 @@ class TestBrokerRollback:
         assert rig.pushed == ["0", "1", "2", "1", "2"]
         assert "the broker was emptied" in caplog.text
         assert (rig.engine.stats.emptied, rig.engine.stats.rollbacks) == (1, 0)
-        assert not any(rig.disk.shard(0).tally.values())
+        assert rig.pending() == 0
 
     def test_a_broker_that_is_emptied_twice_gets_them_twice(self) -> None:
         rig = self.dispatched(Limits())
@@ -481,12 +402,6 @@ class TestBrokerRollback:
         assert rig.pushed == ["0", "1", "2"] * 3
         assert rig.engine.stats.emptied == 2
 
-    def test_an_emptied_broker_gets_nothing_again_where_the_replay_is_off(self) -> None:
-        rig = self.dispatched(Limits(replay_on_rollback=False))
-        empty(rig)
-        rig.run(rounds=3)
-        assert (rig.pushed, rig.engine.stats.emptied) == (["0", "1", "2"], 1)
-
     def test_a_holder_that_dies_while_it_replays_leaves_the_rest_to_the_next(self) -> None:
         """The step after which it dies does not matter."""
         for steps in range(1, 12):
@@ -495,8 +410,7 @@ class TestBrokerRollback:
             adopting = rig.engine.tend()
             for _ in range(steps):
                 next(adopting, None)
-            rig.engine = rig.new_engine("two")
-            rig.pass_time(3_000)
+            rig.take_over(after_ms=3_000)
             rig.run(rounds=3)
             assert rig.pushed == ["0", "1", "2"] * 2, f"it died after {steps} steps"
 
@@ -513,20 +427,23 @@ class TestBrokerRollback:
         rig = self.dispatched(Limits())
         rig.send("under way", 0)
         rig.run("tend", "ingest", "prefetch")
-        steps = rig.engine.dispatch()
-        while next(steps) != "guarded":
-            pass
+        steps = rig.stopped_at("dispatch", "guarded")
         empty(rig)
         run_round(steps)
         rig.run(rounds=4)
         assert rig.pushed == ["0", "1", "2", "0", "1", "2", "under way"]
 
 
+def roll_back(rig: Rig) -> None:
+    """Let Redis come back as it was before any chunk."""
+    rig.server.keys.fence.offsets[0].offset = Position(0, 1)
+    rig.server.keys.fence.last = 0
+
+
 def empty(rig: Rig, running: bool = True) -> None:
     rig.server.keys = Keys()
     if not running:
-        rig.engine = rig.new_engine("two")
-        rig.pass_time(3_000)
+        rig.take_over(after_ms=3_000)
 
 
 class TestClock:
@@ -538,11 +455,9 @@ class TestClock:
         rig.send("b", 1_000)
         rig.send("c", 500)
         rig.run(rounds=2)
-        rig.pass_time(500)
-        rig.run()
+        rig.run(after_ms=500)
         assert rig.pushed == ["a", "c"]
-        rig.pass_time(500)
-        rig.run()
+        rig.run(after_ms=500)
         assert rig.pushed == ["a", "c", "b"]
 
     def test_the_lane_beside_the_main_one_survives_a_restart(self, rig: Rig) -> None:
@@ -551,10 +466,9 @@ class TestClock:
         rig.clock.step(-4_000)
         rig.send("b", 1_000)
         rig.run(rounds=2)
-        assert len(rig.disk.shard(0).lanes) == 2
+        assert len(rig.data.lanes) == 2
         rig.engine = rig.new_engine()
-        rig.pass_time(3_000)
-        rig.run(rounds=3)
+        rig.run(rounds=3, after_ms=3_000)
         assert rig.pushed == ["a", "b"]
 
     @pytest.mark.parametrize("step_ms", [4_000, 100_000, -100_000])
@@ -566,22 +480,24 @@ class TestClock:
         rig.send("a", 3_000)
         rig.run()
         rig.clock.step(step_ms)
-        rig.pass_time(2_999)
-        rig.run("dispatch", "tend", "prefetch", "dispatch")
+        rig.run("dispatch", "tend", "prefetch", "dispatch", after_ms=2_999)
         assert rig.pushed == []
-        rig.pass_time(1)
-        rig.run("prefetch", "dispatch", "tend")
+        rig.run("prefetch", "dispatch", "tend", after_ms=1)
         assert rig.pushed == ["a"]
         assert rig.engine.held
-        snapshot = rig.disk.shard(0).snapshot
+        snapshot = rig.data.snapshot
         assert snapshot is not None
         assert (snapshot["clock_disputed_ms"], snapshot["clock_skew_ms"]) == (step_ms, 0)
-        assert rig.disk.shard(0).snapshot_at_ms == rig.clock.now_ms(), "readers compare it with this host's clock"
+        assert rig.data.snapshot_at_ms == rig.clock.now_ms(), "readers compare it with this host's clock"
 
-    def test_a_scheduler_that_starts_with_a_wrong_clock_holds_nothing_until_it_is_set_right(self) -> None:
+    @pytest.mark.parametrize("second", ["broker", "store"])
+    def test_a_scheduler_that_starts_with_a_wrong_clock_holds_nothing_until_it_is_set_right(self, second: str) -> None:
+        """The store's clock is the second clock where the broker has none."""
         rig = Rig()
         rig.clock.step(100_000)
-        rig.true_ms = lambda: START_MS + rig.clock.monotonic_ms()
+        right = lambda: START_MS + rig.clock.monotonic_ms()  # noqa: E731
+        rig.true_ms = right if second == "broker" else lambda: None
+        rig.disk.now_ms = right if second == "store" else None
         rig.engine = rig.new_engine()
         rig.run(rounds=2)
         assert not rig.engine.held
@@ -618,9 +534,9 @@ def test_positions_are_unique_and_grow(rig: Rig) -> None:
     for n in range(20):
         rig.send(str(n), n)
     rig.run(rounds=2)
-    seqs = [stored.row.seq for stored in rig.disk.shard(0).rows.values()]
+    seqs = [stored.row.seq for stored in rig.data.rows.values()]
     assert seqs == sorted(set(seqs))
-    assert max(seqs) <= rig.disk.shard(0).seq <= MAX_SEQ
+    assert max(seqs) <= rig.data.seq <= MAX_SEQ
 
 
 @pytest.mark.parametrize("activity", ["ingest", "prefetch", "dispatch", "keep_house"])
@@ -628,25 +544,11 @@ def test_nothing_happens_while_the_shard_is_not_held(rig: Rig, activity: str) ->
     assert rig.run(activity) is Round.IDLE
 
 
-def test_the_stores_clock_is_the_second_clock_where_the_broker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    rig.disk.now_ms = lambda: START_MS + rig.clock.monotonic_ms()
-    rig.clock.step(100_000)
-    rig.engine = rig.new_engine()
-    monkeypatch.setattr(rig.broker, "now_ms", lambda: None)
-    rig.run()
-    assert not rig.engine.held
-    rig.clock.step(-100_000)
-    rig.run("tend")
-    assert rig.engine.held
-
-
 def test_a_refusing_destination_is_tried_again_after_a_wait() -> None:
     rig = Rig()
     rig.send("a", 0)
     rig.run("tend", "ingest", "prefetch")
-    term = rig.engine.state
-    assert term is not None
+    term = rig.state
     lane = term.lanes[0]
     with term.active():
         term.window.reap(term.lanes, rig.clock.now_ms())

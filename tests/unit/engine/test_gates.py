@@ -5,21 +5,17 @@ A busy round is followed by the next one the later, the less work it had: a stre
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.runner import DISPATCH_S, INGEST_S, Runner, ShardJobs
 from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
-from tests.unit.engine.conftest import Rig
-
-NUMBER = "00000000-0000-4000-8000-000000000001"
+from tests.unit.engine.conftest import Rig, run_until
 
 MINUTE = 60_000
 
@@ -65,16 +61,6 @@ def test_retries_at_the_returned_instants_get_the_whole_rate(rate: Rate) -> None
 # -- an engine with gates -------------------------------------------------------------------------------
 
 
-def command(rig: Rig, kind: str, *gates: str, **more: object) -> None:
-    rig.store.put_inbox(0, [(kind, json.dumps({"gates": gates, **more}).encode())])
-    rig.run("ingest")
-
-
-def run_until(steps: Iterator[object], name: str) -> None:
-    while next(steps) != name:
-        pass
-
-
 def let_run(rig: Rig, ms: int, step_ms: int = 10) -> None:
     for _ in range(ms // step_ms):
         rig.run()
@@ -88,52 +74,42 @@ def held(rig: Rig) -> Iterator[Rig]:
     yield rig
     assert rig.engine.stats.guard_trips == 0
     let_run(rig, 100)
-    pending = {key: n for key, n in rig.disk.shard(0).tally.items() if n}
-    assert sum(pending.values()) == rig.sent - len(rig.pushed) - len(rig.disk.shard(0).order.get(-1, []))
+    pending = {key: n for key, n in rig.data.tally.items() if n}
+    assert sum(pending.values()) == rig.sent - len(rig.pushed) - len(rig.data.order.get(-1, []))
 
 
 def test_paused_tasks_wait_and_delay_no_other(held: Rig) -> None:
-    command(held, "pause", "queue:mail")
+    held.ask("pause", gates=["queue:mail"])
     for n in range(3):
         held.send(f"mail-{n}", 10 * n, queue="mail")
         held.send(f"other-{n}", 10 * n)
     let_run(held, 100)
     assert held.pushed == ["other-0", "other-1", "other-2"]
     assert held.engine.wait_ms() > 0, "no task may be dispatched: no reason for another round at once"
-    command(held, "resume", "queue:mail")
+    held.ask("resume", gates=["queue:mail"])
     let_run(held, 10)
     assert held.pushed[3:] == ["mail-0", "mail-1", "mail-2"]
 
 
-def test_order_is_kept_when_the_pause_is_over_and_more_comes(held: Rig) -> None:
-    command(held, "pause", "task:tasks.add")
-    for n in range(5):
-        held.send(f"task-{n}", 0)
+@pytest.mark.parametrize("gate", ["task:tasks.add", "all:"])
+def test_order_is_kept_when_the_pause_is_over_and_more_comes(held: Rig, gate: str) -> None:
+    held.ask("pause", gates=[gate])
+    held.send_all([f"task-{n}" for n in range(5)], 0)
     let_run(held, 50)
-    command(held, "resume", "task:tasks.add")
-    held.send("task-5", 0)
+    assert held.pushed == []
+    assert held.engine.wait_ms() > 0
+    held.ask("resume", gates=[gate])
+    held.send("task-5", 0, queue="mail")
     let_run(held, 50)
     assert held.pushed == [f"task-{n}" for n in range(6)]
 
 
-def test_everything_can_be_paused(held: Rig) -> None:
-    command(held, "pause", "all:")
-    held.send("a", 0)
-    held.send("b", 10, queue="mail")
-    let_run(held, 50)
-    assert held.pushed == []
-    assert held.engine.wait_ms() > 0
-    command(held, "resume", "all:")
-    let_run(held, 10)
-    assert held.pushed == ["a", "b"]
-
-
 def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "celery_wheel.engine.commands"):
-        command(held, "pause", "queue:mail")
-        command(held, "resume", "queue:mail", per_ms=60_000)
-        command(held, "pause", "all:")
-        command(held, "resume", "task:unknown")
+        held.ask("pause", gates=["queue:mail"])
+        held.ask("resume", gates=["queue:mail"], per_ms=60_000)
+        held.ask("pause", gates=["all:"])
+        held.ask("resume", gates=["task:unknown"])
     said = [(vars(line)["action"], vars(line)["gate"], vars(line)["per_ms"]) for line in caplog.records]
     assert said == [("pause", "queue:mail", None), ("resume", "queue:mail", 60_000), ("pause", "all:", None)]
     assert [line.getMessage().split(" by ")[0] for line in caplog.records] == [
@@ -144,39 +120,42 @@ def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_pause_outlives_its_holder(held: Rig) -> None:
-    command(held, "pause", "queue:celery")
+    held.ask("pause", gates=["queue:celery"])
     held.send("a", 0)
     let_run(held, 30)
-    held.engine = held.new_engine("two")
-    held.pass_time(5_000)
+    held.take_over(after_ms=5_000)
     let_run(held, 50)
-    assert held.engine.state is not None
     assert held.pushed == []
-    command(held, "resume", "queue:celery")
+    held.ask("resume", gates=["queue:celery"])
     let_run(held, 10)
     assert held.pushed == ["a"]
 
 
 def test_paused_tasks_can_be_cancelled_and_moved(held: Rig) -> None:
-    command(held, "pause", "queue:celery")
-    for name in ("a", "b", "c"):
-        held.send(name, 0)
+    held.ask("pause", gates=["queue:celery"])
+    held.send_all(["a", "b", "c"], 0)
     let_run(held, 30)
-    held.store.put_inbox(0, [("cancel", b'{"task_ids": ["a"]}'), ("move", b'{"task_ids": ["b"]}')])
+    held.put("cancel", task_ids=["a"])
+    held.put("move", task_ids=["b"])
     let_run(held, 30)
-    command(held, "resume", "queue:celery")
+    held.ask("resume", gates=["queue:celery"])
     let_run(held, 30)
     assert held.pushed == ["c", "b"]
+
+
+def pause_what_is_due(held: Rig) -> None:
+    """Pause the queue of tasks in memory that are due: the next dispatch moves them to the lane of the gate."""
+    held.run("tend", "ingest", "prefetch")
+    held.ask("pause", gates=["queue:celery"])
+    held.pass_time(10)
 
 
 @pytest.mark.parametrize("moves", ["before the cancel ends", "while the cancel is carried out"])
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Rig, moves: str) -> None:
     """The row that the cancel has found is at its old position, which dispatch has passed."""
     held.send("a", 5)
-    held.run("tend", "ingest", "prefetch")
-    command(held, "pause", "queue:celery")
-    held.pass_time(10)
-    held.store.put_inbox(0, [("cancel", json.dumps({"task_ids": ["a"], "id": NUMBER}).encode())])
+    pause_what_is_due(held)
+    number = held.put("cancel", task_ids=["a"])
     cancel, diversion = held.engine.ingest(), held.engine.dispatch()
     if moves == "before the cancel ends":
         run_until(cancel, "found")
@@ -187,48 +166,41 @@ def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Ri
         list(cancel)
         list(diversion)
     let_run(held, 50)
-    assert held.store.answer(NUMBER) == {"a": "done"}
-    command(held, "resume", "queue:celery")
+    assert held.store.answer(number) == {"a": "done"}
+    held.ask("resume", gates=["queue:celery"])
     let_run(held, 50)
     assert held.pushed == []
 
 
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_completed(held: Rig) -> None:
     held.send("a", 5, watch=["order:42"])
-    held.run("tend", "ingest", "prefetch")
-    command(held, "pause", "queue:celery")
-    held.pass_time(10)
-    held.store.put_inbox(0, [("complete", json.dumps({"keys": ["order:42"], "id": NUMBER}).encode())])
-    completion = held.engine.ingest()
-    run_until(completion, "watchers found")
+    pause_what_is_due(held)
+    number = held.put("complete", keys=["order:42"])
+    completion = held.stopped_at("ingest", "watchers found")
     held.run("dispatch")
     list(completion)
     let_run(held, 50)
-    assert held.store.answer(NUMBER) == {"order:42": {"done": 1, "too_late": 0}}
+    assert held.store.answer(number) == {"order:42": {"done": 1, "too_late": 0}}
 
 
 def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_keeps_its_unique_key(held: Rig) -> None:
     held.send("a", 5, unique="daily")
-    held.run("tend", "ingest", "prefetch")
-    command(held, "pause", "queue:celery")
-    held.pass_time(10)
+    pause_what_is_due(held)
     held.send("b", 5, unique="daily", on_conflict="keep")
-    intake = held.engine.ingest()
-    run_until(intake, "claimants found")
+    intake = held.stopped_at("ingest", "claimants found")
     held.run("dispatch")
     list(intake)
     let_run(held, 50)
-    command(held, "resume", "queue:celery")
+    held.ask("resume", gates=["queue:celery"])
     let_run(held, 50)
     assert held.pushed == ["a"]
 
 
 def test_a_backlog_leaves_evenly_over_a_time(held: Rig) -> None:
-    command(held, "pause", "queue:mail")
-    for n in range(100):
-        held.send(f"mail-{n}", 0, queue="mail")
+    held.ask("pause", gates=["queue:mail"])
+    held.send_all([f"mail-{n}" for n in range(100)], 0, queue="mail")
     let_run(held, 20)
-    command(held, "resume", "queue:mail", per_ms=10_000)
+    held.ask("resume", gates=["queue:mail"], per_ms=10_000)
     let_run(held, 5_000, 50)
     assert 45 <= len(held.pushed) <= 56
     let_run(held, 5_500, 50)
@@ -236,16 +208,14 @@ def test_a_backlog_leaves_evenly_over_a_time(held: Rig) -> None:
 
 
 def test_a_spread_goes_on_after_a_takeover(held: Rig) -> None:
-    command(held, "pause", "all:")
-    for n in range(100):
-        held.send(f"task-{n}", 0)
+    held.ask("pause", gates=["all:"])
+    held.send_all([f"task-{n}" for n in range(100)], 0)
     let_run(held, 20)
-    command(held, "resume", "all:", per_ms=20_000)
+    held.ask("resume", gates=["all:"], per_ms=20_000)
     let_run(held, 5_000, 50)
     before = len(held.pushed)
     assert 20 <= before <= 30
-    held.engine = held.new_engine("two")
-    held.pass_time(5_000)
+    held.take_over(after_ms=5_000)
     let_run(held, 5_000, 50)
     assert len(held.pushed) < 70
     let_run(held, 6_000, 50)
@@ -253,30 +223,15 @@ def test_a_spread_goes_on_after_a_takeover(held: Rig) -> None:
 
 
 def test_resuming_a_gate_that_was_not_paused_is_unknown(held: Rig) -> None:
-    number = "00000000-0000-4000-8000-000000000001"
-    command(held, "resume", "queue:mail", id=number)
-    assert held.store.answer(number) == {"queue:mail": "unknown"}
-    number = "00000000-0000-4000-8000-000000000002"
-    command(held, "pause", "queue:mail", "all:", id=number, reason="outage", actor="anna")
-    assert held.store.answer(number) == {"queue:mail": "done", "all:": "done"}
+    assert held.ask("resume", gates=["queue:mail"]) == {"queue:mail": "unknown"}
+    answer = held.ask("pause", gates=["queue:mail", "all:"], reason="outage", actor="anna")
+    assert answer == {"queue:mail": "done", "all:": "done"}
     assert [(gate.scope, gate.name, gate.reason, gate.actor) for gate in held.store.gates(0)] == [
         ("queue", "mail", "outage", "anna"),
         ("all", "", "outage", "anna"),
     ]
-    command(held, "resume", "all:", "queue:mail")
+    held.ask("resume", gates=["all:", "queue:mail"])
     assert held.store.gates(0) == []
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [b"{}", b'{"gates": []}', b'{"gates": ["mail"]}', b'{"gates": [5]}', b'{"gates": ["all:"], "per_ms": 0}'],
-)
-def test_an_unreadable_resume_is_rejected(held: Rig, payload: bytes) -> None:
-    held.store.put_inbox(0, [("resume", payload)])
-    held.run("ingest")
-    assert held.store.read_inbox(0, 10) == []
-    assert [one.kind for one in held.disk.shard(0).outcomes] == ["rejected"]
-    held.sent += 1
 
 
 # -- limits ---------------------------------------------------------------------------------------------
@@ -294,7 +249,7 @@ def test_below_its_rate_no_row_is_moved() -> None:
         rig.send(f"mail-{n}", 100 * n, queue="mail")
     let_run(rig, 2_100)
     assert len(rig.pushed) == 20
-    assert len(rig.disk.shard(0).lanes) == 1
+    assert len(rig.data.lanes) == 1
 
 
 def test_above_its_rate_a_queue_waits_in_order_and_holds_up_no_other() -> None:
@@ -330,8 +285,7 @@ def test_a_tasks_limit_and_its_queues_both_hold() -> None:
 def test_a_limited_crowd_does_not_fill_the_window() -> None:
     rig = Rig(Limits(rates={"mail": Rate(1, MINUTE)}, window_count=40, load_count=10, chunk_count=10))
     rig.run()
-    for n in range(200):
-        rig.send(f"mail-{n}", 0, queue="mail")
+    rig.send_all([f"mail-{n}" for n in range(200)], 0, queue="mail")
     let_run(rig, 500)
     for n in range(30):
         rig.send(f"other-{n}", 100 + n)
@@ -353,17 +307,17 @@ def test_a_task_later_than_its_misfire_option_expires(held: Rig) -> None:
     held.pass_time(61_000)
     let_run(held, 20)
     assert held.pushed == ["run", "soon"]
-    [outcome] = held.disk.shard(0).outcomes
+    [outcome] = held.data.outcomes
     assert (outcome.kind, outcome.actor) == ("expired", "wheel")
     assert outcome.reason == "it was found 61.000 s late, and its misfire option allows 60 s"
-    assert held.disk.shard(0).lanes[0].offset > ORIGIN
+    assert held.data.lanes[0].offset > ORIGIN
 
 
 def test_a_pause_makes_late_as_an_outage_does(held: Rig) -> None:
-    command(held, "pause", "all:")
+    held.ask("pause", gates=["all:"])
     held.send("skip", 0, misfire_ms=0)
     let_run(held, 50)
-    command(held, "resume", "all:")
+    held.ask("resume", gates=["all:"])
     let_run(held, 10)
     assert held.pushed == []
 
@@ -375,17 +329,16 @@ def jobs(rig: Rig) -> ShardJobs:
     return found
 
 
-def test_a_round_of_few_messages_is_followed_by_a_pause_that_no_message_ends(jobs: ShardJobs) -> None:
-    wait = jobs._after_ingest(Round.BUSY, 0.004)
-    assert wait.least_s == wait.most_s == pytest.approx(INGEST_S - 0.008)
-    assert jobs._after_dispatch(Round.BUSY, 0.001).least_s == pytest.approx(DISPATCH_S - 0.002)
-
-
-def test_a_round_of_many_messages_is_followed_by_the_next_at_once(jobs: ShardJobs) -> None:
-    assert jobs._after_ingest(Round.BUSY, INGEST_S / 2) == Wait(0.0, 0.0)
-    assert jobs._after_dispatch(Round.BUSY, DISPATCH_S / 2) == Wait(0.0, 0.0)
-
-
-def test_a_message_that_comes_alone_is_taken_at_once(jobs: ShardJobs) -> None:
-    assert jobs._after_ingest(Round.IDLE, 0.004).least_s == 0
-    assert jobs._after_dispatch(Round.IDLE, 0.001).least_s == 0
+@pytest.mark.parametrize(
+    ("end", "took_s", "least_s", "most_s"),
+    [(Round.BUSY, 0.1, 0.8, 0.8), (Round.BUSY, 0.5, 0.0, 0.0), (Round.IDLE, 0.1, 0.0, None)],
+    ids=["few messages: a pause that no message ends", "many messages: at once", "a message that comes alone: at once"],
+)
+def test_a_round_is_followed_by_the_next_the_later_the_less_work_it_had(
+    jobs: ShardJobs, end: Round, took_s: float, least_s: float, most_s: float | None
+) -> None:
+    """The times are parts of the shortest time between two rounds."""
+    for after, group_s in ((jobs._after_ingest, INGEST_S), (jobs._after_dispatch, DISPATCH_S)):
+        wait = after(end, took_s * group_s)
+        assert wait.least_s == pytest.approx(least_s * group_s)
+        assert most_s is None or max(wait) == pytest.approx(most_s * group_s)

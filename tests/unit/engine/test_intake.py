@@ -17,7 +17,6 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.intake.stored_form import unpack_messages
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import StoreError
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, WHOLE, PackTemplate, pack
 from celery_wheel.store.model import (
     COMMITTED,
@@ -36,7 +35,7 @@ from tests.unit.engine.conftest import START_MS, Rig
 
 def states_by_task(rig: Rig) -> dict[str, str]:
     """Return the state of each task: pending, published, or the kind of its outcome."""
-    data = rig.disk.shard(0)
+    data = rig.data
     kinds = {one.timer_id: one.kind for one in data.outcomes}
     found = {}
     for stored in data.rows.values():
@@ -48,11 +47,11 @@ def states_by_task(rig: Rig) -> dict[str, str]:
 
 
 def claims(rig: Rig) -> list[Watch]:
-    return [one for one in rig.disk.shard(0).watches if one.kind != UNANNOUNCED]
+    return [one for one in rig.data.watches if one.kind != UNANNOUNCED]
 
 
 def reasons(rig: Rig) -> list[str]:
-    return [one.reason for one in rig.disk.shard(0).outcomes]
+    return [one.reason for one in rig.data.outcomes]
 
 
 @pytest.mark.parametrize("rounds", [0, 2], ids=["at once", "one after the other"])
@@ -73,32 +72,30 @@ def test_one_of_three_tasks_with_a_unique_key_is_pending(
         rig.run(rounds=rounds)
     rig.run(rounds=2)
     assert list(states_by_task(rig).values()) == expected
-    assert sum(rig.disk.shard(0).tally.values()) == 1
-    rig.pass_time(100)
-    rig.run(rounds=2)
+    assert rig.pending() == 1
+    rig.run(rounds=2, after_ms=100)
     assert rig.pushed == pushed
-    assert not any(rig.disk.shard(0).tally.values())
+    assert rig.pending() == 0
     assert rig.engine.stats.rejected == expected.count("rejected")
     assert rig.engine.stats.guard_trips == 0
 
 
 def test_reasons_name_the_key_and_the_other_task(rig: Rig) -> None:
     rig.run()
-    rig.send("a", 100, unique="report")
-    rig.send("b", 100, unique="report")
+    rig.send_all(["a", "b"], 100, unique="report")
     rig.run()
     assert reasons(rig) == ["another task with the unique key 'report' is pending: a"]
     rig.send("c", 100, unique="report", on_conflict="replace")
     rig.run()
     assert reasons(rig)[1:] == ["replaced by task c with the same unique key 'report'"]
-    assert {one.actor for one in rig.disk.shard(0).outcomes} == {"wheel"}
+    assert {one.actor for one in rig.data.outcomes} == {"wheel"}
 
 
 def test_a_rejected_task_keeps_its_bytes(rig: Rig) -> None:
     rig.send("a", 100, unique="k")
     rig.send("b", 100, unique="k", on_conflict="reject", body=b"mine")
     rig.run(rounds=2)
-    (stored,) = [one for one in rig.disk.shard(0).rows.values() if one.row.lane == STOPPED]
+    (stored,) = [one for one in rig.data.rows.values() if one.row.lane == STOPPED]
     assert isinstance(stored.message, Message)
     assert (stored.message.task_id, stored.message.body) == ("b", b"mine")
 
@@ -109,8 +106,7 @@ def test_debouncing_postpones_the_task(rig: Rig) -> None:
         rig.run(rounds=2)
         rig.pass_time(60)
     assert rig.pushed == []
-    rig.pass_time(40)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=40)
     assert rig.pushed == ["4"]
     assert len(claims(rig)) == 1, "those that were replaced claim nothing"
 
@@ -122,7 +118,7 @@ def test_published_and_retired_tasks_do_not_count_for_a_unique_key(rig: Rig, on_
     assert rig.pushed == ["left"]
     rig.send("cancelled", 100, unique="k", on_conflict=on_conflict)
     rig.run()
-    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["cancelled"]}')])
+    rig.put("cancel", task_ids=["cancelled"])
     rig.run()
     rig.send("new", 100, unique="k", on_conflict=on_conflict)
     rig.run()
@@ -135,9 +131,7 @@ def test_a_task_in_flight_counts_as_published(rig: Rig, on_conflict: str) -> Non
     """Dispatch has taken it, and the broker has not answered yet."""
     rig.send("a", 0, unique="k")
     rig.run("tend", "ingest", "prefetch")
-    dispatch = rig.engine.dispatch()
-    while next(dispatch) != "taken":
-        pass
+    dispatch = rig.stopped_at("dispatch", "taken")
     rig.send("b", 100, unique="k", on_conflict=on_conflict)
     rig.run("ingest")
     run_round(dispatch)
@@ -179,20 +173,17 @@ def test_a_crash_between_commit_and_trim_changes_nothing(rig: Rig, on_conflict: 
     rig.run()
     rig.send("a", 100, unique="k")
     rig.send("b", 100, unique="k", on_conflict=on_conflict)
-    steps = rig.engine.ingest()
-    while next(steps) != "committed":
-        pass
+    rig.stopped_at("ingest", "committed")
     expected = states_by_task(rig)
     assert sorted(expected.values()).count("waits") == 1
-    rig.engine = rig.new_engine("two")
-    rig.pass_time(10_000)
+    rig.take_over(after_ms=10_000)
     rig.run(rounds=3)
     assert {**expected, **{one: "left" for one, state in expected.items() if state == "waits"}} == states_by_task(rig)
     assert len(rig.pushed) == 1
 
 
 def test_a_task_cancelled_before_it_arrived_neither_waits_nor_replaces(rig: Rig) -> None:
-    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["early"], "reason": "paid"}')])
+    rig.put("cancel", task_ids=["early"], reason="paid")
     rig.run(rounds=2)
     rig.send("a", 100, unique="k")
     rig.run()
@@ -207,8 +198,7 @@ def test_a_task_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     rig.run(rounds=2)
     rig.send("near", 10, unique="k", on_conflict="replace")
     assert rig.run("ingest") is Round.BUSY
-    rig.pass_time(10**8)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=10**8)
     assert rig.pushed == ["near"]
 
 
@@ -217,11 +207,8 @@ def test_no_row_passes_a_replaced_task_before_the_commit(rig: Rig) -> None:
     rig.send("c", 20)
     rig.run(rounds=2)
     rig.send("b", 30, unique="k", on_conflict="replace")
-    ingest = rig.engine.ingest()
-    while next(ingest) != "reserved":
-        pass
-    rig.pass_time(100)
-    rig.run("dispatch", rounds=3)
+    ingest = rig.stopped_at("ingest", "reserved")
+    rig.run("dispatch", rounds=3, after_ms=100)
     assert rig.pushed == [], "the store still has the replaced one between"
     run_round(ingest)
     rig.run(rounds=2)
@@ -239,8 +226,7 @@ def test_the_store_is_not_read_where_no_arrival_has_a_unique_key(rig: Rig, monke
 def test_a_task_revoked_by_its_stamps_replaces_nothing(rig: Rig) -> None:
     rig.send("old", 100, unique="report")
     rig.run(rounds=2)
-    assert rig.engine.state is not None
-    rig.engine.state.stamps.add({"campaign": "spring"})
+    rig.state.stamps.add({"campaign": "spring"})
     stamped = b'{"stamped_headers": ["campaign"], "stamps": {"campaign": ["spring"]}, "campaign": ["spring"]}'
     rig.send("new", 100, unique="report", on_conflict="replace", headers=stamped)
     rig.run(rounds=2)
@@ -252,8 +238,7 @@ def test_a_requeued_task_has_no_unique_key_and_watches_no_key(rig: Rig) -> None:
     rig.send("bad", 0, unique="report", watch=["order:1"])
     rig.run(rounds=3)
     assert states_by_task(rig) == {"bad": "rejected"}
-    rig.store.put_inbox(0, [("requeue", b'{"task_ids": ["bad"]}')])
-    rig.run("ingest")
+    rig.ask("requeue", task_ids=["bad"])
     assert claims(rig) == []
 
 
@@ -262,17 +247,8 @@ ENVELOPE_ID = "00000000-0000-7000-8000-0000000000aa"
 
 def accepted_ids(rig: Rig) -> dict[str, str]:
     """Return task id → envelope id."""
-    rows = (one.message for one in rig.disk.shard(0).rows.values())
+    rows = (one.message for one in rig.data.rows.values())
     return {one.task_id: one.envelope_id for one in rows if isinstance(one, Message)}
-
-
-def test_a_message_that_comes_again_is_dropped(rig: Rig) -> None:
-    rig.send("a", 1_000, envelope_id=ENVELOPE_ID)
-    rig.run(rounds=2)
-    rig.send("a", 2_000, envelope_id=ENVELOPE_ID)
-    rig.run(rounds=2)
-    assert accepted_ids(rig) == {"a": ENVELOPE_ID}
-    assert rig.engine.stats.known == 1
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["in one round", "one after the other"])
@@ -287,8 +263,7 @@ def test_a_task_with_the_envelope_id_of_another_task_is_accepted_under_an_id_of_
         rig.run(rounds=2)
     assert accepted_ids(rig) == {"a": ENVELOPE_ID, "b": id_beside(ENVELOPE_ID, "b"), "c": id_beside(ENVELOPE_ID, "c")}
     assert rig.engine.stats.known == 3
-    rig.pass_time(1_000)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=1_000)
     assert sorted(rig.pushed) == ["a", "b", "c"]
     with caplog.at_level(logging.WARNING):
         rig.engine.stats.rejections.log(0, rig.clock.monotonic_ms())
@@ -322,7 +297,7 @@ def load(rig: Rig, *task_ids: str, name: str = "monday") -> None:
 
 
 def accepted(rig: Rig) -> list[str]:
-    return [rig.task_id(row_id) for row_id, one in sorted(rig.disk.shard(0).rows.items()) if one.row.lane != STOPPED]
+    return [rig.task_id(row_id) for row_id, one in sorted(rig.data.rows.items()) if one.row.lane != STOPPED]
 
 
 def states(rig: Rig) -> list[str]:
@@ -336,8 +311,7 @@ def test_a_load_is_accepted_in_parts_and_then_done() -> None:
     assert accepted(rig) == ["a", "b"]
     rig.run("ingest", "keep_house")
     assert (accepted(rig), states(rig)) == (["a", "b", "c"], [DONE])
-    rig.pass_time(1_000)
-    rig.run()
+    rig.run(after_ms=1_000)
     assert rig.pushed == ["a", "b", "c"]
 
 
@@ -367,20 +341,11 @@ def test_rows_and_the_end_of_their_chunks_are_one_commit(point: str) -> None:
     rig = Rig()
     load(rig, "a", "b")
     rig.run("tend")
-    rounds = rig.engine.ingest()
-    for step in rounds:
-        if step == "reserved":
-            break
-
-    def fault(at: str) -> None:
-        if at == point:
-            raise StoreError("simulated")
-
-    rig.store.fault = fault
+    rounds = rig.stopped_at("ingest", "reserved")
+    rig.fail_once(point)
     run_round(rounds)
     there = len(rig.store.read_loads(0, 100))
     assert (there, len(accepted(rig))) == ((2, 0) if point == "before commit" else (0, 2))
-    rig.store.fault = lambda at: None
     rig.run("tend", "ingest")
     assert accepted(rig) == ["a", "b"]
 
@@ -392,25 +357,22 @@ def test_a_chunk_that_cannot_be_read_is_rejected_and_stops_nothing() -> None:
     part[0, 0] = part[0, 0]._replace(payload=b"not packed")
     load(rig, "b", name="tuesday")
     rig.run("tend", "ingest")
-    [rejected] = [one.message for one in rig.disk.shard(0).rows.values() if isinstance(one.message, Unreadable)]
+    [rejected] = [one.message for one in rig.data.rows.values() if isinstance(one.message, Unreadable)]
     assert rejected.raw == b"not packed"
     assert "1 messages of a bulk load (chunk 1) cannot be read: ValueError('packed messages" in rejected.reason
     assert accepted(rig) == ["b"]
     assert states(rig) == [COMMITTED, COMMITTED]
 
 
-def ask(rig: Rig, kind: str, *task_ids: str) -> str:
-    number = str(uuid.uuid4())
-    payload = json.dumps({"task_ids": task_ids, "id": number, "actor": "", "reason": ""})
-    rig.store.put_inbox(0, [(kind, payload.encode())])
-    return number
-
-
 def test_commands_do_not_queue_behind_a_load() -> None:
     rig = Rig(limits=LIMITS)
     load(rig, *"abcdefghij")
     rig.run("tend", "ingest")
-    known, coming, never = ask(rig, "move", "a"), ask(rig, "cancel", "h"), ask(rig, "move", "nobody")
+    known, coming, never = (
+        rig.put("move", task_ids=["a"]),
+        rig.put("cancel", task_ids=["h"]),
+        rig.put("move", task_ids=["nobody"]),
+    )
     rig.run("ingest")
     assert rig.store.answer(known) == {"a": "done"}
     assert rig.store.answer(coming) == {"h": "unknown"}
@@ -431,13 +393,13 @@ def test_packed_messages_of_the_inbox_are_accepted_in_one_commit_with_the_end_of
     rig = Rig()
     put_messages(rig, "a", "b", "c")
     rig.run("tend", "ingest")
-    assert (accepted(rig), rig.disk.shard(0).inbox) == (["a", "b", "c"], {})
+    assert (accepted(rig), rig.data.inbox) == (["a", "b", "c"], {})
 
 
 def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> None:
     rig = Rig()
     put_messages(rig, "a", "b")
-    number = ask(rig, "cancel", "a")
+    number = rig.put("cancel", task_ids=["a"])
     put_messages(rig, "c", "d")
     put_messages(rig, "e", "a2")
     rig.run("tend", "ingest")
@@ -448,9 +410,9 @@ def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> 
 def test_packed_messages_of_which_an_earlier_command_names_one_wait_behind_it() -> None:
     rig = Rig()
     rig.run("tend")
-    number = ask(rig, "cancel", "a")
+    number = rig.put("cancel", task_ids=["a"])
     put_messages(rig, "a", "b")
-    later = ask(rig, "cancel", "b")
+    later = rig.put("cancel", task_ids=["b"])
     rig.run("ingest")
     assert (rig.store.answer(number), rig.store.answer(later), accepted(rig)) == ({"a": "unknown"}, None, [])
 
@@ -460,7 +422,7 @@ def test_packed_messages_of_the_inbox_that_cannot_be_read_are_rejected() -> None
     rig.store.put_inboxes({0: [(MESSAGES, b"not packed", 2)]})
     put_messages(rig, "b")
     rig.run("tend", "ingest")
-    [rejected] = [one.message for one in rig.disk.shard(0).rows.values() if isinstance(one.message, Unreadable)]
+    [rejected] = [one.message for one in rig.data.rows.values() if isinstance(one.message, Unreadable)]
     assert (rejected.raw, accepted(rig)) == (b"not packed", ["b"])
 
 
@@ -517,13 +479,11 @@ def test_a_block_is_accepted_as_a_whole_and_published_in_the_order_of_its_due_ti
     put_block(rig, "a", 900_000, 500_000, 500_000, 700_000)
     rig.run("ingest")
     assert (kept, rig.engine.stats.accepted) == ([4], 4)
-    assert sum(rig.disk.shard(0).tally.values()) == 4
-    assert rig.engine.state is not None
-    assert rig.engine.state.window.rows == {}
-    rig.pass_time(901_000)
-    rig.run(rounds=3)
+    assert rig.pending() == 4
+    assert rig.state.window.rows == {}
+    rig.run(rounds=3, after_ms=901_000)
     assert rig.pushed == ["a1", "a2", "a3", "a0"]
-    assert not any(rig.disk.shard(0).tally.values())
+    assert rig.pending() == 0
 
 
 def test_a_block_of_which_some_are_due_soon_goes_into_the_window(kept: list[int]) -> None:
@@ -531,8 +491,7 @@ def test_a_block_of_which_some_are_due_soon_goes_into_the_window(kept: list[int]
     rig.run("tend", "prefetch")
     put_block(rig, "a", 40, -5, 10, 900_000)
     rig.run("ingest")
-    rig.pass_time(50)
-    rig.run("dispatch")
+    rig.run("dispatch", after_ms=50)
     assert (kept, rig.pushed) == ([4], ["a1", "a2", "a0"])
 
 
@@ -552,13 +511,12 @@ def test_a_block_with_a_known_message_is_taken_apart(kept: list[int]) -> None:
 def test_a_tombstone_or_a_revoked_stamp_reaches_the_messages_of_a_block(kept: list[int]) -> None:
     rig = Rig()
     rig.run("tend")
-    ask(rig, "cancel", "a2")
+    rig.put("cancel", task_ids=["a2"])
     rig.run("ingest")
     put_block(rig, "a", *[1_000] * 4)
     rig.run("ingest")
     assert (kept, accepted(rig)) == ([], ["a0", "a1", "a3"])
-    assert rig.engine.state is not None
-    rig.engine.state.stamps.add({"tenant": "7"})
+    rig.state.stamps.add({"tenant": "7"})
     put_block(rig, "b", *[1_000] * 4)
     rig.run("ingest")
     assert (kept, len(accepted(rig))) == ([], 7)
@@ -567,9 +525,9 @@ def test_a_tombstone_or_a_revoked_stamp_reaches_the_messages_of_a_block(kept: li
 def test_a_command_on_a_task_of_a_block_waits_until_the_block_is_accepted() -> None:
     rig = Rig()
     rig.run("tend")
-    number = ask(rig, "cancel", "a1")
+    number = rig.put("cancel", task_ids=["a1"])
     put_block(rig, "a", *[1_000] * 4)
-    later = ask(rig, "cancel", "a3")
+    later = rig.put("cancel", task_ids=["a3"])
     rig.run("ingest")
     assert (rig.store.answer(number), rig.store.answer(later)) == ({"a1": "unknown"}, None)
     rig.run("ingest", rounds=2)
@@ -580,10 +538,8 @@ def test_a_block_is_in_another_lane_while_due_time_is_behind_the_watermark(kept:
     rig = Rig()
     rig.send("first", 1_000)
     rig.run("tend", "ingest", "prefetch")
-    rig.pass_time(1_000)
-    rig.run("dispatch", "settle")
-    state = rig.engine.state
-    assert state is not None
+    rig.run("dispatch", "settle", after_ms=1_000)
+    state = rig.state
     assert state.lanes[0].watermark.due_ms == START_MS + 1_000
     with state.active():
         work = UnitOfWork(state, START_MS)

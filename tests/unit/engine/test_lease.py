@@ -23,8 +23,7 @@ from celery_wheel.errors import BrokerError, StoreError
 from tests.kit.patience import wait_until
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import ModelStore
-from tests.unit.engine.conftest import Rig
-from tests.unit.engine.test_dispatch import RabbitRig
+from tests.unit.engine.conftest import RabbitRig, Rig
 
 
 def cut_off(rig: Rig) -> None:
@@ -39,11 +38,9 @@ def test_a_holder_that_cannot_renew_no_longer_says_that_it_holds_the_shard(rig: 
     rig.run()
     assert rig.engine.held
     cut_off(rig)
-    rig.pass_time(rig.limits.lease_ms // 2)
-    rig.run("tend")
+    rig.run("tend", after_ms=rig.limits.lease_ms // 2)
     assert rig.engine.held
-    rig.pass_time(rig.limits.lease_ms * 4 // 10)
-    rig.run("tend")
+    rig.run("tend", after_ms=rig.limits.lease_ms * 4 // 10)
     assert not rig.engine.held, "a tenth of the lease is left: the store's clock may be ahead"
     rig.store.fault = lambda point: None
     rig.run("tend")
@@ -257,8 +254,7 @@ def copy_of(rig: Rig) -> dict[int, Any]:
 
 def restore(rig: Rig, backup: dict[int, Any]) -> None:
     rig.disk.shards = backup
-    rig.engine = rig.new_engine("two")
-    rig.pass_time(10_000)
+    rig.take_over(after_ms=10_000)
 
 
 def test_tasks_of_the_copy_that_were_dispatched_since_count_as_dispatched_and_the_log_says_so(
@@ -269,8 +265,7 @@ def test_tasks_of_the_copy_that_were_dispatched_since_count_as_dispatched_and_th
     rig.run()
     backup = copy_of(rig)
     for _ in range(2):
-        rig.pass_time(1_000)
-        rig.run(rounds=2)
+        rig.run(rounds=2, after_ms=1_000)
     assert rig.pushed == ["a", "b"]
     restore(rig, backup)
     rig.run(rounds=3)
@@ -282,8 +277,7 @@ def test_a_holder_that_ended_before_its_settlement_is_no_older_copy(rig: Rig, ca
     rig.send("a", 0)
     rig.send("b", 1_000)
     rig.run(rounds=2)
-    rig.pass_time(1_000)
-    rig.run("tend", "prefetch", "dispatch")
+    rig.run("tend", "prefetch", "dispatch", after_ms=1_000)
     assert rig.pushed == ["a", "b"]
     restore(rig, rig.disk.shards)
     rig.run(rounds=3)
@@ -297,12 +291,10 @@ def test_an_epoch_that_the_broker_has_passed_names_the_copy(rig: Rig, caplog: py
     backup = copy_of(rig)
     for name in ("two", "three", "four"):
         rig.engine = rig.new_engine(name)
-        rig.pass_time(10_000)
-        rig.run("tend")
+        rig.run("tend", after_ms=10_000)
     restore(rig, backup)
     rig.run("tend")
     assert "where no other scheduler runs, the store was restored from an older copy" in caplog.text
     for _ in range(10):
-        rig.pass_time(10_000)
-        rig.run("tend")
+        rig.run("tend", after_ms=10_000)
     assert rig.engine.held

@@ -20,6 +20,13 @@ def pool() -> Iterator[Pool]:
     pool.close()
 
 
+def a_job_has_run(pool: Pool) -> None:
+    """Wait until the pool has run another job."""
+    other = threading.Event()
+    pool.job(lambda: other.set() or Wait(), "other").wake()  # type: ignore[func-returns-value]
+    assert other.wait(patience(PATIENCE_S))
+
+
 def test_a_job_that_hangs_delays_no_other(pool: Pool) -> None:
     hang, ran = threading.Event(), [threading.Event() for _ in range(20)]
     hanging = [
@@ -85,9 +92,7 @@ def test_a_job_that_is_woken_while_it_runs_runs_once_more(pool: Pool) -> None:
     job.wake()
     wait_until(lambda: len(runs) == 2, "it runs once more")
     assert job.join(time.monotonic() + patience(PATIENCE_S))
-    other = threading.Event()
-    pool.job(lambda: other.set() or Wait(), "other").wake()  # type: ignore[func-returns-value]
-    assert other.wait(patience(PATIENCE_S))
+    a_job_has_run(pool)
     assert len(runs) == 2
 
 
@@ -130,19 +135,18 @@ def test_a_cancelled_job_does_not_run(pool: Pool) -> None:
     job = pool.job(lambda: ran.set() or Wait(), "a")  # type: ignore[func-returns-value]
     job.cancel()
     job.wake()
-    other = threading.Event()
-    pool.job(lambda: other.set() or Wait(), "other").wake()  # type: ignore[func-returns-value]
-    assert other.wait(patience(PATIENCE_S))
+    a_job_has_run(pool)
     assert not ran.is_set()
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_jobs_share_the_threads_that_there_are_where_the_system_gives_no_more(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, hang = [threading.Event() for _ in range(5)], threading.Event()
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
 
     def begin() -> Wait:
         monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -160,9 +164,6 @@ def test_jobs_share_the_threads_that_there_are_where_the_system_gives_no_more(
 
 
 def test_a_pool_that_gets_no_thread_at_all_says_so(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     job = pool.job(Wait, "a")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)

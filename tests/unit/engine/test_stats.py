@@ -18,7 +18,7 @@ from tests.unit.engine.conftest import Rig
 
 def push_unreadable(rig: Rig, count: int) -> None:
     for n in range(count):
-        id_ = f"00000000-0000-5000-8000-{len(rig.disk.shard(0).rows):06d}{n:06d}"
+        id_ = f"00000000-0000-5000-8000-{len(rig.data.rows):06d}{n:06d}"
         rig.server.keys.wheel.append(Unreadable(id_, "too large", b"?", ("shop.mail", f"mail-{n}")))
 
 
@@ -55,13 +55,11 @@ def test_a_flood_of_rejections_is_one_line_in_ten_seconds(rig: Rig, caplog: pyte
 
 def test_each_kind_has_a_line_with_its_first_task(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.server.keys.wheel.append(Unreadable("00000000-0000-5000-8000-000000000001", "not JSON", b"?"))
-    for task_id in ("a", "b", "c"):
-        rig.send(task_id, 1_000, unique="key", on_conflict="reject")
+    rig.send_all(["a", "b", "c"], 1_000, unique="key", on_conflict="reject")
     rig.server.wrong_types.add("nowhere")
     rig.send("lost", 0, routing_key="nowhere", queue="nowhere")
     rig.run(rounds=2)
-    rig.pass_time(5)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=5)
     lines = {vars(line)["kind"]: line for line in logged(rig, caplog)}
     assert {kind: (vars(line)["count"], vars(line)["task"]) for kind, line in lines.items()} == {
         "unreadable": (1, ""),

@@ -7,11 +7,11 @@ import itertools
 import os
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.port import Peeked
 from celery_wheel.engine.stats import OTHER
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.metrics import samples
@@ -154,8 +154,7 @@ def test_a_message_is_counted_at_each_step(rig: Rig, metrics: ProcessMetrics) ->
     assert found["dispatched"] == {("0",): 0}
     assert found["window_messages"] == {("0",): 2}
     assert found["commit_duration_seconds"][("accept",)] == 1
-    rig.pass_time(1_003)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=1_003)
     found = read(metrics.collect)
     assert found["dispatched"] == {("0",): 1}
     assert found["lateness_seconds"] == {("tasks.add", "celery"): 1}
@@ -177,8 +176,7 @@ def test_a_message_that_is_too_late_for_its_misfire_option_is_counted_as_expired
 ) -> None:
     rig.send("a", 1_000, misfire_ms=10)
     rig.run(rounds=2)
-    rig.pass_time(5_000)
-    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=5_000)
     found = read(metrics.collect)
     assert (rig.pushed, found["expired"], found["dispatched"]) == ([], {("0",): 1}, {("0",): 0})
 
@@ -212,10 +210,8 @@ def test_the_wheel_queue_has_a_depth_and_an_age(rig: Rig, metrics: ProcessMetric
 def test_a_standby_tells_that_a_server_does_not_answer(
     rig: Rig, sql_store: SqlStore, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise BrokerError("no answer") if side == "broker" else StoreError("no answer")
-
-    monkeypatch.setattr(*{"broker": (rig.broker, "depth"), "store": (sql_store.browse, "overview")}[side], fail)
+    fails = mock.Mock(side_effect=BrokerError("no answer") if side == "broker" else StoreError("no answer"))
+    monkeypatch.setattr(*{"broker": (rig.broker, "depth"), "store": (sql_store.browse, "overview")}[side], fails)
     found = read(metrics_of(sql_store, Engine(0, "two", rig.store, rig.broker, rig.clock, rig.limits)).collect)
     assert found["reachable"] == {("broker",): 1, ("store",): 1} | {(side,): 0}
     assert found["holder"] == {("0",): 0}
@@ -225,11 +221,7 @@ def test_a_broker_that_is_down_takes_its_own_metrics_away_and_no_other(
     rig: Rig, metrics: ProcessMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.run("tend")
-
-    def fail(shard: int) -> Peeked:
-        raise BrokerError("no answer")
-
-    monkeypatch.setattr(rig.broker, "depth", fail)
+    monkeypatch.setattr(rig.broker, "depth", mock.Mock(side_effect=BrokerError("no answer")))
     found = read(metrics.collect)
     assert found["reachable"] == {("broker",): 0, ("store",): 1}
     assert "wheel_queue_depth" not in found
@@ -242,11 +234,7 @@ def test_a_store_that_is_down_takes_its_totals_away_and_no_other(
 ) -> None:
     rig.run("tend")
     assert read(metrics.collect)["reachable"] == {("broker",): 1, ("store",): 1}
-
-    def fail() -> None:
-        raise StoreError("no answer")
-
-    monkeypatch.setattr(sql_store.browse, "schedule_counts", fail)
+    monkeypatch.setattr(sql_store.browse, "schedule_counts", mock.Mock(side_effect=StoreError("no answer")))
     found = read(metrics.collect)
     assert found["reachable"] == {("broker",): 1, ("store",): 0}
     assert "pending" not in found
@@ -286,10 +274,7 @@ def test_a_call_that_hangs_is_made_once_and_told_after_a_while(monkeypatch: pyte
     ("error", "told"), [(StoreError("gone"), NotAnswered("the store does not answer: gone")), (KeyError("x"),) * 2]
 )
 def test_an_error_of_the_server_is_told_and_a_defect_is_raised(error: Exception, told: Exception) -> None:
-    def fail() -> None:
-        raise error
-
-    call = PatientCall("the store", fail)
+    call = PatientCall("the store", mock.Mock(side_effect=error))
     call.begin()
     with pytest.raises(type(told)) as raised:
         call.result()

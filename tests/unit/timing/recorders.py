@@ -8,6 +8,8 @@ from collections.abc import Callable
 from celery_wheel.timing import DelayedOperation, ManualClock
 from tests.kit.patience import patience
 
+START = 1_767_225_600_000  # a multiple of 8,000: laps of levels 0, 1 and 2 of a wheel of 20 begin here
+
 
 class WaitingOperation(DelayedOperation):
     def __init__(
@@ -45,7 +47,7 @@ class WaitingOperation(DelayedOperation):
 class WatchedClock(ManualClock):
     """A manual clock that reports when a thread begins to wait on it."""
 
-    def __init__(self, start_ms: int = 1_767_225_600_000) -> None:
+    def __init__(self, start_ms: int = START) -> None:
         super().__init__(start_ms)
         self.waits: list[int | None] = []
         self._begun = threading.Semaphore(0)

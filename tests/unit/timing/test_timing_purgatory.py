@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -18,24 +18,21 @@ from tests.unit.timing.recorders import WaitingOperation, WatchedClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def timer(clock: ManualClock) -> SystemTimer:
-    return SystemTimer(clock)
-
-
-@pytest.fixture
 def purgatory(timer: SystemTimer) -> Iterator[Purgatory]:
     with Purgatory("orders", timer, reaper=False) as purgatory:
         yield purgatory
 
 
-def pass_time(clock: ManualClock, timer: SystemTimer, ms: int) -> None:
-    clock.advance(ms)
-    timer.advance_clock(0)
+@pytest.fixture
+def pass_time(clock: ManualClock, timer: SystemTimer) -> Callable[[int], object]:
+    return lambda ms: (clock.advance(ms), timer.advance_clock(0))
+
+
+def watched(purgatory: Purgatory, delay_ms: int = 1_000, keys: Sequence[str] = ("a",)) -> WaitingOperation:
+    """Return an operation that the purgatory watches by the keys."""
+    operation = WaitingOperation(delay_ms)
+    purgatory.try_complete_else_watch(operation, keys)
+    return operation
 
 
 def test_a_ready_operation_is_completed_at_once_and_not_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
@@ -61,14 +58,11 @@ def test_an_operation_waits_until_a_check_finds_it_ready(purgatory: Purgatory, t
     assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
 
 
-def test_a_time_out_completes_first_and_expires_then(
-    purgatory: Purgatory, clock: ManualClock, timer: SystemTimer
-) -> None:
-    operation = WaitingOperation(30)
-    purgatory.try_complete_else_watch(operation, ["a"])
-    pass_time(clock, timer, 29)
+def test_a_time_out_completes_first_and_expires_then(purgatory: Purgatory, pass_time: Callable[[int], object]) -> None:
+    operation = watched(purgatory, 30)
+    pass_time(29)
     assert operation.called == []
-    pass_time(clock, timer, 1)
+    pass_time(1)
     assert operation.called == ["complete", "expiration"]
     operation.ready = True
     assert purgatory.check_and_complete("a") == 0
@@ -78,12 +72,11 @@ def test_a_time_out_completes_first_and_expires_then(
 
 
 def test_an_operation_completed_in_time_does_not_expire(
-    purgatory: Purgatory, clock: ManualClock, timer: SystemTimer
+    purgatory: Purgatory, pass_time: Callable[[int], object]
 ) -> None:
-    operation = WaitingOperation(30)
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory, 30)
     assert operation.force_complete() is True
-    pass_time(clock, timer, 1_000)
+    pass_time(1_000)
     assert operation.called == ["complete"]
 
 
@@ -108,8 +101,7 @@ def test_a_change_between_the_first_attempt_and_the_watch_is_found(purgatory: Pu
 
 def test_a_check_during_try_complete_requests_a_recheck_and_returns(purgatory: Purgatory) -> None:
     looked, changed = threading.Event(), threading.Event()
-    operation = WaitingOperation()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory)
     operation._after_the_first_read = lambda: (looked.set(), changed.wait(patience(10)))
     counts: list[int] = []
     slow = threading.Thread(target=lambda: counts.append(purgatory.check_and_complete("a")))
@@ -131,8 +123,7 @@ def test_a_thread_that_holds_a_lock_of_try_complete_may_check(purgatory: Purgato
         with state:
             pass
 
-    operation = WaitingOperation()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory)
     operation._after_the_first_read = look
     with state:
         other = threading.Thread(target=purgatory.check_and_complete, args=["a"], daemon=True)
@@ -175,7 +166,7 @@ def test_a_hook_may_check_other_keys_and_watch_new_operations(purgatory: Purgato
     assert (purgatory.watched, purgatory.delayed) == (1, 1)
 
 
-def test_a_long_chain_is_no_deep_one(purgatory: Purgatory, clock: ManualClock, timer: SystemTimer) -> None:
+def test_a_long_chain_is_no_deep_one(purgatory: Purgatory) -> None:
     def link(number: int) -> WaitingOperation:
         operation = WaitingOperation(then=lambda: purgatory.check_and_complete(number + 1))
         purgatory.try_complete_else_watch(operation, [number])
@@ -193,8 +184,7 @@ def test_a_long_chain_is_no_deep_one(purgatory: Purgatory, clock: ManualClock, t
 )
 def test_a_failing_hook_is_logged_and_stops_no_other(
     purgatory: Purgatory,
-    clock: ManualClock,
-    timer: SystemTimer,
+    pass_time: Callable[[int], object],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     hook: str,
@@ -207,7 +197,7 @@ def test_a_failing_hook_is_logged_and_stops_no_other(
     checked.ready = True
     with caplog.at_level(logging.ERROR):
         assert purgatory.check_and_complete("a") == 1
-        pass_time(clock, timer, 30)
+        pass_time(30)
     assert [bad.called, checked.called, timed.called] == [called, ["complete"], ["complete", "expiration"]]
     assert f"{hook} of <WaitingOperation" in caplog.text
     assert "ZeroDivisionError" in caplog.text
@@ -234,14 +224,12 @@ def test_the_reaper_of_the_purgatory_expires_and_survives_failing_hooks(caplog: 
     assert "the printer is on fire" in caplog.text
 
 
-def test_stale_entries_are_purged_beyond_the_bound(clock: ManualClock, timer: SystemTimer) -> None:
+def test_stale_entries_are_purged_beyond_the_bound(timer: SystemTimer) -> None:
     purgatory = Purgatory("orders", timer, purge_interval=100, reaper=False)
-    living = WaitingOperation(1_000_000)
-    purgatory.try_complete_else_watch(living, ["hot", "cold"])
+    living = watched(purgatory, 1_000_000, ["hot", "cold"])
     most = 0
     for number in range(5_000):
-        operation = WaitingOperation()
-        purgatory.try_complete_else_watch(operation, ["hot", f"order:{number}"])
+        operation = watched(purgatory, keys=["hot", f"order:{number}"])
         operation.force_complete()
         most = max(most, purgatory.watched)
     assert 90 <= most <= 100 + 2 + 2
@@ -266,7 +254,7 @@ def test_a_check_removes_completed_operations_from_its_list(purgatory: Purgatory
 
 
 def test_an_operation_completed_while_its_entries_are_made_leaves_none(
-    clock: ManualClock, timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
+    timer: SystemTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
     operation = WaitingOperation()
@@ -276,10 +264,9 @@ def test_an_operation_completed_while_its_entries_are_made_leaves_none(
     assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
 
 
-def test_a_completed_operation_is_freed_without_the_collector(clock: ManualClock, timer: SystemTimer) -> None:
+def test_a_completed_operation_is_freed_without_the_collector(timer: SystemTimer) -> None:
     purgatory = Purgatory("orders", timer, purge_interval=0, reaper=False)
-    operation = WaitingOperation()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory)
     gone = weakref.ref(operation)
     operation.force_complete()
     gc.disable()
@@ -314,7 +301,7 @@ def test_operations_that_are_equal_are_still_two(purgatory: Purgatory) -> None:
 
 
 def test_after_shutdown_nothing_expires_or_is_watched(
-    clock: ManualClock, timer: SystemTimer, caplog: pytest.LogCaptureFixture
+    timer: SystemTimer, pass_time: Callable[[int], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     purgatory = Purgatory("orders", timer, reaper=False)
     waiting, neighbour = WaitingOperation(30), WaitingOperation(30)
@@ -325,7 +312,7 @@ def test_after_shutdown_nothing_expires_or_is_watched(
             purgatory.shutdown()
             purgatory.shutdown()
         assert "purgatory orders is shut down; 1 operations wait in it" in caplog.text
-        pass_time(clock, timer, 30)
+        pass_time(30)
     assert not waiting.completed
     assert neighbour.called == ["complete", "expiration"]
     with pytest.raises(RuntimeError, match=r"^purgatory orders is shut down; <WaitingOperation waiting"):
@@ -353,8 +340,7 @@ def test_a_timer_that_is_shut_down_accepts_no_operation_and_keeps_no_entry(
 
 
 def test_an_operation_is_watched_once(purgatory: Purgatory) -> None:
-    operation = WaitingOperation()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory)
     with pytest.raises(RuntimeError, match="is watched already, here or elsewhere; make a new operation"):
         purgatory.try_complete_else_watch(operation, ["b"])
     assert (purgatory.watched, purgatory.delayed) == (1, 1)
@@ -442,8 +428,7 @@ def test_an_interrupt_propagates_after_the_hooks_of_completed_operations(
 
 def test_an_interrupted_check_leaves_the_operation_to_the_next_check(timer: SystemTimer) -> None:
     purgatory = Purgatory("orders", timer, reaper=False)
-    operation = WaitingOperation()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = watched(purgatory)
     operation._after_the_first_read = sys.exit
     with pytest.raises(SystemExit):
         purgatory.check_and_complete("a")

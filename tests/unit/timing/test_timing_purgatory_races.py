@@ -6,9 +6,8 @@ First the critical interleavings, each forced by its test; then crowds of thread
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -21,13 +20,7 @@ KEYS = 20
 BOUND = 50
 
 
-@pytest.fixture(autouse=True)
-def impatient_threads() -> Iterator[None]:
-    """Let threads switch every few instructions, so that they interleave between any two lines."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("impatient_threads")
 
 
 class Race:
@@ -77,11 +70,6 @@ def elsewhere(work: Callable[[], object]) -> None:
     thread.start()
     thread.join(patience(10))
     assert not thread.is_alive(), "it waits for us"
-
-
-@pytest.fixture
-def timer() -> SystemTimer:
-    return SystemTimer(ManualClock())
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""The wheel's interface: the result and the effect of each call."""
+"""The wheel: the result and the effect of each call, its worked example, and the wake-ups of its caller."""
 
 from __future__ import annotations
 
 import gc
+import heapq
+import random
 import weakref
 
 import pytest
@@ -136,25 +138,16 @@ def test_moving_replaces_instant_payload_and_place_in_the_order() -> None:
     assert left[-1].payload == "new"
 
 
-def test_cascading_keeps_the_place_in_the_order() -> None:
+@pytest.mark.parametrize("due_at", [500, 505], ids=["when a coarse bucket begins", "within a coarse bucket"])
+def test_cascading_keeps_the_place_in_the_order(due_at: int) -> None:
     wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", 500)
+    wheel.schedule("first, from level 2", due_at)
     wheel.advance(300)
-    wheel.schedule("second, from level 1", 500)
+    wheel.schedule("second, from level 1", due_at)
     wheel.advance(490)
-    wheel.schedule("third, on level 0", 500)
-    assert ids(wheel.advance(500)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
-
-
-def test_timers_that_cascade_to_a_bucket_go_before_those_that_were_scheduled_into_it() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", 505)
-    wheel.advance(300)
-    wheel.schedule("second, from level 1", 505)
-    wheel.advance(490)
-    wheel.schedule("third, on level 0", 505)
-    assert wheel.advance(500) == []
-    assert ids(wheel.advance(505)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
+    wheel.schedule("third, on level 0", due_at)
+    assert wheel.advance(due_at - 1) == []
+    assert ids(wheel.advance(due_at)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
 
 
 def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
@@ -296,3 +289,140 @@ def test_reprs_name_level_bucket_and_due_time() -> None:
     assert repr(level) == "Level(number=1, tick_ms=20, wheel_size=20, current_time_ms=0)"
     assert repr(level.buckets[0]) == "Bucket(index=17, expiration_ms=340, contents={'a': 350})"
     assert repr(wheel.get("a")) == "Timer(due_at_ms=350, timer_id='a', payload=1)"
+
+
+# -- the worked example, tick by tick: tick 1, size 20, start 0 --------------------------------------------
+
+# (level, bucket index, expiration, ids) after the instant at which it became so.
+AT_0 = [(1, 17, 340, [350]), (2, 1, 400, [450, 446, 455, 473])]
+AT_340 = [(0, 10, 350, [350]), (2, 1, 400, [450, 446, 455, 473])]
+AT_350 = [(2, 1, 400, [450, 446, 455, 473])]
+AT_400 = [(1, 2, 440, [450, 446, 455]), (1, 3, 460, [473])]
+AT_440 = [(0, 6, 446, [446]), (0, 10, 450, [450]), (0, 15, 455, [455]), (1, 3, 460, [473])]
+AT_446 = AT_440[1:]
+AT_460 = [(0, 13, 473, [473])]
+
+PICTURES = {0: AT_0, 340: AT_340, 350: AT_350, 400: AT_400, 440: AT_440, 446: AT_446}
+PICTURES |= {450: AT_440[2:], 455: AT_440[3:], 460: AT_460, 473: []}
+LEAVES_AT = {350, 446, 450, 455, 473}
+
+
+def example() -> TimingWheel:
+    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+    for due_at_ms in (350, 450, 446, 455, 473):
+        assert wheel.schedule(due_at_ms, due_at_ms)
+    return wheel
+
+
+def buckets(wheel: TimingWheel) -> list[object]:
+    return [
+        (level.number, bucket.index, bucket.expiration_ms, bucket.timer_ids())
+        for level in wheel.levels()
+        for bucket in level.buckets
+    ]
+
+
+def test_each_tick_of_the_worked_example_has_the_documented_buckets() -> None:
+    wheel = example()
+    expected: list[object] = list(AT_0)
+    assert buckets(wheel) == expected
+    for now in range(1, 500):
+        left = [timer.timer_id for timer in wheel.advance(now)]
+        expected = list(PICTURES.get(now, expected))
+        assert left == ([now] if now in LEAVES_AT else []), now
+        assert buckets(wheel) == expected, now
+        assert [level.current_time_ms for level in wheel.levels()] == [now, now // 20 * 20, now // 400 * 400]
+    assert len(wheel) == 0
+    assert len(wheel.levels()) == 3
+
+
+def test_following_the_next_expiration_visits_only_the_instants_at_which_something_happens() -> None:
+    wheel = example()
+    visited = []
+    while (expiration_ms := wheel.next_expiration_ms()) is not None:
+        visited.append(expiration_ms)
+        wheel.advance(expiration_ms)
+    assert visited == [340, 350, 400, 440, 446, 450, 455, 460, 473]
+
+
+def test_one_long_advance_takes_the_whole_example_in_order() -> None:
+    assert [timer.timer_id for timer in example().advance(10_000)] == [350, 446, 450, 455, 473]
+
+
+def test_an_advance_into_the_middle_of_the_example_equals_single_ticks() -> None:
+    wheel = example()
+    assert [timer.timer_id for timer in wheel.advance(447)] == [350, 446]
+    assert buckets(wheel) == AT_446
+
+
+# -- wake-ups of a caller that follows ``next_expiration_ms``: no empty ticks -------------------------------
+
+YEAR_MS = 365 * 86_400_000
+START_MS = 1_767_225_600_000
+
+
+def spread_over_a_year(wheel: TimingWheel, count: int) -> list[int]:
+    rng = random.Random(11)
+    dues = sorted(START_MS + rng.randrange(1, YEAR_MS) for _ in range(count))
+    for due in dues:
+        wheel.schedule(due, due)
+    return dues
+
+
+@pytest.mark.parametrize(("tick", "size"), [(1, 20), (1, 2), (10, 64), (1000, 60), (1, 512)])
+def test_ten_timers_in_a_year_wake_at_most_once_for_each_level_they_pass(tick: int, size: int) -> None:
+    wheel = TimingWheel(tick, size, START_MS)
+    dues = spread_over_a_year(wheel, 10)
+    passes = sum(level.pending * (level.number + 1) for level in wheel.levels())
+    left: list[object] = []
+    wakeups = 0
+    while (expiration_ms := wheel.next_expiration_ms()) is not None:
+        before = [level.pending for level in wheel.levels()]
+        left += [timer.timer_id for timer in wheel.advance(expiration_ms)]
+        wakeups += 1
+        assert [level.pending for level in wheel.levels()] != before, "an empty tick"
+    assert left == dues
+    assert wakeups <= passes
+
+
+def test_one_advance_over_a_year_takes_as_many_steps_as_there_are_buckets_with_timers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = 0
+
+    def counted(queue: list[int]) -> int:
+        nonlocal steps
+        steps += 1
+        return heapq.heappop(queue)
+
+    monkeypatch.setattr("celery_wheel.timing.wheel.heappop", counted)
+    wheel = TimingWheel(1, 20, START_MS)
+    dues = spread_over_a_year(wheel, 10)
+    assert [timer.timer_id for timer in wheel.advance(dues[-1] - 1)] == dues[:-1]
+    assert steps <= len(wheel.levels()) * 10
+
+    steps = 0
+    wheel.advance(START_MS + 1_000 * YEAR_MS)
+    assert steps <= len(wheel.levels())
+
+
+def test_a_million_timers_of_one_bucket_are_one_wake_up() -> None:
+    wheel = TimingWheel(tick_ms=1000, wheel_size=60)
+    for number in range(10_000):
+        wheel.schedule(number, 59_001 + number % 999)
+    assert wheel.next_expiration_ms() == 60_000
+    assert len(wheel._queue) == 1
+    assert len(wheel.advance(60_000)) == 10_000
+    assert wheel.next_expiration_ms() is None
+
+
+def test_cancelled_timers_wake_no_thread() -> None:
+    wheel = TimingWheel(1, 20, START_MS)
+    dues = spread_over_a_year(wheel, 1_000)
+    for due in dues[:-1]:
+        wheel.cancel(due)
+    wakeups = 0
+    while (expiration_ms := wheel.next_expiration_ms()) is not None:
+        wheel.advance(expiration_ms)
+        wakeups += 1
+    assert wakeups <= len(wheel.levels())

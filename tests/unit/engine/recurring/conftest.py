@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,32 +22,27 @@ class ScheduleRig(Rig):
 
     renderer: Renderer = field(default_factory=Renderer)
     cancelled: list[str] = field(default_factory=list)  #: task ids that ``on_overlap`` got
-    asked: int = 0
 
     def new_engine(self, name: str = "one") -> Engine:
         engine = super().new_engine(name)
         engine.ctx.renderer, engine.ctx.on_overlap = self.renderer, self.cancelled.extend
         return engine
 
-    def ask(self, do: str, names: list[str] | dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Carry out a command; returns its results."""
-        self.asked += 1
-        number = str(uuid.UUID(int=self.asked))
+    def change(self, do: str, names: list[str] | dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Carry out a command on schedules; return its results."""
         named = {"definitions": names} if isinstance(names, dict) else {"names": names}
-        command = {"do": do, **named, "id": number, "actor": "ann", "reason": "test", **more}
-        self.store.put_inbox(0, [("schedule", json.dumps(command).encode())])
+        number = self.put("schedule", do=do, **named, actor="ann", reason="test", **more)
         self.run("tend", "ingest", "ingest")
         answer = self.store.answer(number)
         assert answer is not None, "the command was not answered"
         return answer
 
     def create(self, name: str = "report", every_ms: int = 1_000, **more: Any) -> Schedule:
-        assert self.ask("create", {name: definition(every_ms, **more)}) == {name: {"result": "done"}}
+        assert self.change("create", {name: definition(every_ms, **more)}) == {name: {"result": "done"}}
         return self.schedule(name)
 
     def end(self, schedule: Schedule, instant_ms: int) -> None:
-        item = {"schedule": schedule.id, "instant_ms": instant_ms}
-        self.store.put_inbox(0, [("run_ended", json.dumps(item).encode())])
+        self.put("run_ended", schedule=schedule.id, instant_ms=instant_ms)
 
     def tick(self, ms: int) -> None:
         for _ in range(ms // 100):
@@ -70,20 +63,20 @@ class ScheduleRig(Rig):
         return sorted(run.instant_ms - START_MS for run in self.runs())
 
     def runs(self) -> list[Run]:
-        return list(self.disk.shard(0).runs.values())
+        return list(self.data.runs.values())
 
     def skips(self) -> list[tuple[int, int, int, str]]:
-        return [skip_of(one) for one in self.disk.shard(0).skips]
+        return [skip_of(one) for one in self.data.skips]
 
     def outcomes(self) -> list[str]:
-        return [one.kind for one in self.disk.shard(0).outcomes]
+        return [one.kind for one in self.data.outcomes]
 
     def next_ms(self, name: str = "report") -> int | None:
         at_ms = self.schedule(name).next_ms
         return None if at_ms is None else at_ms - START_MS
 
     def message(self, row_id: int) -> Message:
-        message = self.disk.shard(0).rows[row_id].message
+        message = self.data.rows[row_id].message
         assert isinstance(message, Message)
         return message
 

@@ -6,7 +6,6 @@ A schedule of another store goes on where it stopped there: no instant before it
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import asdict
 from typing import Any
 from unittest import mock
@@ -16,7 +15,6 @@ import pytest
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.specs import Interval
-from celery_wheel.store.schedule_model import Schedule
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
 
@@ -26,15 +24,15 @@ ALREADY = {"report": {"result": "already"}}
 
 
 def whats(rig: ScheduleRig) -> list[tuple[int, str]]:
-    return [(one.number, one.what) for one in rig.disk.shard(0).revisions]
+    return [(one.number, one.what) for one in rig.data.revisions]
 
 
 def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
     schedule = rig.create()
     assert (schedule.revision, schedule.source) == (1, "api")
-    assert rig.ask("create", {"report": definition(2_000)}) == ALREADY
+    assert rig.change("create", {"report": definition(2_000)}) == ALREADY
     assert rig.schedule().definition == schedule.definition
-    [revision] = rig.disk.shard(0).revisions
+    [revision] = rig.data.revisions
     assert (revision.what, revision.actor, revision.reason, revision.before) == ("created", "ann", "test", "")
 
 
@@ -51,11 +49,11 @@ def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
     ],
 )
 def test_an_invalid_definition_is_refused(rig: ScheduleRig, document: Any, reason: str) -> None:
-    answer = rig.ask("create", {"report": document, "other": definition()})
+    answer = rig.change("create", {"report": document, "other": definition()})
     assert answer["report"]["result"] == "refused"
     assert answer["report"]["reason"].startswith(reason)
     assert answer["other"] == {"result": "done"}
-    assert [one.name for one in rig.disk.shard(0).schedules.values()] == ["other"]
+    assert [one.name for one in rig.data.schedules.values()] == ["other"]
 
 
 @pytest.mark.parametrize("do", ["create", "update"])
@@ -69,9 +67,9 @@ def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
 
     real = Interval.next_after
     if do == "update":
-        rig.ask("create", {"report": definition(), "other": definition()})
+        rig.change("create", {"report": definition(), "other": definition()})
     monkeypatch.setattr(Interval, "next_after", next_after)
-    answer = rig.ask(do, {"report": definition(7_000), "other": definition(2_000)})
+    answer = rig.change(do, {"report": definition(7_000), "other": definition(2_000)})
     assert answer["report"] == {"result": "refused", "reason": "an unexpected error: ZeroDivisionError('a bug')"}
     assert answer["other"] == {"result": "done"}
     [line] = [record.getMessage() for record in caplog.records]
@@ -79,31 +77,31 @@ def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
 
 
 def test_a_name_that_no_index_holds_is_refused(rig: ScheduleRig) -> None:
-    assert rig.ask("create", {"x" * 600: definition()})["x" * 600]["result"] == "refused"
+    assert rig.change("create", {"x" * 600: definition()})["x" * 600]["result"] == "refused"
 
 
 @pytest.mark.parametrize("do", ["delete", "pause", "resume", "trigger"])
 def test_a_name_without_a_schedule_is_unknown(rig: ScheduleRig, do: str) -> None:
-    assert rig.ask(do, ["report"]) == UNKNOWN
+    assert rig.change(do, ["report"]) == UNKNOWN
 
 
 def test_an_update_withdraws_the_old_occurrence_and_makes_the_new_one(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     rig.tick(1_500)
     assert rig.made() == [1_000, 2_000, 3_000]
-    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.change("update", {"report": definition(700)}) == DONE
     rig.tick(2_000)
     assert rig.ran() == [1_000, 2_100, 2_800, 3_500]
     assert rig.outcomes() == ["cancelled", "cancelled"]
     assert rig.schedule().made == 1 + 5
     assert whats(rig) == [(1, "created"), (2, "changed")]
-    before = json.loads(rig.disk.shard(0).revisions[1].before)
+    before = json.loads(rig.data.revisions[1].before)
     assert json.loads(before["definition"])["recurrence"]["spec"]["every_ms"] == 1_000
 
 
 def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
-    rig.ask("update", {"report": definition(1_000, args=[1])})
+    rig.change("update", {"report": definition(1_000, args=[1])})
     rig.tick(1_000)
     assert rig.ran() == [1_000]
     assert rig.outcomes() == ["cancelled", "cancelled"]
@@ -111,33 +109,30 @@ def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
 
 def test_an_update_to_the_same_definition_changes_nothing(rig: ScheduleRig) -> None:
     rig.create()
-    assert rig.ask("update", {"report": definition()}) == ALREADY
+    assert rig.change("update", {"report": definition()}) == ALREADY
     assert rig.schedule().revision == 1
     assert rig.outcomes() == []
 
 
 def test_an_update_that_is_refused_changes_nothing(rig: ScheduleRig) -> None:
     rig.create()
-    assert rig.ask("update", {"report": definition(-1)})["report"]["result"] == "refused"
+    assert rig.change("update", {"report": definition(-1)})["report"]["result"] == "refused"
     rig.tick(1_000)
     assert rig.ran() == [1_000]
 
 
 def test_an_update_counts_withdrawn_occurrences_to_no_limit(rig: ScheduleRig) -> None:
     rig.create(recurrence={"times": 2})
-    rig.ask("update", {"report": definition(recurrence={"times": 2}, args=[1])})
+    rig.change("update", {"report": definition(recurrence={"times": 2}, args=[1])})
     rig.tick(4_000)
     assert rig.ran() == [1_000, 2_000]
 
 
 def test_rows_that_may_have_been_published_are_named(rig: ScheduleRig) -> None:
     rig.create()
-    rig.pass_time(1_000)
-    rig.run("prefetch")
-    steps = rig.engine.dispatch()
-    while next(steps) != "guarded":
-        pass
-    assert rig.ask("delete", ["report"]) == {"report": {"result": "done", "too_late": [START_MS + 1_000]}}
+    rig.run("prefetch", after_ms=1_000)
+    rig.stopped_at("dispatch", "guarded")
+    assert rig.change("delete", ["report"]) == {"report": {"result": "done", "too_late": [START_MS + 1_000]}}
     rig.tick(3_000)
     assert rig.ran() == [1_000]
 
@@ -145,13 +140,13 @@ def test_rows_that_may_have_been_published_are_named(rig: ScheduleRig) -> None:
 def test_a_paused_schedule_makes_nothing_and_a_resume_accounts_for_it(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(1_500)
-    assert rig.ask("pause", ["report"]) == DONE
-    assert rig.ask("pause", ["report"]) == ALREADY
+    assert rig.change("pause", ["report"]) == DONE
+    assert rig.change("pause", ["report"]) == ALREADY
     assert (rig.next_ms(), rig.schedule().note) == (None, "test")
     rig.tick(3_000)
     assert rig.ran() == [1_000]
-    assert rig.ask("resume", ["report"]) == DONE
-    assert rig.ask("resume", ["report"]) == ALREADY
+    assert rig.change("resume", ["report"]) == DONE
+    assert rig.change("resume", ["report"]) == ALREADY
     assert rig.skips() == [(2_000, 4_000, 3, "paused")]
     rig.tick(1_000)
     assert rig.ran() == [1_000, 5_000]
@@ -159,20 +154,20 @@ def test_a_paused_schedule_makes_nothing_and_a_resume_accounts_for_it(rig: Sched
 
 
 def test_a_pause_withdraws_late_occurrences_and_says_so(rig: ScheduleRig) -> None:
-    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.put("pause", gates=["queue:celery"])
     rig.create()
     rig.tick(2_500)
-    assert rig.ask("pause", ["report"]) == DONE
+    assert rig.change("pause", ["report"]) == DONE
     assert rig.skips() == [(1_000, 1_000, 1, "paused"), (2_000, 2_000, 1, "paused")]
-    rig.store.put_inbox(0, [("resume", b'{"gates": ["queue:celery"]}')])
+    rig.put("resume", gates=["queue:celery"])
     rig.tick(2_000)
     assert rig.ran() == []
 
 
 def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
     rig.create()
-    rig.ask("pause", ["report"])
-    rig.ask("resume", ["report"])
+    rig.change("pause", ["report"])
+    rig.change("resume", ["report"])
     rig.tick(2_000)
     assert rig.ran() == [1_000, 2_000]
     assert rig.skips() == []
@@ -180,35 +175,21 @@ def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
 
 def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
     rig.create()
-    rig.ask("pause", ["report"])
+    rig.change("pause", ["report"])
     rig.tick(3_000)
-    assert rig.ask("update", {"report": definition(2_500)}) == DONE
+    assert rig.change("update", {"report": definition(2_500)}) == DONE
     assert rig.skips() == [(1_000, 3_000, 3, "paused")]
     rig.tick(2_000)
-    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.change("resume", ["report"]) == DONE
     assert rig.skips()[1:] == [(5_000, 5_000, 1, "paused")]
     rig.tick(2_500)
     assert rig.ran() == [7_500]
 
 
-def test_an_update_accounts_for_a_broken_schedule(rig: ScheduleRig) -> None:
-    def fault(schedule: Schedule) -> None:
-        if rig.clock.now_ms() < START_MS + 3_000:
-            raise RecurrenceError("no such task")
-
-    rig.renderer.fault = fault
-    rig.create()
-    rig.tick(3_000)
-    assert rig.ask("update", {"report": definition(2_500)}) == DONE
-    assert rig.skips() == [(1_000, 3_000, 3, "missed")]
-    rig.tick(2_000)
-    assert rig.ran() == [5_000]
-
-
 def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(1_000)
-    assert rig.ask("delete", ["report"]) == DONE
+    assert rig.change("delete", ["report"]) == DONE
     rig.tick(3_000)
     assert rig.ran() == [1_000]
     assert whats(rig) == [(1, "created"), (2, "deleted")]
@@ -219,8 +200,8 @@ def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
 
 def test_a_rollback_is_an_update_with_its_own_word(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
-    rig.ask("update", {"report": definition(700)})
-    assert rig.ask("rollback", {"report": definition(1_000)}) == DONE
+    rig.change("update", {"report": definition(700)})
+    assert rig.change("rollback", {"report": definition(1_000)}) == DONE
     assert whats(rig) == [(1, "created"), (2, "changed"), (3, "rolled back")]
     rig.tick(1_000)
     assert rig.ran() == [1_000]
@@ -228,36 +209,30 @@ def test_a_rollback_is_an_update_with_its_own_word(rig: ScheduleRig) -> None:
 
 def test_an_update_repairs_a_broken_schedule(rig: ScheduleRig) -> None:
     rig.create(every_ms=5_000)
-    for one in rig.disk.shard(0).schedules.values():
+    for one in rig.data.schedules.values():
         one.definition = "{"
     rig.tick(4_000)
     assert rig.schedule().broken
-    assert rig.ask("resume", ["report"])["report"]["result"] == "refused"
-    assert rig.ask("update", {"report": definition(1_000)}) == DONE
+    assert rig.change("resume", ["report"])["report"]["result"] == "refused"
+    assert rig.change("update", {"report": definition(1_000)}) == DONE
     assert not rig.schedule().broken
     rig.tick(1_000)
     assert rig.ran() == [5_000]
 
 
-def test_an_update_accounts_for_the_instants_of_a_pause_by_the_former_definition(rig: ScheduleRig) -> None:
+def break_(rig: ScheduleRig, ms: int) -> None:
+    """Create a schedule whose messages cannot be made for a time, after its first two rows."""
     rig.create(every_ms=1_000)
-    rig.ask("pause", ["report"])
-    rig.tick(2_500)
-    assert rig.ask("update", {"report": definition(700)}) == DONE
-    assert rig.skips() == [(1_000, 2_000, 2, "paused")]
-    rig.tick(1_000)
-    rig.ask("resume", ["report"])
-    assert rig.skips() == [(1_000, 2_000, 2, "paused"), (2_800, 3_500, 2, "paused")]
+    rig.renderer.fault = mock.Mock(side_effect=RecurrenceError("no such task"))
+    rig.tick(ms)
+    assert rig.schedule().broken
+    rig.renderer.fault = lambda _: None
 
 
 def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: ScheduleRig) -> None:
-    rig.create(every_ms=1_000)
-    rig.renderer.fault = _no_such_task
-    rig.tick(5_500)
-    assert rig.schedule().broken
+    break_(rig, 5_500)
     assert rig.ran() == [1_000, 2_000]  # they were rows already
-    rig.renderer.fault = lambda _: None
-    assert rig.ask("update", {"report": definition(700)}) == DONE
+    assert rig.change("update", {"report": definition(700)}) == DONE
     assert rig.skips() == [(3_000, 5_000, 3, "missed")]
     rig.tick(500)
     assert rig.ran() == [1_000, 2_000, 5_600]
@@ -265,32 +240,22 @@ def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: Schedul
 
 def test_a_resume_after_an_error_makes_no_row_twice(rig: ScheduleRig) -> None:
     """The schedule broke at 3,000 ms, when the rows of its earlier instants existed."""
-    rig.create(every_ms=1_000)
-    rig.renderer.fault = _no_such_task
-    rig.tick(1_000)
-    rig.renderer.fault = lambda _: None
-    assert (rig.schedule().broken, rig.made()) == (True, [1_000, 2_000])
-    assert rig.ask("resume", ["report"]) == DONE
+    break_(rig, 1_000)
+    assert rig.made() == [1_000, 2_000]
+    assert rig.change("resume", ["report"]) == DONE
     rig.tick(2_000)
     assert rig.ran() == [1_000, 2_000, 3_000]
     assert rig.skips() == []
 
 
 def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: ScheduleRig) -> None:
-    rig.create(every_ms=1_000)
-    rig.renderer.fault = _no_such_task
-    rig.tick(1_000)
-    rig.renderer.fault = lambda _: None
-    assert rig.ask("pause", ["report"]) == DONE
+    break_(rig, 1_000)
+    assert rig.change("pause", ["report"]) == DONE
     rig.tick(1_500)
-    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.change("resume", ["report"]) == DONE
     assert rig.skips() == [(2_000, 2_000, 1, "paused")]
     rig.tick(500)
     assert rig.ran() == [1_000, 3_000]
-
-
-def _no_such_task(_: Schedule) -> None:
-    raise RecurrenceError("no such task")
 
 
 def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:
@@ -298,20 +263,19 @@ def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig
     rig.create(every_ms=60_000)
     rig.create("other", every_ms=60_000)
     for do, name in (("pause", "report"), ("resume", "report"), ("pause", "other")):
-        command = {"do": do, "names": [name], "id": str(uuid.uuid4())}
-        rig.store.put_inbox(0, [("schedule", json.dumps(command).encode())])
+        rig.put("schedule", do=do, names=[name])
     with mock.patch.object(ShardState, "may_be_diverted", side_effect=[True, False, False, False]):
         rig.run("ingest")
         assert [rig.schedule(name).paused for name in ("report", "other")] == [False, True]
         rig.run("ingest")
     assert not rig.schedule().paused
-    assert [one.what for one in rig.disk.shard(0).revisions if one.name == "report"] == ["created", "paused", "resumed"]
+    assert [one.what for one in rig.data.revisions if one.name == "report"] == ["created", "paused", "resumed"]
 
 
 def test_many_schedules_change_in_one_command(rig: ScheduleRig) -> None:
     names = [f"n{n}" for n in range(5)]
-    rig.ask("create", {name: definition() for name in names})
-    assert rig.ask("pause", [*names, "nobody"]) == {name: {"result": "done"} for name in names} | {
+    rig.change("create", {name: definition() for name in names})
+    assert rig.change("pause", [*names, "nobody"]) == {name: {"result": "done"} for name in names} | {
         "nobody": {"result": "unknown"}
     }
     rig.tick(2_000)
@@ -323,9 +287,9 @@ def test_many_schedules_change_in_one_command(rig: ScheduleRig) -> None:
 
 def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) -> None:
     rig.create(every_ms=60_000)
-    rig.ask("pause", ["report"])
+    rig.change("pause", ["report"])
     rig.pass_time(500)
-    answer = rig.ask("trigger", ["report"])
+    answer = rig.change("trigger", ["report"])
     assert answer["report"]["result"] == "done"
     rig.run()
     assert rig.pushed == answer["report"]["task_ids"]
@@ -336,30 +300,23 @@ def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) 
 def test_a_trigger_is_refused_where_no_schedule_runs(rig: ScheduleRig) -> None:
     rig.create()
     rig.engine.ctx.renderer = None
-    assert rig.ask("trigger", ["report"])["report"]["result"] == "refused"
+    assert rig.change("trigger", ["report"])["report"]["result"] == "refused"
 
 
 def test_a_pause_leaves_a_requested_run(rig: ScheduleRig) -> None:
-    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.put("pause", gates=["queue:celery"])
     rig.create()
-    rig.ask("trigger", ["report"])
-    rig.ask("pause", ["report"])
-    rig.store.put_inbox(0, [("resume", b'{"gates": ["queue:celery"]}')])
+    rig.change("trigger", ["report"])
+    rig.change("pause", ["report"])
+    rig.put("resume", gates=["queue:celery"])
     rig.tick(1_000)
     assert rig.ran() == [0]
     assert rig.skips() == []
 
 
 def test_a_trigger_behind_a_change_waits_for_it(rig: ScheduleRig) -> None:
-    commands = [
-        ("create", {"definitions": {"report": definition(60_000)}}),
-        ("trigger", {"names": ["report"]}),
-        ("delete", {"names": ["report"]}),
-        ("trigger", {"names": ["report"]}),
-    ]
-    numbers = [f"00000000-0000-4000-8000-{n:012d}" for n in range(4)]
-    payloads = [json.dumps({"do": do, "id": n, **more}) for n, (do, more) in zip(numbers, commands, strict=True)]
-    rig.store.put_inbox(0, [("schedule", one.encode()) for one in payloads])
+    numbers = [rig.put("schedule", do="create", definitions={"report": definition(60_000)})]
+    numbers += [rig.put("schedule", do=do, names=["report"]) for do in ("trigger", "delete", "trigger")]
     rig.run("ingest", rounds=4)
     answers = [rig.store.answers([n])[n]["report"]["result"] for n in numbers]
     assert answers == ["done", "done", "done", "unknown"]
@@ -367,9 +324,9 @@ def test_a_trigger_behind_a_change_waits_for_it(rig: ScheduleRig) -> None:
 
 def test_a_backfill_runs_the_instants_of_a_time(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
-    rig.ask("pause", ["report"])
+    rig.change("pause", ["report"])
     rig.tick(5_000)
-    answer = rig.ask("backfill", ["report"], from_ms=START_MS + 2_000, upto_ms=START_MS + 3_500)
+    answer = rig.change("backfill", ["report"], from_ms=START_MS + 2_000, upto_ms=START_MS + 3_500)
     assert len(answer["report"]["task_ids"]) == 2
     rig.run()
     assert rig.ran() == [2_000, 3_000]
@@ -378,33 +335,16 @@ def test_a_backfill_runs_the_instants_of_a_time(rig: ScheduleRig) -> None:
 def test_a_backfill_reaches_no_instant_that_the_schedule_will_make(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     rig.tick(1_500)
-    rig.ask("backfill", ["report"], from_ms=START_MS + 1, upto_ms=START_MS + 10**6)
+    rig.change("backfill", ["report"], from_ms=START_MS + 1, upto_ms=START_MS + 10**6)
     rig.tick(1_500)
     assert rig.ran() == [1_000, 1_000, 2_000, 3_000]
 
 
 def test_a_backfill_of_too_many_instants_is_refused(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
-    answer = rig.ask("backfill", ["report"], from_ms=0, upto_ms=START_MS)
+    answer = rig.change("backfill", ["report"], from_ms=0, upto_ms=START_MS)
     assert answer["report"]["result"] == "refused"
     assert "at most 1,000 instants" in answer["report"]["reason"]
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b'{"do": "explode", "names": ["a"]}',
-        b'{"do": "create", "names": ["a"]}',
-        b'{"do": "pause", "names": []}',
-        b'{"do": "backfill", "names": ["a"], "from_ms": 1}',
-        b'{"do": "create", "definitions": {"a": {}}, "source": ""}',
-    ],
-)
-def test_a_command_that_cannot_be_read_is_kept_with_its_bytes(rig: ScheduleRig, payload: bytes) -> None:
-    rig.store.put_inbox(0, [("schedule", payload), ("run_ended", b'{"schedule": -1, "instant_ms": 0}')])
-    rig.run("ingest", rounds=2)
-    assert rig.outcomes() == ["rejected", "rejected"]
-    assert not rig.disk.shard(0).inbox
 
 
 def document(every_ms: int = 1_000, revisions: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
@@ -420,12 +360,12 @@ def change(number: int, **fields: Any) -> dict[str, Any]:
 def test_a_restored_schedule_goes_on_with_its_next_instant_and_its_count(rig: ScheduleRig) -> None:
     fields = {"next_ms": START_MS + 2_000, "made": 7, "last_ms": START_MS + 1_000, "revision": 2, "source": "code"}
     revisions = [change(1, what="created", before=""), change(2)]
-    assert rig.ask("restore", {"report": document(revisions=revisions, **fields)}) == DONE
+    assert rig.change("restore", {"report": document(revisions=revisions, **fields)}) == DONE
     rig.tick(2_000)
     assert rig.ran() == [2_000]
     found = rig.schedule()
     assert (found.made - len(rig.made()), found.revision, found.source) == (7, 3, "code")
-    changes = rig.disk.shard(0).revisions
+    changes = rig.data.revisions
     assert [(one.number, one.what, one.actor) for one in changes] == [
         (1, "created", "bob"),
         (2, "changed", "bob"),
@@ -436,30 +376,30 @@ def test_a_restored_schedule_goes_on_with_its_next_instant_and_its_count(rig: Sc
 
 
 def test_the_catch_up_decides_on_instants_since_then(rig: ScheduleRig) -> None:
-    rig.ask("restore", {"report": document(next_ms=START_MS - 60_000)})
+    rig.change("restore", {"report": document(next_ms=START_MS - 60_000)})
     rig.tick(1_000)
     assert rig.skips()[0][3] == "missed"
     assert min(rig.ran()) >= -rig.limits.late_ms
 
 
 def test_a_schedule_without_earlier_changes_begins_with_the_import(rig: ScheduleRig) -> None:
-    rig.ask("restore", {"report": document()})
-    [revision] = rig.disk.shard(0).revisions
+    rig.change("restore", {"report": document()})
+    [revision] = rig.data.revisions
     assert (revision.number, revision.what, revision.before, rig.schedule().revision) == (1, "imported", "", 1)
 
 
 def test_a_paused_schedule_stays_paused_until_it_is_resumed(rig: ScheduleRig) -> None:
-    rig.ask("restore", {"report": document(paused=True, note="holidays", next_ms=START_MS + 1_000)})
+    rig.change("restore", {"report": document(paused=True, note="holidays", next_ms=START_MS + 1_000)})
     rig.tick(2_000)
     assert (rig.ran(), rig.schedule().note, rig.next_ms()) == ([], "holidays", None)
-    assert rig.ask("resume", ["report"]) == DONE
+    assert rig.change("resume", ["report"]) == DONE
     rig.tick(1_000)
     assert rig.ran() == [3_000]
 
 
 def test_a_definition_that_this_version_cannot_read_is_broken(rig: ScheduleRig) -> None:
     later = {"schedule": {"definition": '{"recurrence": 1}', "next_ms": START_MS + 5_000}}
-    assert rig.ask("restore", {"report": later, "other": document(next_ms=START_MS + 1_000)})["report"] == {
+    assert rig.change("restore", {"report": later, "other": document(next_ms=START_MS + 1_000)})["report"] == {
         "result": "done"
     }
     rig.tick(1_000)
@@ -471,14 +411,14 @@ def test_a_definition_that_this_version_cannot_read_is_broken(rig: ScheduleRig) 
 
 def test_an_entry_that_the_base_scheduler_runs_stays_one(rig: ScheduleRig) -> None:
     entry = {"schedule": {"definition": '{"base":"its own is_due","task":"t"}', "note": "its own is_due"}}
-    assert rig.ask("restore", {"report": entry}) == DONE
+    assert rig.change("restore", {"report": entry}) == DONE
     found = rig.schedule()
     assert (found.broken, found.paused, found.next_ms, found.note) == (False, False, None, "its own is_due")
 
 
 def test_a_name_that_exists_stays_as_it_is(rig: ScheduleRig) -> None:
     before = asdict(rig.create(every_ms=5_000))
-    assert rig.ask("restore", {"report": document(made=3)}) == {"report": {"result": "already"}}
+    assert rig.change("restore", {"report": document(made=3)}) == {"report": {"result": "already"}}
     assert asdict(rig.schedule()) == before
 
 
@@ -507,7 +447,7 @@ def test_a_name_that_exists_stays_as_it_is(rig: ScheduleRig) -> None:
     ],
 )
 def test_a_document_that_no_store_accepts_is_refused_alone(rig: ScheduleRig, broken: Any) -> None:
-    answer = rig.ask("restore", {"report": broken, "other": document(next_ms=START_MS + 1_000)})
+    answer = rig.change("restore", {"report": broken, "other": document(next_ms=START_MS + 1_000)})
     assert answer["report"]["result"] == "refused"
     assert answer["other"] == {"result": "done"}
-    assert [one.name for one in rig.disk.shard(0).schedules.values()] == ["other"]
+    assert [one.name for one in rig.data.schedules.values()] == ["other"]

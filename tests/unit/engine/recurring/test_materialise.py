@@ -12,13 +12,11 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.round import Limits, Round
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.runner import AT_ONCE, Runner
 from celery_wheel.engine.state.agenda import EARLY_MS, LOOK_MS, NEVER, Agenda
 from celery_wheel.engine.state.lane import MAIN
-from celery_wheel.errors import StoreError
 from celery_wheel.recurring import calendars
-from celery_wheel.timing import ManualClock
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition, with_limits
 
@@ -57,16 +55,8 @@ def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> Non
 def test_a_commit_without_an_answer_makes_no_second_row(rig: ScheduleRig, point: str) -> None:
     rig.create(every_ms=2_500)
     rig.pass_time(1_000)
-    faults = [point]
-
-    def fault(at: str) -> None:
-        if at in faults:
-            faults.remove(at)
-            raise StoreError("no answer")
-
-    rig.store.fault = fault
-    rig.run("ingest")
-    assert faults == []
+    rig.fail_once(point)
+    assert rig.run("ingest") is Round.FAILED
     rig.tick(4_000)
     assert rig.ran() == [2_500, 5_000]
 
@@ -81,7 +71,7 @@ def test_the_limit_of_times_ends_a_schedule(rig: ScheduleRig) -> None:
 def test_a_herd_is_made_in_several_rounds() -> None:
     rig = with_limits(occurrence_count=10)
     names = [f"n{number}" for number in range(25)]
-    rig.ask("create", {name: definition(3_000) for name in names})
+    rig.change("create", {name: definition(3_000) for name in names})
     rig.pass_time(1_500)
     for made in (10, 20, 25, 25):
         rig.run("ingest")
@@ -90,8 +80,8 @@ def test_a_herd_is_made_in_several_rounds() -> None:
 
 def test_schedules_that_wait_keep_none_behind_them_from_being_read() -> None:
     rig = with_limits(occurrence_count=5)
-    rig.ask("create", {f"guarded{n}": definition(2_500, overlap="skip") for n in range(20)})
-    rig.ask("create", {"free": definition(2_600)})
+    rig.change("create", {f"guarded{n}": definition(2_500, overlap="skip") for n in range(20)})
+    rig.change("create", {"free": definition(2_600)})
     rig.pass_time(1_000)
     for _ in range(6):
         rig.run("ingest")
@@ -129,7 +119,7 @@ def test_a_definition_that_cannot_be_read_stops_its_schedule(
     calendars._countries.cache_clear()
     rig.create("good")
     rig.create("bad")
-    for one in rig.disk.shard(0).schedules.values():
+    for one in rig.data.schedules.values():
         one.definition = text if one.name == "bad" else one.definition
     rig.tick(1_000)
     assert rig.ran("good") == [1_000]
@@ -141,39 +131,36 @@ def test_a_definition_that_cannot_be_read_stops_its_schedule(
 
 
 def after_an_outage(catch_up: dict[str, object], every_ms: int = 10_000, ms: int = 65_000) -> ScheduleRig:
-    rig = ScheduleRig(limits=Limits(), clock=ManualClock(START_MS))
-    rig.run("tend")
+    rig = with_limits()
     rig.create(every_ms=every_ms, **catch_up)
-    rig.pass_time(ms)
-    rig.engine = rig.new_engine("two")
+    rig.take_over(after_ms=ms)
     rig.tick(0)
     return rig
 
 
-def test_after_an_outage_an_instant_that_is_on_time_stands_for_all(rig: ScheduleRig) -> None:
-    rig = after_an_outage({})
-    assert rig.made() == [60_000]
-    assert rig.skips() == [(10_000, 50_000, 5, "missed")]
-
-
-def test_after_an_outage_the_latest_instant_runs() -> None:
-    rig = after_an_outage({}, every_ms=25_000, ms=72_000)
-    assert rig.made() == [50_000]
-    assert rig.skips() == [(25_000, 25_000, 1, "missed")]
-    assert rig.ran() == [50_000]
-
-
-def test_after_an_outage_all_instants_of_a_window_run() -> None:
-    rig = after_an_outage({"catch_up": "all", "catch_up_ms": 35_000})
-    assert rig.made() == [30_000, 40_000, 50_000, 60_000]
-    assert rig.skips() == [(10_000, 20_000, 2, "missed")]
-
-
-def test_after_an_outage_no_instant_runs() -> None:
-    rig = after_an_outage({"catch_up": "none"}, every_ms=25_000, ms=72_000)
-    assert rig.made() == []
-    assert rig.skips() == [(25_000, 50_000, 2, "missed")]
-    assert rig.next_ms() == 75_000
+@pytest.mark.parametrize(
+    ("catch_up", "every_ms", "ms", "made", "skips"),
+    [
+        ({}, 10_000, 65_000, [60_000], [(10_000, 50_000, 5, "missed")]),
+        ({}, 25_000, 72_000, [50_000], [(25_000, 25_000, 1, "missed")]),
+        (
+            {"catch_up": "all", "catch_up_ms": 35_000},
+            10_000,
+            65_000,
+            [30_000, 40_000, 50_000, 60_000],
+            [(10_000, 20_000, 2, "missed")],
+        ),
+        ({"catch_up": "none"}, 25_000, 72_000, [], [(25_000, 50_000, 2, "missed")]),
+    ],
+    ids=["an instant that is on time stands for all", "the latest runs", "all of a window run", "none runs"],
+)
+def test_the_catch_up_decides_after_an_outage(
+    catch_up: dict[str, object], every_ms: int, ms: int, made: list[int], skips: list[tuple[int, int, int, str]]
+) -> None:
+    rig = after_an_outage(catch_up, every_ms, ms)
+    assert (rig.made(), rig.skips()) == (made, skips)
+    assert rig.ran() == [at_ms for at_ms in made if at_ms <= ms]
+    assert rig.next_ms() == every_ms * (ms // every_ms + 1)
 
 
 def test_a_long_outage_costs_no_walk_through_its_instants() -> None:
@@ -232,18 +219,17 @@ def test_a_run_without_an_end_is_over_after_its_longest_time(rig: ScheduleRig) -
 
 
 def test_a_run_that_was_cancelled_is_over(rig: ScheduleRig) -> None:
-    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.put("pause", gates=["queue:celery"])
     rig.create(overlap="skip")
     rig.tick(2_500)
     [run] = rig.runs()
-    task_id = rig.message(run.timer_id).task_id
-    rig.store.put_inbox(0, [("cancel", b'{"task_ids": ["%s"]}' % task_id.encode())])
+    rig.put("cancel", task_ids=[rig.task_id(run.timer_id)])
     rig.tick(1_000)
     assert rig.made() == [1_000, 3_000]
 
 
 def test_a_pending_run_is_not_over_however_late_it_is(rig: ScheduleRig) -> None:
-    rig.store.put_inbox(0, [("pause", b'{"gates": ["queue:celery"]}')])
+    rig.put("pause", gates=["queue:celery"])
     rig.create(overlap="skip", max_runtime_ms=1_000)
     rig.tick(5_000)
     assert rig.made() == [1_000]
@@ -252,14 +238,12 @@ def test_a_pending_run_is_not_over_however_late_it_is(rig: ScheduleRig) -> None:
 def test_a_takeover_knows_the_runs_that_are_not_over(rig: ScheduleRig) -> None:
     schedule = rig.create(overlap="skip")
     rig.tick(1_500)
-    rig.engine = rig.new_engine("two")
-    rig.pass_time(2_100)
+    rig.take_over(after_ms=2_100)
     rig.tick(600)
     assert rig.ran() == [1_000]
     rig.end(schedule, START_MS + 1_000)
     rig.run(rounds=2)
-    rig.engine = rig.new_engine("three")
-    rig.pass_time(2_100)
+    rig.take_over("three", after_ms=2_100)
     rig.tick(300)
     assert rig.ran() == [1_000, 6_000]
 
@@ -302,7 +286,7 @@ DUE_MS = 100_000
 
 def herd(**policies: object) -> ScheduleRig:
     rig = with_limits(**SLOWLY)
-    rig.ask("create", {name: definition(DUE_MS, **policies) for name in NAMES})
+    rig.change("create", {name: definition(DUE_MS, **policies) for name in NAMES})
     return rig
 
 
@@ -314,7 +298,7 @@ def rounds(rig: ScheduleRig, count: int) -> None:
 
 
 def lanes_of_runs(rig: ScheduleRig) -> set[int]:
-    rows = rig.disk.shard(0).rows
+    rows = rig.data.rows
     return {rows[run.timer_id].row.lane for run in rig.runs()}
 
 
@@ -331,13 +315,12 @@ def test_a_herd_is_made_ahead_one_round_after_the_other() -> None:
     rounds(rig, 40)
     assert rig.made() == [DUE_MS] * 20
     assert rig.pushed == []
-    rig.pass_time(DUE_MS)
-    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=DUE_MS)
     assert len(rig.pushed) == 20
 
 
 def test_a_few_schedules_are_no_herd(rig: ScheduleRig) -> None:
-    rig.ask("create", {name: definition(DUE_MS) for name in NAMES})
+    rig.change("create", {name: definition(DUE_MS) for name in NAMES})
     rig.pass_time(DUE_MS - 3_500)
     rounds(rig, 20)
     assert rig.runs() == []
@@ -354,8 +337,7 @@ def test_a_task_that_is_due_meanwhile_does_not_wait_for_the_herd() -> None:
     rig.send("other", DUE_MS + 10 - 75_000)
     rig.run("ingest")
     assert MAIN not in lanes_of_runs(rig)
-    rig.pass_time(25_020)
-    rig.run("tend", "prefetch", "dispatch", "settle", rounds=4)
+    rig.run("tend", "prefetch", "dispatch", "settle", rounds=4, after_ms=25_020)
     assert "other" in rig.pushed
     assert len(rig.pushed) < 20
 
@@ -364,34 +346,27 @@ def test_an_update_withdraws_an_occurrence_that_was_made_ahead() -> None:
     rig = herd()
     rig.pass_time(70_000)
     rounds(rig, 100)
-    assert rig.ask("update", {"n7": definition(101_000)}) == {"n7": {"result": "done"}}
-    assert rig.ask("pause", ["n8"]) == {"n8": {"result": "done"}}
+    assert rig.change("update", {"n7": definition(101_000)}) == {"n7": {"result": "done"}}
+    assert rig.change("pause", ["n8"]) == {"n8": {"result": "done"}}
     assert rig.outcomes() == ["cancelled", "cancelled"]
     rig.tick(30_000)
     assert (rig.ran("n7"), rig.ran("n8"), rig.ran("n9")) == ([101_000], [], [DUE_MS])
 
 
-def test_schedules_that_wait_for_their_instants_keep_no_herd_behind_them() -> None:
+@pytest.mark.parametrize(
+    ("name", "policies", "look_ahead"), [("guarded", {"overlap": "skip"}, False), ("watched", {}, True)]
+)
+def test_schedules_that_wait_for_their_instant_or_look_ahead_keep_no_herd_behind_them(
+    name: str, policies: dict[str, str], look_ahead: bool
+) -> None:
+    """A guarded schedule is made at its instant, and one whose renderings are watched at its look-ahead."""
     rig = with_limits(**SLOWLY)
-    rig.ask("create", {f"guarded{n}": definition(DUE_MS, overlap="skip") for n in range(15)})
-    rig.ask("create", {name: definition(DUE_MS + 1) for name in NAMES})
+    rig.change("create", {f"{name}{n}": definition(DUE_MS, **policies) for n in range(15)})
+    rig.change("create", {name: definition(DUE_MS + 1) for name in NAMES})
     rig.pass_time(40_000)
     rounds(rig, 200)
     assert rig.made() == [DUE_MS + 1] * 20
-    rig.pass_time(DUE_MS - 50_000)
-    rig.run("ingest", rounds=3)
-    assert len(rig.runs()) == 35
-
-
-def test_a_schedule_whose_renderings_are_watched_is_made_at_its_look_ahead() -> None:
-    rig = with_limits(**SLOWLY)
-    rig.ask("create", {f"watched{n}": definition(DUE_MS) for n in range(15)})
-    rig.ask("create", {name: definition(DUE_MS + 1) for name in NAMES})
-    rig.pass_time(40_000)
-    rounds(rig, 200)
-    assert rig.made() == [DUE_MS + 1] * 20
-    rig.pass_time(DUE_MS - 50_000 - rig.limits.look_ahead_ms)
-    rig.run("ingest", rounds=3)
+    rig.run("ingest", rounds=3, after_ms=DUE_MS - 50_000 - (rig.limits.look_ahead_ms if look_ahead else 0))
     assert len(rig.runs()) == 35
 
 
@@ -400,6 +375,5 @@ def test_a_herd_whose_schedules_all_wait_is_left_until_its_time() -> None:
     rig.pass_time(70_000)
     rounds(rig, 100)
     assert rig.runs() == []
-    rig.pass_time(1_000)
-    rig.run("tend", "ingest", rounds=2)
+    rig.run("tend", "ingest", rounds=2, after_ms=1_000)
     assert rig.engine.ingest_wait_ms() == 1_000

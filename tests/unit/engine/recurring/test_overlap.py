@@ -105,7 +105,7 @@ RUNTIME_MS = 60_000
 
 
 def backfill(rig: ScheduleRig, **more: Any) -> dict[str, Any]:
-    return rig.ask("backfill", ["report"], **TIMES, **more)["report"]
+    return rig.change("backfill", ["report"], **TIMES, **more)["report"]
 
 
 def due(rig: ScheduleRig) -> list[int]:
@@ -139,7 +139,7 @@ def test_the_policy_decides_which_instants_run(
     rig.tick(5 * RUNTIME_MS)
     assert rig.ran() == {"queue_one": [ALL[0], ALL[-1]], "queue_all": ALL}.get(overlap, ran)
     del rig.pushed[:]
-    trigger = rig.ask("trigger", ["report"])["report"]["task_ids"]
+    trigger = rig.change("trigger", ["report"])["report"]["task_ids"]
     rig.run()
     backfill(rig, **named)
     rig.run()
@@ -176,7 +176,7 @@ def test_queued_instants_run_when_the_run_before_them_ends(rig: ScheduleRig) -> 
 def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> None:
     schedule = rig.create(every_ms=HOUR_MS, overlap="queue_one", max_runtime_ms=RUNTIME_MS)
     for _ in range(2):
-        rig.ask("trigger", ["report"])
+        rig.change("trigger", ["report"])
         rig.run()
         rig.pass_time(1_000)
     assert rig.ran() == [0, 1_000]
@@ -195,7 +195,7 @@ def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> Non
 
 def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleRig) -> None:
     rig.create(every_ms=RUNTIME_MS, overlap="skip", max_runtime_ms=HOUR_MS)
-    rig.ask("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")
+    rig.change("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")
     rig.tick(RUNTIME_MS)
     assert rig.ran() == [-2 * RUNTIME_MS]
     assert [reason for *_, reason in rig.skips()] == ["overlapped"]
@@ -204,16 +204,8 @@ def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleR
 def test_the_end_of_each_run_is_recorded_however_many_are_later(rig: ScheduleRig) -> None:
     schedule = rig.create(every_ms=HOUR_MS, overlap="skip")
     first = START_MS - 100 * HOUR_MS
-    rig.ask("backfill", ["report"], from_ms=first, upto_ms=START_MS, overlap="allow")
+    rig.change("backfill", ["report"], from_ms=first, upto_ms=START_MS, overlap="allow")
     rig.run()
     rig.end(schedule, first)
     rig.run()
     assert [run.instant_ms for run in rig.runs() if run.ended_ms is not None] == [first]
-
-
-def test_an_unknown_policy_is_kept_as_rejected(rig: ScheduleRig) -> None:
-    rig.create()
-    item = {"do": "backfill", "names": ["report"], **TIMES, "overlap": "explode"}
-    rig.store.put_inbox(0, [("schedule", json.dumps(item).encode())])
-    rig.run("ingest", rounds=2)
-    assert rig.outcomes() == ["rejected"]

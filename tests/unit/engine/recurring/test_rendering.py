@@ -15,7 +15,7 @@ import pytest
 from celery_wheel.engine.recurring.materialise import BROKEN_AFTER_MS
 from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.engine.state.agenda import FIRST_S, MOST_S
-from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
+from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.recurring.definition import ALL, LATEST, NONE, Definition
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK, Schedule
@@ -52,24 +52,17 @@ def test_an_occurrence_knows_the_instant_before_it(rig: ScheduleRig) -> None:
     rig.tick(2_000)
     made = [(one.instant_ms - START_MS, one.previous_ms and one.previous_ms - START_MS) for one in seen.occurrences]
     assert made == [(1_000, None), (2_000, 1_000), (3_000, 2_000), (4_000, 3_000)]
-    rig.ask("backfill", ["report"], from_ms=START_MS + 1_000, upto_ms=START_MS + 2_000)
+    rig.change("backfill", ["report"], from_ms=START_MS + 1_000, upto_ms=START_MS + 2_000)
     assert [one.previous_ms for one in seen.occurrences[4:]] == [None, START_MS + 1_000]
     assert {one.due_ms for one in seen.occurrences[4:]} == {rig.clock.now_ms()}
 
 
 def test_an_occurrence_keeps_its_id_when_its_commit_fails(rig: ScheduleRig) -> None:
-    seen, faults = noting(rig), ["before commit"]
+    seen = noting(rig)
     rig.create(every_ms=2_500)
     rig.pass_time(1_000)
-
-    def fault(at: str) -> None:
-        if at in faults:
-            faults.remove(at)
-            raise StoreError("no answer")
-
-    rig.store.fault = fault
+    rig.fail_once("before commit")
     rig.run("ingest", "tend", "ingest")
-    assert faults == []
     assert [one.instant_ms - START_MS for one in seen.occurrences] == [2_500, 2_500]
     assert len({one.envelope_id for one in seen.occurrences}) == 1
 
@@ -89,14 +82,13 @@ def test_a_change_knows_an_occurrence_with_jitter_as_published(rig: ScheduleRig)
     """Due time goes back behind a published instant: the new definition begins after that instant."""
     rig.create(every_ms=10_000, jitter_ms=300, jitter_by="name")
     rig.tick(9_500)
-    rig.pass_time(900)
-    rig.run("dispatch")
+    rig.run("dispatch", after_ms=900)
     assert rig.ran() == [10_000]
     [run] = rig.runs()
     assert rig.message(run.timer_id).eta_ms > run.instant_ms
     rig.clock.step(-1_000)
     rig.engine.clock.accept()
-    answer = rig.ask("update", {"report": definition(5_000)})
+    answer = rig.change("update", {"report": definition(5_000)})
     assert answer == {"report": {"result": "done", "too_late": [START_MS + 10_000]}}
     assert (rig.made(), rig.next_ms()) == ([10_000], 15_000), "it is not made a second time"
 
@@ -218,8 +210,7 @@ def test_an_error_of_the_project_is_tried_again_and_the_schedule_goes_on(rig: Sc
 
 def failing(rig: ScheduleRig) -> int:
     """Return the number of schedules that memory has as failing."""
-    assert rig.engine.state is not None
-    return len(rig.engine.state.failing)
+    return len(rig.state.failing)
 
 
 def test_the_waits_grow_up_to_a_minute_and_differ(rig: ScheduleRig) -> None:
@@ -271,7 +262,7 @@ def test_a_schedule_that_fails_for_an_hour_is_broken(rig: ScheduleRig, caplog: p
     rig.tick(70_000)
     assert len(fault.tried_ms) == tries
     fault.lasts = False
-    assert rig.ask("resume", ["bad"]) == {"bad": {"result": "done"}}
+    assert rig.change("resume", ["bad"]) == {"bad": {"result": "done"}}
     [(first, _, count, reason)] = rig.skips()
     assert (first, reason) == (60_000, "missed")
     assert count == 63
@@ -328,7 +319,7 @@ def test_one_cause_is_logged_once_a_minute_without_the_text_of_the_error(
 ) -> None:
     caplog.set_level(logging.INFO)
     Fault(rig, of_the_project)
-    rig.ask("create", {f"bad{n}": definition(1_000) for n in range(20)})
+    rig.change("create", {f"bad{n}": definition(1_000) for n in range(20)})
     rig.tick(59_000)
     [line] = lines(caplog)
     assert "LookupError in " in line
@@ -348,7 +339,7 @@ def test_a_change_forgets_the_failures_and_the_new_definition_is_tried_at_once(r
     fault.lasts = False
     before = rig.clock.now_ms() - START_MS
     names: Any = {"bad": definition(1_000, args=[1])} if do == "update" else ["bad"]
-    assert rig.ask(do, names) == {"bad": {"result": "done"}}
+    assert rig.change(do, names) == {"bad": {"result": "done"}}
     assert failing(rig) == 0
     rig.tick(1_100)
     if do == "update":
@@ -358,14 +349,14 @@ def test_a_change_forgets_the_failures_and_the_new_definition_is_tried_at_once(r
         assert rig.ran("bad") == []
     if do == "pause":
         assert (rig.schedule("bad").note, state(rig)) == ("test", (False, False))
-        rig.ask("resume", ["bad"])
+        rig.change("resume", ["bad"])
         assert sum(count for _, _, count, _ in rig.skips()) == before // 1_000 + 1
 
 
 def test_slow_failures_keep_no_other_work_of_the_round_waiting(rig: ScheduleRig) -> None:
     """Each try ends with a time-out of five seconds: one of them in a round, not twenty."""
     fault = Fault(rig, of_the_project, took_ms=5_000)
-    rig.ask("create", {f"bad{n:02}": definition(60_000) for n in range(20)})
+    rig.change("create", {f"bad{n:02}": definition(60_000) for n in range(20)})
     rig.create("good", every_ms=1_000)
     rig.pass_time(58_500)
     began_ms = rig.clock.now_ms()

@@ -36,7 +36,7 @@ def check_ins_of_a_herd(folder: Path) -> dict[str, Any]:
 
     for source in ("beat", "api"):
         named = {f"{source}{n}": definition(DUE_MS) for n in range(COUNT)}
-        rig.ask("create", named, source=source)
+        rig.change("create", named, source=source)
     rig.pass_time(80_000)
     for _ in range(300):
         rig.run("tend", "ingest")
