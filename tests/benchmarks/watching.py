@@ -30,6 +30,7 @@ from celery_wheel.store.ports.pages import END
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.sql.store import SqlStore
+from tests.benchmarks.beat import Tree
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database
 from tests.benchmarks.filler import Filler, fill, small
@@ -79,16 +80,8 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
 
 def _cpu_clock(found: Database) -> Callable[[], float]:
     """Return the CPU seconds of this process and of the database server."""
-    server = None if found.pid is None else psutil.Process(found.pid)
-    ended: dict[int, float] = {}
-
-    def cpu_s() -> float:
-        for one in [] if server is None else [server, *server.children(recursive=True)]:
-            times = one.cpu_times()
-            ended[one.pid] = times.user + times.system
-        return time.process_time() + sum(ended.values())
-
-    return cpu_s
+    server = found.pid and Tree(psutil.Process(found.pid))
+    return lambda: time.process_time() + (server.cpu_s if server else 0)
 
 
 def _now_ms() -> int:
