@@ -207,7 +207,7 @@ def herd_in_the_main_lane(*_: object) -> tuple[()]:
     return ()
 
 
-@replaces_recurring(ingest, "materialise", seed=0)
+@replaces_recurring(ingest, "materialise", seed=1)
 def look_ahead_without_a_bound(right: Any, ctx: Context, *rest: Any) -> Generator[str, None, Occurrences]:
     """Every instant of the next minute is made as if it were within the look-ahead."""
     return right(replace(ctx, limits=replace(ctx.limits, look_ahead_ms=60_000)), *rest)
