@@ -35,7 +35,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, split
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
-from celery_wheel.store.sql.statement import Statements, in_parts, numbered, places
+from celery_wheel.store.sql.statement import Statements, numbered, places
 
 #: Routes of one statement; most commits have a few.
 ROUTE_PLACES = 50
@@ -241,8 +241,7 @@ class Catalogue:
         return {one: found[digest] for one, digest in digests.items()}
 
     def _find(self, connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
-        parts = in_parts(digests, ROUTE_PLACES)
-        return {bytes(digest): id_ for part in parts for digest, id_ in self._statements.routes.at(connection, part)}
+        return {bytes(digest): id_ for digest, id_ in self._statements.routes.each(connection, "digest", digests)}
 
 
 class StorePart:

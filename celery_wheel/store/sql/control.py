@@ -25,14 +25,12 @@ from celery_wheel.store.sql.holding import fence
 from celery_wheel.store.sql.loads import LoadStatements
 from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
 from celery_wheel.store.sql.statement import (
-    KEY_PLACES,
     ROW,
     ObjectInsert,
     Statements,
     columns_of,
     constant,
     in_order,
-    in_parts,
     names_of,
     numbered,
     places,
@@ -40,9 +38,6 @@ from celery_wheel.store.sql.statement import (
 
 #: Task ids of tombstones read at a time: memory holds one page of them, not all.
 IDS_AT_ONCE = 5_000
-
-#: Names of the bound keys.
-KEYS = tuple(one.key for one in numbered("key"))
 
 
 class ControlStatements:
@@ -97,10 +92,8 @@ class SqlControl(StorePart):
         return self._statements.of(ControlStatements)
 
     def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
-        query = self._control.tombstones
         with self._database.reading() as connection:
-            parts = in_parts(task_ids, KEY_PLACES)
-            found = [row for part in parts for row in query.at(connection, (shard, *part))]
+            found = self._control.tombstones.each(connection, "task", task_ids, shard=shard)
         return {row.task_id: Tombstone(*row) for row in found}
 
     def tombstone_ids(self, shard: int) -> Iterator[str]:
@@ -115,10 +108,8 @@ class SqlControl(StorePart):
             after = ids[-1]
 
     def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
-        query = self._control.watchers
         with self._database.reading() as connection:
-            parts = [dict(zip(KEYS, part, strict=True)) for part in in_parts(keys, KEY_PLACES)]
-            rows = [row for part in parts for row in query(connection, shard=shard, kind=kind, **part)]
+            rows = self._control.watchers.each(connection, "key", keys, shard=shard, kind=kind)
             row_of = self._catalogue.row
             return [(key, row_of(connection, row, id_)) for key, id_, *row in rows]
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import and_, bindparam, func, select
 
 from celery_wheel.store.model import HOUR_MS, STOPPED, Position, RangeSummary, Row, TallyKey
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import batch, bytes_to_task_id, outcome, route, tally, task_id_to_bytes, timer
-from celery_wheel.store.sql.statement import KEY_PLACES, ROW, Statements, constant, in_parts, in_range, numbered, span
+from celery_wheel.store.sql.statement import ROW, Statements, constant, in_range, numbered, span
 
 #: The position of a row, as a plain tuple.
 _POSITION = attrgetter("due_ms", "seq")
@@ -108,32 +107,25 @@ class SqlDispatch(StorePart):
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
         with self._database.reading() as connection:
-            found = self._of_tasks(connection, self._dispatch.find, shard, task_ids)
+            found = self._dispatch.find.each(connection, "task", _bytes(task_ids), shard=shard)
             return self._catalogue.task_rows(connection, found)
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         with self._database.reading() as connection:
-            found = self._of_tasks(connection, self._dispatch.last_outcomes, shard, task_ids)
+            found = self._dispatch.last_outcomes.each(connection, "task", _bytes(task_ids), shard=shard)
         return {bytes_to_task_id(id_): kind for id_, kind in found}
 
     def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
         with self._database.reading() as connection:
-            found = self._of_tasks(connection, self._dispatch.stopped_rows, shard, task_ids)
+            found = self._dispatch.stopped_rows.each(connection, "task", _bytes(task_ids), shard=shard)
             row_of = self._catalogue.row
             last = {row[0]: (kind, row_of(connection, row, id_)) for id_, kind, *row in found}
         return sorted(last.values(), key=lambda one: one[1].position)
 
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
         with self._database.reading() as connection:
-            found = self._found(connection, self._dispatch.rows, shard, row_ids)
+            found = self._dispatch.rows.each(connection, "row", row_ids, shard=shard)
             return self._catalogue.rows(connection, found)
-
-    def _found(self, connection: Connection, query: Any, shard: int, values: Sequence[Any]) -> list[Any]:
-        """Run the query for the values, as many at a time as it has places."""
-        return [row for part in in_parts(values, KEY_PLACES) for row in query.at(connection, (shard, *part))]
-
-    def _of_tasks(self, connection: Connection, query: Any, shard: int, task_ids: Sequence[str]) -> list[Any]:
-        return self._found(connection, query, shard, list(map(task_id_to_bytes, task_ids)))
 
     def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
@@ -144,3 +136,7 @@ class SqlDispatch(StorePart):
         with self._database.reading() as connection:
             rows = self._dispatch.pending(connection, shard=shard).all()
         return {TallyKey(hour, queue, task): count for hour, queue, task, count in rows}
+
+
+def _bytes(task_ids: Sequence[str]) -> list[bytes]:
+    return list(map(task_id_to_bytes, task_ids))

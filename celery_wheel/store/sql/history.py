@@ -34,7 +34,7 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import batch, lane, outcome, shard, tally, timer, total
-from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_parts, in_range, numbered, span
+from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_range, numbered, span
 from celery_wheel.store.store_model import Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
@@ -208,9 +208,8 @@ class ForgetTransaction:
     def _remove(self, before_ms: int) -> None:
         connection, statements = self._connection, self._history
         removed = [(row_id,) for row_id in sorted(self._ids)]
-        parts = in_parts(sorted(self._ids), IN_PLACES)
-        last = [statements.last_outcome.at(connection, (self._shard, *part)).scalar() or 0 for part in parts]
-        if highest := max([self._highest, *last]):
+        last = statements.last_outcome.each(connection, "gone", sorted(self._ids), shard=self._shard)
+        if highest := max([self._highest, *(number or 0 for (number,) in last)]):
             statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
         unwatch = self._statements.of(ControlStatements).unwatch
         forget_run = self._statements.of(ScheduleStatements).forget_run

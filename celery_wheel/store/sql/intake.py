@@ -30,7 +30,6 @@ from celery_wheel.store.sql.schema import (
 )
 from celery_wheel.store.sql.statement import (
     IN_PLACES,
-    KEY_PLACES,
     Statements,
     columns_of,
     constant,
@@ -215,8 +214,7 @@ class SqlIntake(StorePart):
             return {}
         ids = {digits(one): one for one in command_ids}
         with self._database.reading() as connection:
-            parts = in_parts(list(ids), KEY_PLACES)
-            found = [row for part in parts for row in self._intake.answers.at(connection, part)]
+            found = self._intake.answers.each(connection, "key", list(ids))
         return {ids[digits(str(id_))]: json.loads(results) for id_, results in found}
 
     # -- bulk loads ---------------------------------------------------------------------------------------

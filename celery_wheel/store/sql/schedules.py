@@ -30,7 +30,6 @@ from celery_wheel.store.sql.statement import (
     columns_of,
     constant,
     in_order,
-    in_parts,
     names_of,
     numbered,
     places,
@@ -133,9 +132,8 @@ class SqlSchedules(StorePart):
         return next_ms
 
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
-        named = self._of_schedules.named
         with self._database.reading() as connection:
-            rows = [row for part in in_parts(names, NAME_PLACES) for row in named.at(connection, part)]
+            rows = self._of_schedules.named.each(connection, "name", names)
         return list({row.id: schedule_of(row[1:]) for row in rows if row.shard == shard}.values())
 
     def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:

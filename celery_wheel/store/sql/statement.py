@@ -51,7 +51,7 @@ class InsertStatement(Protocol):
 class Prepared:
     """A call binds values by name; ``at`` and ``many`` bind them in the order of ``names``."""
 
-    __slots__ = ("_constants", "names", "sql")
+    __slots__ = ("_constants", "_places", "names", "sql")
 
     def __init__(self, clause: ClauseElement, dialect: Any) -> None:
         compiled = clause.compile(dialect=dialect)
@@ -60,6 +60,7 @@ class Prepared:
         #: Names of the bound values, in the order of their places in the SQL; a name may come twice.
         self.names: tuple[str, ...] = tuple(compiled.positiontup or ())
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+        self._places: dict[str, list[str]] = {}  #: word → the names of its ``numbered`` places
 
     def __call__(self, connection: Connection, **values: Any) -> CursorResult[*tuple[Any, ...]]:
         constants = self._constants
@@ -68,6 +69,13 @@ class Prepared:
 
     def at(self, connection: Connection, places: tuple[Any, ...]) -> CursorResult[*tuple[Any, ...]]:
         return connection.exec_driver_sql(self.sql, places)
+
+    def each(self, connection: Connection, word: str, wanted: Sequence[Any], **values: Any) -> list[Any]:
+        """Return the rows for all values that are wanted in the places ``numbered(word)``, as many at a time as fit."""
+        names = self._places.get(word) or [name for name in self.names if name.rpartition("_")[0] == word]
+        self._places[word] = names
+        parts = [dict(zip(names, part, strict=True)) for part in in_parts(wanted, len(names))]
+        return [row for part in parts for row in self(connection, **part, **values)]
 
     def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run once for each row; does nothing without rows. Returns the number of affected rows."""

@@ -69,6 +69,7 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     headers = json.dumps({"task": "note", "id": task_id, OCCURRENCE: own}).encode()
     envelope_id = occurrence_id(store, schedule, instant_ms)
     row = holder.row(instant_ms, envelope_id=envelope_id, task_id=task_id, task="note", headers=headers)
+    row.accepted_ms = now_ms()
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
     runs = [Run(schedule.id, instant_ms, row.id)]
     holder.apply(rows=[row], runs=runs, schedules=[schedule], tally={hour_of(row): 1})

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Stores:
             own = {"task": "note", "body": b'[["secret"], {}, {}]', "headers": b'{"task": "note"}', **parts}
             due_ms, ids = own.pop("eta_ms", ETA_MS), zip(task_ids, IDS, strict=False)
             rows = [holder.row(due_ms, task_id=task_id, envelope_id=id_, **own) for task_id, id_ in ids]
+            rows = [replace(row, accepted_ms=now_ms()) for row in rows]
             holder.apply(rows=rows, tally={TallyKey(due_ms // HOUR_MS, "celery", "note"): len(rows)})
             store.release(0, holder.epoch)
 
