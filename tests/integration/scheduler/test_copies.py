@@ -22,7 +22,7 @@ from celery_wheel.errors import StoreConflict
 from celery_wheel.operations.doctor import Grade, Installation, broker, shards
 from celery_wheel.operations.drain import drain
 from celery_wheel.store import open_store
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.processes import Process
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
@@ -153,7 +153,7 @@ def test_a_store_needs_no_claim_where_no_copy_stays(stack: Stack, happens: Calla
     beat = stack.beat()
     stack.wait_for_holder(beat)
     beat.wait_for("at epoch")
-    assert "another copy" not in beat.said()
+    assert happens is not moved_within_its_disk or "another copy" not in beat.said()
 
 
 def test_a_database_made_from_the_template_of_another_is_a_copy(
@@ -183,7 +183,7 @@ def test_a_copy_on_rabbitmq_holds_nothing_while_the_other_is_connected(
     first = stacks.enter_context(Stack(tmp_path, rabbit_server.fresh()))
     beat = first.beat()
     first.wait_for_holder(beat)
-    ids = first.send(4, TASKS)
+    ids = first.send(patience(4), TASKS)  # none is due before the copy is made
     wait_until(lambda: first.pending() == [TASKS], "the tasks are accepted")
     other = copy_of(first, stacks)
     second = other.beat()
