@@ -16,6 +16,24 @@ def set_parameters(apps: Any, schema_editor: Any) -> None:
             schema_editor.execute(statement)
 
 
+def _options(table: str, **more: Any) -> dict[str, Any]:
+    return {"db_table": table, "default_permissions": (), **more}
+
+
+def _page(name: str, of: str, **names: Any) -> migrations.CreateModel:
+    """Return the model of a page of the admin, without a table of its own."""
+    options = {**names, "proxy": True, "default_permissions": (), "indexes": [], "constraints": []}
+    return migrations.CreateModel(name, [], options, bases=(f"django_wheel.{of}",))
+
+
+PERMISSIONS = [
+    ("view_wheel", "Can view the wheel"),
+    ("view_payload", "Can view arguments, headers and bodies"),
+    ("operate_wheel", "Can operate the wheel"),
+    ("manage_schedules", "Can manage recurring schedules"),
+]
+
+
 class Migration(migrations.Migration):
     initial = True
 
@@ -34,10 +52,7 @@ class Migration(migrations.Migration):
                 ("made_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
                 ("content", models.BinaryField(db_comment="a dictionary of zstd")),
             ],
-            options={
-                "db_table": "wheel_dictionary",
-                "default_permissions": (),
-            },
+            options=_options("wheel_dictionary"),
         ),
         migrations.CreateModel(
             name="MetaRow",
@@ -63,10 +78,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_meta",
-                "default_permissions": (),
-            },
+            options=_options("wheel_meta"),
         ),
         migrations.CreateModel(
             name="SchedulerRow",
@@ -79,10 +91,7 @@ class Migration(migrations.Migration):
                 ),
                 ("seen_ms", models.BigIntegerField(db_comment="its last sign of life; instant, Unix milliseconds")),
             ],
-            options={
-                "db_table": "wheel_scheduler",
-                "default_permissions": (),
-            },
+            options=_options("wheel_scheduler"),
         ),
         migrations.CreateModel(
             name="ShardRow",
@@ -122,10 +131,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_shard",
-                "default_permissions": (),
-            },
+            options=_options("wheel_shard"),
         ),
         migrations.CreateModel(
             name="SnapshotRow",
@@ -148,10 +154,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_snapshot",
-                "default_permissions": (),
-            },
+            options=_options("wheel_snapshot"),
         ),
         migrations.CreateModel(
             name="AnswerRow",
@@ -166,11 +169,10 @@ class Migration(migrations.Migration):
                 ("at_ms", models.BigIntegerField(db_comment="time of the answer; instant, Unix milliseconds")),
                 ("results", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
             ],
-            options={
-                "db_table": "wheel_answer",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
-            },
+            options=_options(
+                "wheel_answer",
+                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
+            ),
         ),
         migrations.CreateModel(
             name="AuditRow",
@@ -197,24 +199,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_audit",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
-            },
+            options=_options(
+                "wheel_audit",
+                indexes=[models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Audit",
-            fields=[],
-            options={
-                "verbose_name_plural": "audit log",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.auditrow",),
-        ),
+        _page("Audit", "auditrow", verbose_name_plural="audit log"),
         migrations.CreateModel(
             name="BatchRow",
             fields=[
@@ -241,41 +231,17 @@ class Migration(migrations.Migration):
                 ),
                 ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
             ],
-            options={
-                "db_table": "wheel_batch",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_batch",
+                indexes=[
                     models.Index(fields=["shard", "id"], name="wheel_batch_age"),
                     models.Index(fields=["shard", "lane", "dispatched_ms"], name="wheel_batch_dispatched"),
                     models.Index(fields=["shard", "lane", "to_due_ms", "to_seq"], name="wheel_batch_range"),
                 ],
-            },
+            ),
         ),
-        migrations.CreateModel(
-            name="Batch",
-            fields=[],
-            options={
-                "verbose_name": "batch",
-                "verbose_name_plural": "batches",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.batchrow",),
-        ),
-        migrations.CreateModel(
-            name="Lateness",
-            fields=[],
-            options={
-                "verbose_name_plural": "lateness",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.batchrow",),
-        ),
+        _page("Batch", "batchrow", verbose_name="batch", verbose_name_plural="batches"),
+        _page("Lateness", "batchrow", verbose_name_plural="lateness"),
         migrations.CreateModel(
             name="GateRow",
             fields=[
@@ -304,11 +270,10 @@ class Migration(migrations.Migration):
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
             ],
-            options={
-                "db_table": "wheel_gate",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "scope", "name"), name="wheel_gate_place")],
-            },
+            options=_options(
+                "wheel_gate",
+                constraints=[models.UniqueConstraint(fields=("shard", "scope", "name"), name="wheel_gate_place")],
+            ),
         ),
         migrations.CreateModel(
             name="InboxRow",
@@ -327,11 +292,10 @@ class Migration(migrations.Migration):
                 ),
                 ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
             ],
-            options={
-                "db_table": "wheel_inbox",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "id"], name="wheel_inbox_shard")],
-            },
+            options=_options(
+                "wheel_inbox",
+                indexes=[models.Index(fields=["shard", "id"], name="wheel_inbox_shard")],
+            ),
         ),
         migrations.CreateModel(
             name="LaneRow",
@@ -371,11 +335,10 @@ class Migration(migrations.Migration):
                 ),
                 ("closed", models.BooleanField(db_comment="it has no pending rows and gets none")),
             ],
-            options={
-                "db_table": "wheel_lane",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
-            },
+            options=_options(
+                "wheel_lane",
+                constraints=[models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
+            ),
         ),
         migrations.CreateModel(
             name="LoadChunkRow",
@@ -397,14 +360,13 @@ class Migration(migrations.Migration):
                 ),
                 ("payload", models.BinaryField(db_comment="the messages, packed")),
             ],
-            options={
-                "db_table": "wheel_load_chunk",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
-                "constraints": [
+            options=_options(
+                "wheel_load_chunk",
+                indexes=[models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
+                constraints=[
                     models.UniqueConstraint(fields=("load", "part", "number", "shard"), name="wheel_load_chunk_place")
                 ],
-            },
+            ),
         ),
         migrations.CreateModel(
             name="LoadPartRow",
@@ -423,11 +385,10 @@ class Migration(migrations.Migration):
                     models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
                 ),
             ],
-            options={
-                "db_table": "wheel_load_part",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
-            },
+            options=_options(
+                "wheel_load_part",
+                constraints=[models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
+            ),
         ),
         migrations.CreateModel(
             name="LoadRow",
@@ -467,12 +428,11 @@ class Migration(migrations.Migration):
                 ),
                 ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
             ],
-            options={
-                "db_table": "wheel_load",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["state", "id"], name="wheel_load_state")],
-                "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_load_name")],
-            },
+            options=_options(
+                "wheel_load",
+                indexes=[models.Index(fields=["state", "id"], name="wheel_load_state")],
+                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_load_name")],
+            ),
         ),
         migrations.CreateModel(
             name="OutcomeRow",
@@ -485,27 +445,15 @@ class Migration(migrations.Migration):
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
             ],
-            options={
-                "db_table": "wheel_outcome",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_outcome",
+                indexes=[
                     models.Index(fields=["shard", "kind", "at_ms"], name="wheel_outcome_kind"),
                     models.Index(fields=["timer_id"], name="wheel_outcome_timer"),
                 ],
-            },
+            ),
         ),
-        migrations.CreateModel(
-            name="Rejected",
-            fields=[],
-            options={
-                "verbose_name_plural": "rejected tasks",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.outcomerow",),
-        ),
+        _page("Rejected", "outcomerow", verbose_name_plural="rejected tasks"),
         migrations.CreateModel(
             name="RevisionRow",
             fields=[
@@ -530,12 +478,11 @@ class Migration(migrations.Migration):
                     models.TextField(db_comment="JSON object: the schedule before the change; empty: it did not exist"),
                 ),
             ],
-            options={
-                "db_table": "wheel_revision",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["name", "id"], name="wheel_revision_name")],
-                "constraints": [models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
-            },
+            options=_options(
+                "wheel_revision",
+                indexes=[models.Index(fields=["name", "id"], name="wheel_revision_name")],
+                constraints=[models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
+            ),
         ),
         migrations.CreateModel(
             name="RouteRow",
@@ -559,15 +506,14 @@ class Migration(migrations.Migration):
                 ),
                 ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
             ],
-            options={
-                "db_table": "wheel_route",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_route",
+                indexes=[
                     models.Index(fields=["target"], name="wheel_route_target"),
                     models.Index(fields=["task"], name="wheel_route_task"),
                 ],
-                "constraints": [models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
-            },
+                constraints=[models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
+            ),
         ),
         migrations.CreateModel(
             name="ScheduleRow",
@@ -604,26 +550,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_schedule",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
-                "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
-            },
+            options=_options(
+                "wheel_schedule",
+                indexes=[models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
+                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Schedule",
-            fields=[],
-            options={
-                "verbose_name": "schedule",
-                "verbose_name_plural": "schedules",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.schedulerow",),
-        ),
+        _page("Schedule", "schedulerow", verbose_name="schedule", verbose_name_plural="schedules"),
         migrations.CreateModel(
             name="ScheduleRunRow",
             fields=[
@@ -641,13 +574,12 @@ class Migration(migrations.Migration):
                 ),
                 ("requested", models.BooleanField(db_comment="triggered or backfilled")),
             ],
-            options={
-                "db_table": "wheel_schedule_run",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_schedule_run",
+                indexes=[
                     models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_schedule_run_instant")
                 ],
-            },
+            ),
         ),
         migrations.CreateModel(
             name="ScheduleSkipRow",
@@ -666,47 +598,14 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
                 ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
             ],
-            options={
-                "db_table": "wheel_schedule_skip",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
-                "constraints": [
-                    models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")
-                ],
-            },
+            options=_options(
+                "wheel_schedule_skip",
+                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
+                constraints=[models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Shard",
-            fields=[],
-            options={
-                "verbose_name": "shard",
-                "verbose_name_plural": "shards",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.shardrow",),
-        ),
-        migrations.CreateModel(
-            name="Wheel",
-            fields=[],
-            options={
-                "verbose_name": "wheel",
-                "verbose_name_plural": "wheel",
-                "permissions": [
-                    ("view_wheel", "Can view the wheel"),
-                    ("view_payload", "Can view arguments, headers and bodies"),
-                    ("operate_wheel", "Can operate the wheel"),
-                    ("manage_schedules", "Can manage recurring schedules"),
-                ],
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.shardrow",),
-        ),
+        _page("Shard", "shardrow", verbose_name="shard", verbose_name_plural="shards"),
+        _page("Wheel", "shardrow", verbose_name="wheel", verbose_name_plural="wheel", permissions=PERMISSIONS),
         migrations.CreateModel(
             name="TallyRow",
             fields=[
@@ -726,24 +625,12 @@ class Migration(migrations.Migration):
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
-            options={
-                "db_table": "wheel_tally",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
-            },
+            options=_options(
+                "wheel_tally",
+                constraints=[models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Forecast",
-            fields=[],
-            options={
-                "verbose_name_plural": "forecast from archive",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.tallyrow",),
-        ),
+        _page("Forecast", "tallyrow", verbose_name_plural="forecast from archive"),
         migrations.CreateModel(
             name="TimerRow",
             fields=[
@@ -809,41 +696,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_timer",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_timer",
+                indexes=[
                     models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
                     models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
                 ],
-                "constraints": [models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
-            },
+                constraints=[models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
+            ),
         ),
-        migrations.CreateModel(
-            name="History",
-            fields=[],
-            options={
-                "verbose_name_plural": "history",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.timerrow",),
-        ),
-        migrations.CreateModel(
-            name="Pending",
-            fields=[],
-            options={
-                "verbose_name": "pending task",
-                "verbose_name_plural": "pending tasks",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.timerrow",),
-        ),
+        _page("History", "timerrow", verbose_name_plural="history"),
+        _page("Pending", "timerrow", verbose_name="pending task", verbose_name_plural="pending tasks"),
         migrations.CreateModel(
             name="TombstoneRow",
             fields=[
@@ -859,11 +722,10 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
             ],
-            options={
-                "db_table": "wheel_tombstone",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
-            },
+            options=_options(
+                "wheel_tombstone",
+                constraints=[models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
+            ),
         ),
         migrations.CreateModel(
             name="TotalRow",
@@ -884,11 +746,10 @@ class Migration(migrations.Migration):
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
-            options={
-                "db_table": "wheel_total",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
-            },
+            options=_options(
+                "wheel_total",
+                constraints=[models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
+            ),
         ),
         migrations.CreateModel(
             name="WatchRow",
@@ -909,14 +770,13 @@ class Migration(migrations.Migration):
                 ("key", models.TextField(db_comment="the key, a name chosen by producers")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
             ],
-            options={
-                "db_table": "wheel_watch",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_watch",
+                indexes=[
                     models.Index(fields=["shard", "kind", "key", "timer_id"], name="wheel_watch_key"),
                     models.Index(fields=["timer_id"], name="wheel_watch_timer"),
                 ],
-            },
+            ),
         ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
     ]
