@@ -16,8 +16,20 @@ def set_parameters(apps: Any, schema_editor: Any) -> None:
             schema_editor.execute(statement)
 
 
+_INSTANT = "instant, Unix milliseconds"
+
+
 def _options(table: str, **more: Any) -> dict[str, Any]:
     return {"db_table": table, "default_permissions": (), **more}
+
+
+def _instant(of: str = "", **more: Any) -> Any:
+    return models.BigIntegerField(db_comment=f"{of}; {_INSTANT}" if of else _INSTANT, **more)
+
+
+def _surrogate() -> Any:
+    comment = "no meaning; Django wants a single key"
+    return django_wheel.fields.Surrogate(db_comment=comment, primary_key=True, serialize=False)
 
 
 def _page(name: str, of: str, **names: Any) -> migrations.CreateModel:
@@ -49,7 +61,7 @@ class Migration(migrations.Migration):
                         db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
                     ),
                 ),
-                ("made_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("made_ms", _instant()),
                 ("content", models.BinaryField(db_comment="a dictionary of zstd")),
             ],
             options=_options("wheel_dictionary"),
@@ -89,7 +101,7 @@ class Migration(migrations.Migration):
                         db_comment="host, a random part, process id", primary_key=True, serialize=False
                     ),
                 ),
-                ("seen_ms", models.BigIntegerField(db_comment="its last sign of life; instant, Unix milliseconds")),
+                ("seen_ms", _instant("its last sign of life")),
             ],
             options=_options("wheel_scheduler"),
         ),
@@ -112,12 +124,7 @@ class Migration(migrations.Migration):
                     "holder",
                     models.TextField(db_comment="the scheduler that holds the shard; none: it was given up", null=True),
                 ),
-                (
-                    "lease_until_ms",
-                    models.BigIntegerField(
-                        db_comment="end of the holder's lease; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("lease_until_ms", _instant("end of the holder's lease", null=True)),
                 ("seq", models.BigIntegerField(db_comment="highest seq taken")),
                 ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
                 (
@@ -142,10 +149,7 @@ class Migration(migrations.Migration):
                         db_comment="number of the shard, from 0", primary_key=True, serialize=False
                     ),
                 ),
-                (
-                    "at_ms",
-                    models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
-                ),
+                ("at_ms", _instant("time of the snapshot", null=True)),
                 ("figures", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
                 (
                     "levels",
@@ -166,7 +170,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the answer; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the answer")),
                 ("results", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
             ],
             options=_options(
@@ -177,15 +181,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="AuditRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("request", models.TextField(db_comment="chosen by the asker, the same in each shard; UUIDv7")),
-                ("at_ms", models.BigIntegerField(db_comment="time of asking; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of asking")),
                 ("origin", models.TextField(db_comment="admin, cli or api")),
                 ("actor", models.TextField(db_comment="the person")),
                 ("action", models.TextField(db_comment="cancel, reschedule, pause, schedule_update and others")),
@@ -211,24 +210,13 @@ class Migration(migrations.Migration):
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of the lane")),
-                (
-                    "from_due_ms",
-                    models.BigIntegerField(
-                        db_comment="the batch begins after this position; instant, Unix milliseconds"
-                    ),
-                ),
+                ("from_due_ms", _instant("the batch begins after this position")),
                 ("from_seq", models.BigIntegerField(db_comment="second half of that position")),
-                (
-                    "to_due_ms",
-                    models.BigIntegerField(db_comment="the batch ends with this position; instant, Unix milliseconds"),
-                ),
+                ("to_due_ms", _instant("the batch ends with this position")),
                 ("to_seq", models.BigIntegerField(db_comment="second half of that position")),
                 ("count", models.IntegerField(db_comment="messages that the broker confirmed")),
                 ("bytes", models.BigIntegerField(db_comment="their size; bytes")),
-                (
-                    "dispatched_ms",
-                    models.BigIntegerField(db_comment="time of the dispatch; instant, Unix milliseconds"),
-                ),
+                ("dispatched_ms", _instant("time of the dispatch")),
                 ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
             ],
             options=_options(
@@ -245,12 +233,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="GateRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("scope", models.TextField(db_comment="all, queue or task")),
                 ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
@@ -268,7 +251,7 @@ class Migration(migrations.Migration):
                 ),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("at_ms", _instant()),
             ],
             options=_options(
                 "wheel_gate",
@@ -300,27 +283,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="LaneRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of the lane, from 0")),
-                (
-                    "offset_due_ms",
-                    models.BigIntegerField(
-                        db_comment="rows up to this position are settled; instant, Unix milliseconds"
-                    ),
-                ),
+                ("offset_due_ms", _instant("rows up to this position are settled")),
                 ("offset_seq", models.BigIntegerField(db_comment="second half of the offset's position")),
-                (
-                    "watermark_due_ms",
-                    models.BigIntegerField(
-                        db_comment="rows up to this position may be published; instant, Unix milliseconds"
-                    ),
-                ),
+                ("watermark_due_ms", _instant("rows up to this position may be published")),
                 ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
                 (
                     "target",
@@ -371,12 +339,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="LoadPartRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("load", models.BigIntegerField(db_comment="id of the load")),
                 ("part", models.IntegerField(db_comment="number of the part, from 0")),
                 ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
@@ -415,17 +378,9 @@ class Migration(migrations.Migration):
                         db_comment="raised whenever the load is begun or resumed; an older run may write nothing"
                     ),
                 ),
-                (
-                    "created_ms",
-                    models.BigIntegerField(db_comment="time of its first begin; instant, Unix milliseconds"),
-                ),
-                ("begun_ms", models.BigIntegerField(db_comment="begin of its last run; instant, Unix milliseconds")),
-                (
-                    "ended_ms",
-                    models.BigIntegerField(
-                        db_comment="time of the commit or abort; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("created_ms", _instant("time of its first begin")),
+                ("begun_ms", _instant("begin of its last run")),
+                ("ended_ms", _instant("time of the commit or abort", null=True)),
                 ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
             ],
             options=_options(
@@ -443,7 +398,7 @@ class Migration(migrations.Migration):
                 ("kind", models.TextField(db_comment="cancelled, moved, expired, rejected or parked")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("at_ms", _instant()),
             ],
             options=_options(
                 "wheel_outcome",
@@ -457,12 +412,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RevisionRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("number", models.IntegerField(db_comment="revision of the schedule that the change made")),
                 ("name", models.TextField(db_comment="name of the schedule")),
@@ -472,7 +422,7 @@ class Migration(migrations.Migration):
                 ),
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("reason", models.TextField(db_comment="reason, for people")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the change; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the change")),
                 (
                     "before",
                     models.TextField(db_comment="JSON object: the schedule before the change; empty: it did not exist"),
@@ -527,28 +477,13 @@ class Migration(migrations.Migration):
                 ),
                 ("source", models.TextField(db_comment="api, or the source that it follows")),
                 ("revision", models.IntegerField(db_comment="1 when it is created; each change adds one")),
-                (
-                    "next_ms",
-                    models.BigIntegerField(
-                        db_comment="next instant to be made, if any; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("next_ms", _instant("next instant to be made, if any", null=True)),
                 ("made", models.BigIntegerField(db_comment="occurrences made so far")),
-                (
-                    "last_ms",
-                    models.BigIntegerField(
-                        db_comment="last instant that was made; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("last_ms", _instant("last instant that was made", null=True)),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
                 ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
                 ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
-                (
-                    "since_ms",
-                    models.BigIntegerField(
-                        db_comment="later instants have no skip yet; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("since_ms", _instant("later instants have no skip yet", null=True)),
             ],
             options=_options(
                 "wheel_schedule",
@@ -565,13 +500,8 @@ class Migration(migrations.Migration):
                     django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
                 ),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("instant_ms", models.BigIntegerField(db_comment="intended time; instant, Unix milliseconds")),
-                (
-                    "ended_ms",
-                    models.BigIntegerField(
-                        db_comment="end that its worker reported; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("instant_ms", _instant("intended time")),
+                ("ended_ms", _instant("end that its worker reported", null=True)),
                 ("requested", models.BooleanField(db_comment="triggered or backfilled")),
             ],
             options=_options(
@@ -584,19 +514,14 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ScheduleSkipRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
-                ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
+                ("from_ms", _instant("first skipped occurrence")),
+                ("to_ms", _instant("last skipped occurrence")),
                 ("count", models.BigIntegerField(db_comment="skipped occurrences; negative: more than so many")),
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the decision")),
             ],
             options=_options(
                 "wheel_schedule_skip",
@@ -609,12 +534,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TallyRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
                 (
@@ -642,7 +562,7 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
-                ("due_ms", models.BigIntegerField(db_comment="first half of its position; instant, Unix milliseconds")),
+                ("due_ms", _instant("first half of its position")),
                 (
                     "seq",
                     models.BigIntegerField(
@@ -664,15 +584,9 @@ class Migration(migrations.Migration):
                 ),
                 ("route", models.BigIntegerField(db_comment="id of its task and destination")),
                 ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
-                (
-                    "expires_ms",
-                    models.BigIntegerField(db_comment="the task's own expires; instant, Unix milliseconds", null=True),
-                ),
-                (
-                    "created_ms",
-                    models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
-                ),
-                ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
+                ("expires_ms", _instant("the task's own expires", null=True)),
+                ("created_ms", _instant("time of sending, by the producer")),
+                ("accepted_ms", _instant("time of accepting")),
                 (
                     "size",
                     models.IntegerField(
@@ -710,15 +624,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TombstoneRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("until_ms", models.BigIntegerField(db_comment="removed after this; instant, Unix milliseconds")),
+                ("until_ms", _instant("removed after this")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
             ],
@@ -730,12 +639,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TotalRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("kind", models.TextField(db_comment="hour, day or name: a sum of the tally for it")),
                 (
@@ -754,12 +658,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="WatchRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 (
                     "kind",
