@@ -71,9 +71,13 @@ def second(at_ms: int | None) -> str:
     return instant(at_ms).removesuffix(".000")
 
 
-def clock(at_ms: int | None) -> str:
-    """Return the time, with its date unless that is today."""
-    return instant(at_ms).removeprefix(f"{instant(now_ms()).partition(' ')[0]} ")
+def clock(at_ms: int | None, whole: str = "", present_ms: int | None = None) -> str:
+    """Return the time, with its date unless that is today.
+
+    Args:
+        whole: the text of ``instant(at_ms)``, where the caller has it.
+    """
+    return (whole or instant(at_ms)).removeprefix(f"{instant(present_ms or now_ms()).partition(' ')[0]} ")
 
 
 def relative(at_ms: int | None, present_ms: int) -> str:

@@ -204,10 +204,33 @@ def _lines(label: Any, help_text: Any = "", rows: int = 4) -> forms.CharField:
     return forms.CharField(label=label, required=False, help_text=help_text, widget=widget)
 
 
+def _choice(label: Any, choices: tuple[tuple[str, Any], ...], help_text: Any = "") -> forms.ChoiceField:
+    return forms.ChoiceField(label=label, required=False, choices=choices, help_text=help_text)
+
+
 _TIME_HELP = _("A date and time in the schedule's zone, or with an offset: 2026-11-21 08:30+01:00.")
 
 
-class ScheduleForm(ScheduleReasonForm):
+class PolicyForm(ScheduleReasonForm):
+    """The values that a change of several schedules has as well."""
+
+    zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
+    gap = _choice(_("Times that the clocks skip"), GAP_CHOICES, _("When clocks go forward."))
+    fold = _choice(_("Times that occur twice"), FOLD_CHOICES, _("When clocks go back."))
+    catch_up = _choice(_("Instants that were missed"), CATCH_UP_CHOICES)
+    overlap = _choice(_("While an earlier run is not over"), OVERLAP_CHOICES)
+    max_runtime = DurationMsField(
+        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
+    )
+    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
+    jitter_by = _choice(_("Jitter is"), JITTER_BY_CHOICES)
+
+    @staticmethod
+    def zones() -> list[str]:
+        return sorted(available_timezones())
+
+
+class ScheduleForm(PolicyForm):
     name = forms.CharField(label=_("Name"), required=False, strip=False, widget=forms.TextInput(attrs={"size": 50}))
     task = _text(_("Task"), size=50, list="wheel-tasks")
     args = _lines(_("Arguments"), _('A JSON list, like [1, "acme"].'), rows=2)
@@ -225,21 +248,11 @@ class ScheduleForm(ScheduleReasonForm):
     month_of_year = _text(_("Month"), "1-12, */3")
     second = _text(_("Second"), "0-59")
     rrule = _lines(_("Rule"), _("Lines DTSTART and RRULE, RDATE, EXDATE. Times are those of the schedule's zone."))
-    event = forms.ChoiceField(label=_("Event"), required=False, choices=_EVENTS)
+    event = _choice(_("Event"), _EVENTS)
     latitude = _text(_("Latitude"), _("Degrees; north is positive."), inputmode="decimal")
     longitude = _text(_("Longitude"), _("Degrees; east is positive."), inputmode="decimal")
     instants = _lines(
         _("Instants"), _("One on each line, in the schedule's zone or with an offset: 2026-11-21 08:30+01:00.")
-    )
-    zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
-    gap = forms.ChoiceField(
-        label=_("Times that the clocks skip"),
-        required=False,
-        choices=GAP_CHOICES,
-        help_text=_("When clocks go forward."),
-    )
-    fold = forms.ChoiceField(
-        label=_("Times that occur twice"), required=False, choices=FOLD_CHOICES, help_text=_("When clocks go back.")
     )
     start = _text(_("From"), _TIME_HELP, 24)
     until = _text(_("Until"), _("The last instant at which the schedule may run."), 24)
@@ -251,14 +264,7 @@ class ScheduleForm(ScheduleReasonForm):
     holidays_subdivision = _text(_("Part of the country"), _("A code like BY; empty for the whole country."), 6)
     dates = _lines(_("Dates"), _("One on each line, like 2026-12-24."), rows=2)
     calendar = _lines(_("Other calendar"), _('A calendar as JSON, like {"kind": "business_days", "country": "DE"}.'), 2)
-    catch_up = forms.ChoiceField(label=_("Instants that were missed"), required=False, choices=CATCH_UP_CHOICES)
     catch_up_within = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
-    overlap = forms.ChoiceField(label=_("While an earlier run is not over"), required=False, choices=OVERLAP_CHOICES)
-    max_runtime = DurationMsField(
-        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
-    )
-    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
-    jitter_by = forms.ChoiceField(label=_("Jitter is"), required=False, choices=JITTER_BY_CHOICES)
     made = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -279,10 +285,6 @@ class ScheduleForm(ScheduleReasonForm):
         self.document: Document | None = None
         if not is_new:
             self.fields["name"].widget.attrs["readonly"] = True
-
-    @staticmethod
-    def zones() -> list[str]:
-        return sorted(available_timezones())
 
     # -- cleaning ------------------------------------------------------------------------------------------
 
@@ -441,6 +443,7 @@ def new_values(zone: str) -> Document:
 #: A definition without any of the values that the form changes.
 _EXAMPLE = '{"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab"}}, "task": "example"}'
 
+_AFTER_CATCH_UP = ("overlap", "max_runtime", "jitter", "jitter_by", "queue", "priority", "expires")
 _DURATIONS = ("catch_up_window", "max_runtime", "jitter", "expires")
 _DEFAULTS = (
     *(("max_runtime", _("longest run: a day")), ("jitter", _("jitter: none")), ("queue", _("queue: that of the task"))),
@@ -448,34 +451,21 @@ _DEFAULTS = (
 )
 
 
-def _choice(label: Any, choices: tuple[tuple[str, Any], ...], help_text: Any = "") -> forms.ChoiceField:
-    whole = [("", _("leave as it is")), *choices]
-    return forms.ChoiceField(label=label, required=False, choices=whole, help_text=help_text)
-
-
-class BulkChangeForm(ScheduleReasonForm):
-    zone = _text(_("Time zone"), _("Like Europe/Paris, or an offset like +02:00."), 30, list="wheel-zones")
-    gap = _choice(_("Times that the clocks skip"), GAP_CHOICES, _("When clocks go forward."))
-    fold = _choice(_("Times that occur twice"), FOLD_CHOICES, _("When clocks go back."))
-    catch_up = _choice(_("Instants that were missed"), CATCH_UP_CHOICES)
+class BulkChangeForm(PolicyForm):
     catch_up_window = DurationMsField(label=_("Within"), help_text=_("How long ago, where all run."))
-    overlap = _choice(_("While an earlier run is not over"), OVERLAP_CHOICES)
-    max_runtime = DurationMsField(
-        label=_("Longest run"), help_text=_("A run counts as over after this time, unless its worker reports its end.")
-    )
-    jitter = DurationMsField(label=_("Jitter"), help_text=_("A run is due so much after its instant, at most."))
-    jitter_by = _choice(_("Jitter is"), JITTER_BY_CHOICES)
     queue = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"size": 30}))
     priority = forms.IntegerField(label=_("Priority"), required=False, min_value=0, max_value=255)
     expires = DurationMsField(label=_("Expires"), help_text=_("A run that starts so long after it was due is dropped."))
     defaults = forms.MultipleChoiceField(
         label=_("Set to the default"), required=False, choices=_DEFAULTS, widget=forms.CheckboxSelectMultiple
     )
-    zones = staticmethod(ScheduleForm.zones)
+    field_order = ("zone", "gap", "fold", "catch_up", "catch_up_window", *_AFTER_CATCH_UP, "defaults", "reason")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.order_fields([name for name in self.fields if name != "reason"])
+        for field in self.fields.values():
+            if isinstance(field, forms.ChoiceField) and not isinstance(field, forms.MultipleChoiceField):
+                field.choices = [("", _("leave as it is")), *field.choices]  # type: ignore[misc]
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data

@@ -66,7 +66,9 @@ def format_count(count: int, noun: str) -> str:
 def printable(text: object, cut: int = NAME_CUT) -> str:
     """Return the first ``cut`` characters of the text, each of them visible."""
     whole = str(text)
-    shown = "".join(one if one.isprintable() else _code(one) for one in whole[:cut])
+    shown = whole[:cut]
+    if not shown.isprintable():
+        shown = "".join(one if one.isprintable() else _code(one) for one in shown)
     return shown + "…" if len(whole) > cut else shown
 
 

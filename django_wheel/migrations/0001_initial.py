@@ -16,6 +16,36 @@ def set_parameters(apps: Any, schema_editor: Any) -> None:
             schema_editor.execute(statement)
 
 
+_INSTANT = "instant, Unix milliseconds"
+
+
+def _options(table: str, **more: Any) -> dict[str, Any]:
+    return {"db_table": table, "default_permissions": (), **more}
+
+
+def _instant(of: str = "", **more: Any) -> Any:
+    return models.BigIntegerField(db_comment=f"{of}; {_INSTANT}" if of else _INSTANT, **more)
+
+
+def _surrogate() -> Any:
+    comment = "no meaning; Django wants a single key"
+    return django_wheel.fields.Surrogate(db_comment=comment, primary_key=True, serialize=False)
+
+
+def _page(name: str, of: str, **names: Any) -> migrations.CreateModel:
+    """Return the model of a page of the admin, without a table of its own."""
+    options = {**names, "proxy": True, "default_permissions": (), "indexes": [], "constraints": []}
+    return migrations.CreateModel(name, [], options, bases=(f"django_wheel.{of}",))
+
+
+PERMISSIONS = [
+    ("view_wheel", "Can view the wheel"),
+    ("view_payload", "Can view arguments, headers and bodies"),
+    ("operate_wheel", "Can operate the wheel"),
+    ("manage_schedules", "Can manage recurring schedules"),
+]
+
+
 class Migration(migrations.Migration):
     initial = True
 
@@ -31,13 +61,10 @@ class Migration(migrations.Migration):
                         db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
                     ),
                 ),
-                ("made_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("made_ms", _instant()),
                 ("content", models.BinaryField(db_comment="a dictionary of zstd")),
             ],
-            options={
-                "db_table": "wheel_dictionary",
-                "default_permissions": (),
-            },
+            options=_options("wheel_dictionary"),
         ),
         migrations.CreateModel(
             name="MetaRow",
@@ -63,10 +90,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_meta",
-                "default_permissions": (),
-            },
+            options=_options("wheel_meta"),
         ),
         migrations.CreateModel(
             name="SchedulerRow",
@@ -77,12 +101,9 @@ class Migration(migrations.Migration):
                         db_comment="host, a random part, process id", primary_key=True, serialize=False
                     ),
                 ),
-                ("seen_ms", models.BigIntegerField(db_comment="its last sign of life; instant, Unix milliseconds")),
+                ("seen_ms", _instant("its last sign of life")),
             ],
-            options={
-                "db_table": "wheel_scheduler",
-                "default_permissions": (),
-            },
+            options=_options("wheel_scheduler"),
         ),
         migrations.CreateModel(
             name="ShardRow",
@@ -103,12 +124,7 @@ class Migration(migrations.Migration):
                     "holder",
                     models.TextField(db_comment="the scheduler that holds the shard; none: it was given up", null=True),
                 ),
-                (
-                    "lease_until_ms",
-                    models.BigIntegerField(
-                        db_comment="end of the holder's lease; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("lease_until_ms", _instant("end of the holder's lease", null=True)),
                 ("seq", models.BigIntegerField(db_comment="highest seq taken")),
                 ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
                 (
@@ -122,10 +138,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_shard",
-                "default_permissions": (),
-            },
+            options=_options("wheel_shard"),
         ),
         migrations.CreateModel(
             name="SnapshotRow",
@@ -136,10 +149,7 @@ class Migration(migrations.Migration):
                         db_comment="number of the shard, from 0", primary_key=True, serialize=False
                     ),
                 ),
-                (
-                    "at_ms",
-                    models.BigIntegerField(db_comment="time of the snapshot; instant, Unix milliseconds", null=True),
-                ),
+                ("at_ms", _instant("time of the snapshot", null=True)),
                 ("figures", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
                 (
                     "levels",
@@ -148,10 +158,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_snapshot",
-                "default_permissions": (),
-            },
+            options=_options("wheel_snapshot"),
         ),
         migrations.CreateModel(
             name="AnswerRow",
@@ -163,27 +170,21 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the answer; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the answer")),
                 ("results", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
             ],
-            options={
-                "db_table": "wheel_answer",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
-            },
+            options=_options(
+                "wheel_answer",
+                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
+            ),
         ),
         migrations.CreateModel(
             name="AuditRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("request", models.TextField(db_comment="chosen by the asker, the same in each shard; UUIDv7")),
-                ("at_ms", models.BigIntegerField(db_comment="time of asking; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of asking")),
                 ("origin", models.TextField(db_comment="admin, cli or api")),
                 ("actor", models.TextField(db_comment="the person")),
                 ("action", models.TextField(db_comment="cancel, reschedule, pause, schedule_update and others")),
@@ -197,94 +198,42 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_audit",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
-            },
+            options=_options(
+                "wheel_audit",
+                indexes=[models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Audit",
-            fields=[],
-            options={
-                "verbose_name_plural": "audit log",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.auditrow",),
-        ),
+        _page("Audit", "auditrow", verbose_name_plural="audit log"),
         migrations.CreateModel(
             name="BatchRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of the lane")),
-                (
-                    "from_due_ms",
-                    models.BigIntegerField(
-                        db_comment="the batch begins after this position; instant, Unix milliseconds"
-                    ),
-                ),
+                ("from_due_ms", _instant("the batch begins after this position")),
                 ("from_seq", models.BigIntegerField(db_comment="second half of that position")),
-                (
-                    "to_due_ms",
-                    models.BigIntegerField(db_comment="the batch ends with this position; instant, Unix milliseconds"),
-                ),
+                ("to_due_ms", _instant("the batch ends with this position")),
                 ("to_seq", models.BigIntegerField(db_comment="second half of that position")),
                 ("count", models.IntegerField(db_comment="messages that the broker confirmed")),
                 ("bytes", models.BigIntegerField(db_comment="their size; bytes")),
-                (
-                    "dispatched_ms",
-                    models.BigIntegerField(db_comment="time of the dispatch; instant, Unix milliseconds"),
-                ),
+                ("dispatched_ms", _instant("time of the dispatch")),
                 ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
             ],
-            options={
-                "db_table": "wheel_batch",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_batch",
+                indexes=[
                     models.Index(fields=["shard", "id"], name="wheel_batch_age"),
                     models.Index(fields=["shard", "lane", "dispatched_ms"], name="wheel_batch_dispatched"),
                     models.Index(fields=["shard", "lane", "to_due_ms", "to_seq"], name="wheel_batch_range"),
                 ],
-            },
+            ),
         ),
-        migrations.CreateModel(
-            name="Batch",
-            fields=[],
-            options={
-                "verbose_name": "batch",
-                "verbose_name_plural": "batches",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.batchrow",),
-        ),
-        migrations.CreateModel(
-            name="Lateness",
-            fields=[],
-            options={
-                "verbose_name_plural": "lateness",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.batchrow",),
-        ),
+        _page("Batch", "batchrow", verbose_name="batch", verbose_name_plural="batches"),
+        _page("Lateness", "batchrow", verbose_name_plural="lateness"),
         migrations.CreateModel(
             name="GateRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("scope", models.TextField(db_comment="all, queue or task")),
                 ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
@@ -302,13 +251,12 @@ class Migration(migrations.Migration):
                 ),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("at_ms", _instant()),
             ],
-            options={
-                "db_table": "wheel_gate",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "scope", "name"), name="wheel_gate_place")],
-            },
+            options=_options(
+                "wheel_gate",
+                constraints=[models.UniqueConstraint(fields=("shard", "scope", "name"), name="wheel_gate_place")],
+            ),
         ),
         migrations.CreateModel(
             name="InboxRow",
@@ -327,36 +275,20 @@ class Migration(migrations.Migration):
                 ),
                 ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
             ],
-            options={
-                "db_table": "wheel_inbox",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "id"], name="wheel_inbox_shard")],
-            },
+            options=_options(
+                "wheel_inbox",
+                indexes=[models.Index(fields=["shard", "id"], name="wheel_inbox_shard")],
+            ),
         ),
         migrations.CreateModel(
             name="LaneRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of the lane, from 0")),
-                (
-                    "offset_due_ms",
-                    models.BigIntegerField(
-                        db_comment="rows up to this position are settled; instant, Unix milliseconds"
-                    ),
-                ),
+                ("offset_due_ms", _instant("rows up to this position are settled")),
                 ("offset_seq", models.BigIntegerField(db_comment="second half of the offset's position")),
-                (
-                    "watermark_due_ms",
-                    models.BigIntegerField(
-                        db_comment="rows up to this position may be published; instant, Unix milliseconds"
-                    ),
-                ),
+                ("watermark_due_ms", _instant("rows up to this position may be published")),
                 ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
                 (
                     "target",
@@ -371,11 +303,10 @@ class Migration(migrations.Migration):
                 ),
                 ("closed", models.BooleanField(db_comment="it has no pending rows and gets none")),
             ],
-            options={
-                "db_table": "wheel_lane",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
-            },
+            options=_options(
+                "wheel_lane",
+                constraints=[models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
+            ),
         ),
         migrations.CreateModel(
             name="LoadChunkRow",
@@ -397,24 +328,18 @@ class Migration(migrations.Migration):
                 ),
                 ("payload", models.BinaryField(db_comment="the messages, packed")),
             ],
-            options={
-                "db_table": "wheel_load_chunk",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
-                "constraints": [
+            options=_options(
+                "wheel_load_chunk",
+                indexes=[models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
+                constraints=[
                     models.UniqueConstraint(fields=("load", "part", "number", "shard"), name="wheel_load_chunk_place")
                 ],
-            },
+            ),
         ),
         migrations.CreateModel(
             name="LoadPartRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("load", models.BigIntegerField(db_comment="id of the load")),
                 ("part", models.IntegerField(db_comment="number of the part, from 0")),
                 ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
@@ -423,11 +348,10 @@ class Migration(migrations.Migration):
                     models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
                 ),
             ],
-            options={
-                "db_table": "wheel_load_part",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
-            },
+            options=_options(
+                "wheel_load_part",
+                constraints=[models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
+            ),
         ),
         migrations.CreateModel(
             name="LoadRow",
@@ -454,25 +378,16 @@ class Migration(migrations.Migration):
                         db_comment="raised whenever the load is begun or resumed; an older run may write nothing"
                     ),
                 ),
-                (
-                    "created_ms",
-                    models.BigIntegerField(db_comment="time of its first begin; instant, Unix milliseconds"),
-                ),
-                ("begun_ms", models.BigIntegerField(db_comment="begin of its last run; instant, Unix milliseconds")),
-                (
-                    "ended_ms",
-                    models.BigIntegerField(
-                        db_comment="time of the commit or abort; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("created_ms", _instant("time of its first begin")),
+                ("begun_ms", _instant("begin of its last run")),
+                ("ended_ms", _instant("time of the commit or abort", null=True)),
                 ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
             ],
-            options={
-                "db_table": "wheel_load",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["state", "id"], name="wheel_load_state")],
-                "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_load_name")],
-            },
+            options=_options(
+                "wheel_load",
+                indexes=[models.Index(fields=["state", "id"], name="wheel_load_state")],
+                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_load_name")],
+            ),
         ),
         migrations.CreateModel(
             name="OutcomeRow",
@@ -483,38 +398,21 @@ class Migration(migrations.Migration):
                 ("kind", models.TextField(db_comment="cancelled, moved, expired or rejected")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", models.BigIntegerField(db_comment="instant, Unix milliseconds")),
+                ("at_ms", _instant()),
             ],
-            options={
-                "db_table": "wheel_outcome",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_outcome",
+                indexes=[
                     models.Index(fields=["shard", "kind", "at_ms"], name="wheel_outcome_kind"),
                     models.Index(fields=["timer_id"], name="wheel_outcome_timer"),
                 ],
-            },
+            ),
         ),
-        migrations.CreateModel(
-            name="Rejected",
-            fields=[],
-            options={
-                "verbose_name_plural": "rejected tasks",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.outcomerow",),
-        ),
+        _page("Rejected", "outcomerow", verbose_name_plural="rejected tasks"),
         migrations.CreateModel(
             name="RevisionRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
                 ("number", models.IntegerField(db_comment="revision of the schedule that the change made")),
                 ("name", models.TextField(db_comment="name of the schedule")),
@@ -524,18 +422,17 @@ class Migration(migrations.Migration):
                 ),
                 ("actor", models.TextField(db_comment="user or part that did it")),
                 ("reason", models.TextField(db_comment="reason, for people")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the change; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the change")),
                 (
                     "before",
                     models.TextField(db_comment="JSON object: the schedule before the change; empty: it did not exist"),
                 ),
             ],
-            options={
-                "db_table": "wheel_revision",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["name", "id"], name="wheel_revision_name")],
-                "constraints": [models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
-            },
+            options=_options(
+                "wheel_revision",
+                indexes=[models.Index(fields=["name", "id"], name="wheel_revision_name")],
+                constraints=[models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
+            ),
         ),
         migrations.CreateModel(
             name="RouteRow",
@@ -559,15 +456,14 @@ class Migration(migrations.Migration):
                 ),
                 ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
             ],
-            options={
-                "db_table": "wheel_route",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_route",
+                indexes=[
                     models.Index(fields=["target"], name="wheel_route_target"),
                     models.Index(fields=["task"], name="wheel_route_task"),
                 ],
-                "constraints": [models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
-            },
+                constraints=[models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
+            ),
         ),
         migrations.CreateModel(
             name="ScheduleRow",
@@ -581,49 +477,21 @@ class Migration(migrations.Migration):
                 ),
                 ("source", models.TextField(db_comment="api, or the source that it follows")),
                 ("revision", models.IntegerField(db_comment="1 when it is created; each change adds one")),
-                (
-                    "next_ms",
-                    models.BigIntegerField(
-                        db_comment="next instant to be made, if any; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("next_ms", _instant("next instant to be made, if any", null=True)),
                 ("made", models.BigIntegerField(db_comment="occurrences made so far")),
-                (
-                    "last_ms",
-                    models.BigIntegerField(
-                        db_comment="last instant that was made; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("last_ms", _instant("last instant that was made", null=True)),
                 ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
                 ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
                 ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
-                (
-                    "since_ms",
-                    models.BigIntegerField(
-                        db_comment="later instants have no skip yet; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("since_ms", _instant("later instants have no skip yet", null=True)),
             ],
-            options={
-                "db_table": "wheel_schedule",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
-                "constraints": [models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
-            },
+            options=_options(
+                "wheel_schedule",
+                indexes=[models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
+                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Schedule",
-            fields=[],
-            options={
-                "verbose_name": "schedule",
-                "verbose_name_plural": "schedules",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.schedulerow",),
-        ),
+        _page("Schedule", "schedulerow", verbose_name="schedule", verbose_name_plural="schedules"),
         migrations.CreateModel(
             name="ScheduleRunRow",
             fields=[
@@ -632,90 +500,41 @@ class Migration(migrations.Migration):
                     django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
                 ),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("instant_ms", models.BigIntegerField(db_comment="intended time; instant, Unix milliseconds")),
-                (
-                    "ended_ms",
-                    models.BigIntegerField(
-                        db_comment="end that its worker reported; instant, Unix milliseconds", null=True
-                    ),
-                ),
+                ("instant_ms", _instant("intended time")),
+                ("ended_ms", _instant("end that its worker reported", null=True)),
                 ("requested", models.BooleanField(db_comment="triggered or backfilled")),
             ],
-            options={
-                "db_table": "wheel_schedule_run",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_schedule_run",
+                indexes=[
                     models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_schedule_run_instant")
                 ],
-            },
+            ),
         ),
         migrations.CreateModel(
             name="ScheduleSkipRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("from_ms", models.BigIntegerField(db_comment="first skipped occurrence; instant, Unix milliseconds")),
-                ("to_ms", models.BigIntegerField(db_comment="last skipped occurrence; instant, Unix milliseconds")),
+                ("from_ms", _instant("first skipped occurrence")),
+                ("to_ms", _instant("last skipped occurrence")),
                 ("count", models.BigIntegerField(db_comment="skipped occurrences; negative: more than so many")),
                 ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
-                ("at_ms", models.BigIntegerField(db_comment="time of the decision; instant, Unix milliseconds")),
+                ("at_ms", _instant("time of the decision")),
             ],
-            options={
-                "db_table": "wheel_schedule_skip",
-                "default_permissions": (),
-                "indexes": [models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
-                "constraints": [
-                    models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")
-                ],
-            },
+            options=_options(
+                "wheel_schedule_skip",
+                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
+                constraints=[models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Shard",
-            fields=[],
-            options={
-                "verbose_name": "shard",
-                "verbose_name_plural": "shards",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.shardrow",),
-        ),
-        migrations.CreateModel(
-            name="Wheel",
-            fields=[],
-            options={
-                "verbose_name": "wheel",
-                "verbose_name_plural": "wheel",
-                "permissions": [
-                    ("view_wheel", "Can view the wheel"),
-                    ("view_payload", "Can view arguments, headers and bodies"),
-                    ("operate_wheel", "Can operate the wheel"),
-                    ("manage_schedules", "Can manage recurring schedules"),
-                ],
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.shardrow",),
-        ),
+        _page("Shard", "shardrow", verbose_name="shard", verbose_name_plural="shards"),
+        _page("Wheel", "shardrow", verbose_name="wheel", verbose_name_plural="wheel", permissions=PERMISSIONS),
         migrations.CreateModel(
             name="TallyRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
                 (
@@ -726,24 +545,12 @@ class Migration(migrations.Migration):
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
-            options={
-                "db_table": "wheel_tally",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
-            },
+            options=_options(
+                "wheel_tally",
+                constraints=[models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
+            ),
         ),
-        migrations.CreateModel(
-            name="Forecast",
-            fields=[],
-            options={
-                "verbose_name_plural": "forecast from archive",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.tallyrow",),
-        ),
+        _page("Forecast", "tallyrow", verbose_name_plural="forecast from archive"),
         migrations.CreateModel(
             name="TimerRow",
             fields=[
@@ -755,7 +562,7 @@ class Migration(migrations.Migration):
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
-                ("due_ms", models.BigIntegerField(db_comment="first half of its position; instant, Unix milliseconds")),
+                ("due_ms", _instant("first half of its position")),
                 (
                     "seq",
                     models.BigIntegerField(
@@ -777,15 +584,9 @@ class Migration(migrations.Migration):
                 ),
                 ("route", models.BigIntegerField(db_comment="id of its task and destination")),
                 ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
-                (
-                    "expires_ms",
-                    models.BigIntegerField(db_comment="the task's own expires; instant, Unix milliseconds", null=True),
-                ),
-                (
-                    "created_ms",
-                    models.BigIntegerField(db_comment="time of sending, by the producer; instant, Unix milliseconds"),
-                ),
-                ("accepted_ms", models.BigIntegerField(db_comment="time of accepting; instant, Unix milliseconds")),
+                ("expires_ms", _instant("the task's own expires", null=True)),
+                ("created_ms", _instant("time of sending, by the producer")),
+                ("accepted_ms", _instant("time of accepting")),
                 (
                     "size",
                     models.IntegerField(
@@ -809,71 +610,36 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "db_table": "wheel_timer",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_timer",
+                indexes=[
                     models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
                     models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
                 ],
-                "constraints": [models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
-            },
+                constraints=[models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
+            ),
         ),
-        migrations.CreateModel(
-            name="History",
-            fields=[],
-            options={
-                "verbose_name_plural": "history",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.timerrow",),
-        ),
-        migrations.CreateModel(
-            name="Pending",
-            fields=[],
-            options={
-                "verbose_name": "pending task",
-                "verbose_name_plural": "pending tasks",
-                "proxy": True,
-                "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
-            },
-            bases=("django_wheel.timerrow",),
-        ),
+        _page("History", "timerrow", verbose_name_plural="history"),
+        _page("Pending", "timerrow", verbose_name="pending task", verbose_name_plural="pending tasks"),
         migrations.CreateModel(
             name="TombstoneRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("until_ms", models.BigIntegerField(db_comment="removed after this; instant, Unix milliseconds")),
+                ("until_ms", _instant("removed after this")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("actor", models.TextField(db_comment="user or part that did it")),
             ],
-            options={
-                "db_table": "wheel_tombstone",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
-            },
+            options=_options(
+                "wheel_tombstone",
+                constraints=[models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
+            ),
         ),
         migrations.CreateModel(
             name="TotalRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("kind", models.TextField(db_comment="hour, day or name: a sum of the tally for it")),
                 (
@@ -884,21 +650,15 @@ class Migration(migrations.Migration):
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
             ],
-            options={
-                "db_table": "wheel_total",
-                "default_permissions": (),
-                "constraints": [models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
-            },
+            options=_options(
+                "wheel_total",
+                constraints=[models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
+            ),
         ),
         migrations.CreateModel(
             name="WatchRow",
             fields=[
-                (
-                    "id",
-                    django_wheel.fields.Surrogate(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 (
                     "kind",
@@ -909,14 +669,13 @@ class Migration(migrations.Migration):
                 ("key", models.TextField(db_comment="the key, a name chosen by producers")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
             ],
-            options={
-                "db_table": "wheel_watch",
-                "default_permissions": (),
-                "indexes": [
+            options=_options(
+                "wheel_watch",
+                indexes=[
                     models.Index(fields=["shard", "kind", "key", "timer_id"], name="wheel_watch_key"),
                     models.Index(fields=["timer_id"], name="wheel_watch_timer"),
                 ],
-            },
+            ),
         ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
     ]

@@ -1,4 +1,4 @@
-"""The admin's pages, a module a page; ``django_wheel.admin`` lists their addresses.
+"""The admin's pages; ``django_wheel.admin`` lists their addresses. More than 15 files: a page is found by its name.
 
 ::
 

@@ -82,7 +82,8 @@ class AuditLine:
         names = list(self.request.results)
         first = self._shown(names[0]) if names else ""
         text, more = f"{capfirst(str(self.action))}: {first}", len(names) - 1
-        return text if more < 1 else _and_more(text, more)
+        found = ngettext("%(text)s and %(count)s more", "%(text)s and %(count)s more", more)
+        return text if more < 1 else found % {"text": text, "count": number(more)}
 
     @property
     def counts(self) -> str:
@@ -102,13 +103,6 @@ class AuditLine:
     @property
     def more(self) -> int:
         return max(0, len(self.request.results) - NAMES)
-
-
-def _and_more(text: str, more: int) -> str:
-    return ngettext("%(text)s and %(count)s more", "%(text)s and %(count)s more", more) % {
-        "text": text,
-        "count": number(more),
-    }
 
 
 def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:

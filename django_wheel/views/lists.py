@@ -1,8 +1,8 @@
 """The pages with rows: pending tasks, history, rejected tasks, batches and shards.
 
 Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
-Names for filters come from the process's overview, which is read once a second. A column is a cell of the page's
-template, ``django_wheel/<page>.html``; a field that is empty in most rows is in ``OPTIONAL`` as well.
+Names for filters come from the process's overview, which is read once a second. A column is a line of ``COLUMNS``, its
+cell a line of ``_CELLS`` in ``templatetags/wheel_format``, and its head is in the page's template.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
@@ -44,8 +46,19 @@ NAMES = 1_000
 
 KINDS = ("rejected", "cancelled", "expired", "moved")
 
-#: Fields that have a column where a row of the page has a value.
-OPTIONAL = ("task", "task_id", "target", "priority", "key", "size", "reason", "actor", "late_ms", "dispatched_ms")
+#: Fields that have a column where a row of the page has a value → the column's label, and whether it has figures.
+COLUMNS = {
+    "task": (_("Task"), False),
+    "target": (_("Queue"), False),
+    "priority": (_("Priority"), True),
+    "key": (_("Key"), False),
+    "size": (_("Size"), True),
+    "reason": (_("Reason"), False),
+    "actor": (_("By"), False),
+    "late_ms": (_("Late"), True),
+    "dispatched_ms": (_("Dispatched"), False),
+    "shard": (_("Shard"), True),
+}
 
 
 def pending(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -80,16 +93,15 @@ def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> dict[str, Any]:
-    """Return a page with the columns that it needs: a field that is empty in each row has none."""
+    """Return a page with the columns that it needs, each with the start of its cells."""
     shown = page.items if rows is None else rows
-    columns = {name for name in OPTIONAL if any(getattr(row, name, None) not in (None, "") for row in shown)}
     several = wheel.store.shards > 1
-    return {
-        "page": page,
-        "columns": columns | ({"shard"} if several else set()),
-        "several": several,
-        "now_ms": now_ms(),
+    columns = {
+        name: format_html('<td class="{}" data-label="{}">', "wheel-figure" if figures else "", label)
+        for name, (label, figures) in COLUMNS.items()
+        if any(getattr(row, name, None) not in (None, "") for row in shown) and (several or name != "shard")
     }
+    return {"page": page, "columns": columns, "several": several, "now_ms": now_ms()}
 
 
 def filter_names(wheel: Wheel) -> FilterNames:

@@ -279,12 +279,7 @@ def _busiest(summary: dict[str, Any]) -> list[dict[str, Any]]:
     labels = {"second": _("Busiest second"), "minute": _("Busiest minute")}
     found = [(unit, summary.get(f"busiest_{unit}")) for unit in labels]
     return [
-        {
-            "label": labels[unit],
-            "at_ms": moment_ms(one.get(unit)),
-            "n": whole(one, "n"),
-            "queue": one.get("queue"),
-        }
+        {"label": labels[unit], "at_ms": moment_ms(one.get(unit)), "n": whole(one, "n"), "queue": one.get("queue")}
         for unit, one in found
         if isinstance(one, dict)
     ]

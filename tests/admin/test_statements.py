@@ -19,7 +19,7 @@ from tests.kit.counts import reads_of
 from tests.kit.holder import NOW, Holder, hour_of, place
 
 MOST = 12
-#: Of the part of the wheel's page that a browser asks for each second.
+#: Most statements of the part of the wheel's page that a browser reads each second.
 MOST_OF_A_POLL = 8
 #: The first lane of each shard is for all tasks, the others are those of a destination that does not answer.
 LANES = 4
