@@ -139,8 +139,8 @@ class Wheel:
 
     def batches(
         self, /, before: model.Position = pages.END, limit: int = 100, **criteria: Any
-    ) -> pages.Page[pages.Settlement]:
-        """Return a page of the settlements, the latest first."""
+    ) -> pages.Page[pages.SettledBatch]:
+        """Return a page of the batches, the latest first."""
         return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
 
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from celery_wheel.store.sql import schema
 from django_wheel.fields import StoreTable
 
-# -- the log: messages and their bytes, lanes with their offsets, settlements, outcomes and counts ---------------------
+# -- the log: messages and their bytes, lanes with their offsets, batches, outcomes and counts ---------------------
 
 
 class TimerRow(StoreTable, table=schema.timer, text="message {0.id}"):
@@ -32,7 +32,7 @@ class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.sha
 
 
 class BatchRow(StoreTable, table=schema.batch, text="{0.count} messages of shard {0.shard}"):
-    """A settlement: a range of positions that the broker has confirmed."""
+    """A batch: a range of positions that the broker has confirmed."""
 
 
 class OutcomeRow(StoreTable, table=schema.outcome, text="{0.kind}: {0.reason}"):
@@ -169,7 +169,7 @@ class Audit(AuditRow, verbose_name_plural=_("audit log")):
 
 
 class Batch(BatchRow, verbose_name=_("batch"), verbose_name_plural=_("batches")):
-    """The page of batches: the settlements."""
+    """The page of batches."""
 
 
 class Shard(ShardRow, verbose_name=_("shard"), verbose_name_plural=_("shards")):

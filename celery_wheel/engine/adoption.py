@@ -8,7 +8,7 @@
                           ────────────────────────────────────────────────────────────────────────────
                           missing         a lane without dispatched rows is new: its offset is set. Any other was lost
                                           with the broker's writes: as behind, from the beginning
-                          ahead           the former holder ended between publish and settlement:
+                          ahead           the former holder ended between publish and settle:
                                           the store is settled up to it, failed rows are rejected
                           ahead, and its  as before, and the log says that the store was restored from an older copy
                           checksum later  or lost its last commits
@@ -201,7 +201,7 @@ class Adoption:
             change.moves.append(Move(row_id, STOPPED, self.now_ms, self._next_seq()))
             change.outcomes.append(Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
         change.seq = self._seq
-        yield "settlement made"
+        yield "batch made"
         self.store.apply(self.shard, self.epoch, change)
         extra = {"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count}
         logger.info("settled %d tasks of lane %d that the former holder had dispatched", count, lane.lane, extra=extra)

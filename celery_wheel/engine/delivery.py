@@ -9,7 +9,7 @@
                                                                     epoch; the lease must not be over
     publish it            one compare-and-set                       message by message, while the lease lasts
     no answer             the same chunk is published again         the same chunk is published again, as redelivered
-    settlement            by a job of its own                       in the commit that prepares the next chunk: of two
+    settle it             by a job of its own                       in the commit that prepares the next chunk: of two
                                                                     commits under way the later would move the offset
                                                                     back
 

@@ -12,7 +12,7 @@
     6 confirm    the chunk is unsettled: ``settle`` records many chunks in one commit, and the offset follows
 
 A chunk without an answer stays in flight and is published again, the same rows over the same range, before any later
-row of its lane. A message costs 20 µs of CPU with its prefetch and settlement (``python -m tests.benchmarks budget``).
+row of its lane. A message costs 20 µs of CPU prefetched and settled (``python -m tests.benchmarks budget``).
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
 
     confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
     settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
-                         each lane has at most one settlement under way, about 20 a second; the next has the chunks
+                         each lane has at most one batch under way, about 20 a second; the next has the chunks
                          that were confirmed meanwhile
 
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
-that stands down while a settlement is under way leaves the rest to the next adoption.
+that stands down while a batch is under way leaves the rest to the next adoption.
 
 Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk: the store has to
 know the end of a chunk before the chunk is published.
@@ -34,10 +34,10 @@ def settle(ctx: Context, state: ShardState) -> RoundSteps:
 
 
 def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) -> Generator[str, None, bool]:
-    """Commit a settlement, and prepare the chunk that is published next; returns whether there was either."""
+    """Commit a batch, and prepare the chunk that is published next; returns whether there was either."""
     with state.active():
-        work = settlement(state, ctx.clock.now_ms(), flight)
-    yield "settlement made"
+        work = next_batch(state, ctx.clock.now_ms(), flight)
+    yield "batch made"
     if work is None:
         return False
     yield from work.commit(ctx)
@@ -48,7 +48,7 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
     return True
 
 
-def settlement(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
+def next_batch(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
     """Return a unit of work that settles every unsettled lane; None where there is nothing to commit.
 
     The caller holds the lock.

@@ -13,7 +13,7 @@
 
 ``ArchiveFolder`` uses Spark's own readers and writers alone, so an archive may be on any storage that Spark can write.
 A run archives (mark, number] of each shard, and costs the events that are new. Events that retention removed beyond the
-mark are lost. All rows of a settlement have its instant, so settlements and outcomes alone give the days of a range.
+mark are lost. All rows of a batch have its instant, so batches and outcomes alone give the days of a range.
 
 A kill leaves
     before the manifest      files that nobody reads: the next run archives their events again, and ``compact`` removes

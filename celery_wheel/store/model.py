@@ -375,7 +375,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Batch:
-    """One settlement: the rows of a lane in (from_, to] were dispatched, the last row at dispatched_ms."""
+    """One batch: the rows of a lane in (from_, to] were dispatched, the last row at dispatched_ms."""
 
     id: int  #: as the id of an Outcome
     lane: int

@@ -3,7 +3,7 @@
 ::
 
     load        begin ─► run 3, open ─► parts, each  claim ─► attempt ─► put … finish ─► commit ─► done, or abort
-    numbers     ─────────────────────────────────────────────────────►   of settlements and outcomes, in one order
+    numbers     ─────────────────────────────────────────────────────►   of batches and outcomes, in one order
                 forgotten         archived                    seq
                 └ history up to   └ an archive has all        └ the highest number taken
                   it is gone        history up to it

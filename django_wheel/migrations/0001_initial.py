@@ -129,13 +129,11 @@ class Migration(migrations.Migration):
                 ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
                 (
                     "archived",
-                    models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
+                    models.BigIntegerField(db_comment="an archive has all batches and outcomes up to this number"),
                 ),
                 (
                     "forgotten",
-                    models.BigIntegerField(
-                        db_comment="highest number of the settlements and outcomes that were forgotten"
-                    ),
+                    models.BigIntegerField(db_comment="highest number of the batches and outcomes that were forgotten"),
                 ),
             ],
             options=_options("wheel_shard"),

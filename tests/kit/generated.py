@@ -29,7 +29,7 @@ from celery_wheel.operations import doctor
 from celery_wheel.requests.results import CompletionResult
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.store.model import Gate
-from celery_wheel.store.ports.pages import Detail, NamedHourCount, Names, Settlement, StoppedTask, Task
+from celery_wheel.store.ports.pages import Detail, NamedHourCount, Names, SettledBatch, StoppedTask, Task
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page
@@ -138,7 +138,7 @@ OBJECTS: dict[str, type[Any]] = {
     "items of `pending`, `history`": Task,
     "`get`, items of `find`": Detail,
     "items of `outcomes`": StoppedTask,
-    "items of `batches`": Settlement,
+    "items of `batches`": SettledBatch,
     "`counts`": Names,
     "items of `forecast`": NamedHourCount,
     "items of `gates`": Gate,

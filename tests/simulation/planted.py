@@ -328,7 +328,7 @@ def wall_clock_followed_without_asking() -> Iterator[type[World]]:
 
 
 class ForgettingWorld(World):
-    """History is kept for a moment, and a holder ends between the settlements of two chunks of one checksum."""
+    """History is kept for a moment, and a holder ends between the batches of two chunks of one checksum."""
 
     def make_server(self) -> None:
         super().make_server()

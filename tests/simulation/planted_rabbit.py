@@ -142,7 +142,7 @@ def placed_though_withdrawn(*_: object) -> set[int]:
 
 @replaces(Lane, "leaving", seed=17, world=RefusingWorld)
 def refused_row_looks_published(_: Any, lane: Lane) -> Iterator[Row]:
-    """A row that its queue refused counts as published until the settlement that moves it is applied."""
+    """A row that its queue refused counts as published until the batch that moves it is applied."""
     return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
 
 

@@ -21,7 +21,7 @@
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers: Lua would convert them
-to doubles, and a seq has 63 bits. ``failed`` moves with the offset: after a crash between the script and the settlement
+to doubles, and a seq has 63 bits. ``failed`` moves with the offset: after a crash before the batch is committed
 the next holder still learns from ``adopt`` which rows reached no queue.
 
 Source: kombu 5.7 ``transport/redis.py`` and ``transport/virtual/base.py``. The transport options must be the same in

@@ -1,4 +1,4 @@
-"""A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and settlement.
+"""A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and batch.
 
 ::
 
@@ -18,7 +18,7 @@ Invariants, each checked where it could break (InvariantBroken)
 1. ``offset <= watermark``; the watermark lies before every open reservation and never passes the horizon.
 2. Memory holds every live row in (watermark, horizon], except rows under an open reservation.
 3. A late row gets a position after the watermark, so (…, watermark] never changes again.
-4. At most one chunk is in flight and one settlement under way: of two, the later answer would move the offset back.
+4. At most one chunk is in flight and one batch under way: of two, the later answer would move the offset back.
 
 A lane with a place is for rows that cannot be published at once: rows of a gate, or of a destination that refused rows.
 Later rows for that destination follow them in order, and the lane tries again, later each time. Where the broker keeps
@@ -199,7 +199,7 @@ class Lane:
         """
         if self.in_flight is not None:
             raise InvariantBroken(f"lane {self.number} has another chunk in flight")
-        if self._waits_for_settlement():
+        if self._waits_to_be_settled():
             return None
         after = self.watermark
         flight = InFlight(self.number, after, after, taken_ms=now_ms, redelivered=self.redelivered)
@@ -314,7 +314,7 @@ class Lane:
     # -- settle ------------------------------------------------------------------------------------
 
     def leaving(self) -> Iterator[Row]:
-        """Yield the rows that the next settlement moves to other lanes."""
+        """Yield the rows that the next batch moves to other lanes."""
         if self.in_flight is not None:
             yield from (row for row, _ in self.in_flight.diverted)
         for done in (self.unsettled, self.settling):
@@ -322,21 +322,21 @@ class Lane:
                 yield from done.refused
 
     def begin_settling(self) -> Unsettled | None:
-        """Return the unsettled chunks to commit; None where there are none, or a settlement is under way."""
+        """Return the unsettled chunks to commit; None where there are none, or a batch is under way."""
         if self.settling is not None or self.unsettled is None:
             return None
         self.unsettled, self.settling = None, self.unsettled
         return self.settling
 
     def hold_settling(self) -> bool:
-        """Keep settlements out while the lane's row is written as it is; False where one is under way."""
+        """Keep batches out while the lane's row is written as it is; False where one is under way."""
         if self.settling is not None:
             return False
         self.settling = Unsettled(self.offset, self.offset)
         return True
 
     def settled(self, offset: Position) -> None:
-        """Move the offset: the settlement is committed."""
+        """Move the offset: the batch is committed."""
         if not self.offset <= offset <= self.watermark:
             raise InvariantBroken(f"the offset of lane {self.number} cannot go from {self.offset} to {offset}")
         self.offset, self.settling = offset, None
@@ -350,7 +350,7 @@ class Lane:
         open_ = self.in_flight or self.unsettled or self.settling
         return min(self.offset, self.checksum_after) if open_ else self.offset
 
-    def _waits_for_settlement(self) -> bool:
+    def _waits_to_be_settled(self) -> bool:
         """Whether failed or refused rows are unsettled: the broker remembers those of its last chunk only."""
         return any(done is not None and (done.failed or done.refused) for done in (self.settling, self.unsettled))
 
@@ -358,7 +358,7 @@ class Lane:
 
     def next_due_ms(self, rows: Mapping[int, Row]) -> int | None:
         """Return when the first ready row is due; None where none is ready, or it has to wait for the store."""
-        if self._waits_for_settlement():
+        if self._waits_to_be_settled():
             return None
         while self.ready:
             due_ms, seq, row_id = self.ready[0]
@@ -375,7 +375,7 @@ class Lane:
 
     def has_open(self) -> bool:
         """Whether anything is under way: a chunk, a reservation, rows in doubt, or failed or refused rows."""
-        return bool(self.in_flight or self._reservations or self.is_in_doubt or self._waits_for_settlement())
+        return bool(self.in_flight or self._reservations or self.is_in_doubt or self._waits_to_be_settled())
 
     def is_idle(self) -> bool:
         """Whether nothing is under way and no row is only in the store."""

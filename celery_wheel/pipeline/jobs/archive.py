@@ -4,7 +4,7 @@
 
     store ─► events in (mark, number] of each shard ─► run=…/day=…, sorted, counted ─► manifest ─► the store's mark
 
-An event's number is that of its settlement or outcome: one sequence a shard, in the order of commits. So the events in
+An event's number is that of its batch or outcome: one sequence a shard, in the order of commits. So the events in
 (mark, number] are the same at every read. A shard's mark is the number up to which the archive has every event.
 ``celery_wheel.pipeline.archive`` describes the folder and the steps of a run.
 

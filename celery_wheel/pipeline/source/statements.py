@@ -6,16 +6,16 @@
               timer, a range of ids           all of the table
               timer, a range of positions     where the options bound the due time: other positions are not read
     history   one row an event: a message was dispatched (outcome ``dispatched``), or it had another outcome
-              batch ─► timer                  the rows in (from, to] of each settlement of a range of numbers
+              batch ─► timer                  the rows in (from, to] of each batch of a range of numbers
               outcome ─► timer                a range of numbers
 
 Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. Headers and bodies stay
 in the store. ``queue`` is the queue's name, or the routing key where no queue was named. In ``history``, (lane, due_ms,
 seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of the
-outcome), which never changes. ``batch`` is the number of the settlement, ``epoch`` that of its holder.
+outcome), which never changes. ``batch`` is the number of the batch, ``epoch`` that of its holder.
 
-A settlement covers the rows that had their position when it was numbered (``seq < number``): after a rollback of the
-broker, new rows may come into a range whose older rows were dispatched before. A replayed range has two settlements.
+A batch covers the rows that had their position when it was numbered (``seq < number``): after a rollback of the
+broker, new rows may come into a range whose older rows were dispatched before. A replayed range has two batches.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def open_for_reading(url: str) -> closing[SqlStore]:
 
 
 def last_numbers(connection: Connection) -> dict[int, int]:
-    """Return the highest number that each shard has given: all later settlements and outcomes have greater ones."""
+    """Return the highest number that each shard has given: all later batches and outcomes have greater ones."""
     rows = connection.execute(select(shard_table.c.shard, shard_table.c.seq).order_by(shard_table.c.shard))
     return {row.shard: row.seq for row in rows}
 
@@ -169,7 +169,7 @@ def split(after: int, upto: int, rows: int, requested: int | None) -> list[tuple
 def event_ranges(
     table: str, connection: Connection, shard_ranges: dict[int, tuple[int, int]], requested: int | None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (shard, after, upto) of settlements or outcomes, without empty ranges."""
+    """Yield (shard, after, upto) of batches or outcomes, without empty ranges."""
     groups = {shard: _groups(table, connection, shard, *range_) for shard, range_ in shard_ranges.items()}
     total = sum(count for shard_groups in groups.values() for _, count in shard_groups)
     most = max(1, -(-total // _partition_count(total, requested)))
@@ -200,7 +200,7 @@ _COVERED = """
     AND t.seq < b.id
 """
 
-#: Settlements first, then the rows of each by the index of positions. A planner without statistics of the ranges would
+#: Batches first, then the rows of each by the index of positions. A planner without statistics of the ranges would
 #: scan the whole table: OFFSET 0 is PostgreSQL's optimisation fence, CROSS JOIN is SQLite's.
 DISPATCHED = {
     "postgresql": f"wheel_batch b CROSS JOIN LATERAL (SELECT * FROM wheel_timer t WHERE {_COVERED} OFFSET 0) t",
@@ -279,7 +279,7 @@ def pending_by_position(lane: LaneOffset, after: Position, upto: Position) -> tu
 
 
 def number_conditions(alias: str, shard: int, after: int, upto: int) -> Conditions:
-    """Settlements (``b``) or outcomes (``o``) of a shard with a number in (after, upto]."""
+    """Batches (``b``) or outcomes (``o``) of a shard with a number in (after, upto]."""
     return Conditions().add(f"{alias}.shard = ? AND {alias}.id > ? AND {alias}.id <= ?", shard, after, upto)
 
 

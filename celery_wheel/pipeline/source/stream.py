@@ -3,8 +3,8 @@
 ::
 
     {"store": UUID, "0": {"number": 5381, "offsets": {"0": "1800000000000 5120", "3": …}}, "1": …}
-                             │                └ offset of each lane at that number: the next settlement begins there
-                             └ all settlements and outcomes up to this number were read
+                             │                └ offset of each lane at that number: the next batch begins there
+                             └ all batches and outcomes up to this number were read
 
     latestOffset   (driver)   highest number of each shard, one statement; at most ``maxRows`` rows ahead
     partitions     (driver)   (start, end] of each shard, as in ``read``
@@ -15,8 +15,8 @@ changes``), so the rows between two offsets are the same at every attempt. A lat
 the events of a task never occur in an earlier micro-batch than its older events. Within one, sort by ``at``.
 
 A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
-settlement must begin where the last one that was read ended. Outcomes that were removed unread are not detected alone:
-retention removes them after the settlements of their time.
+batch must begin where the last one that was read ended. Outcomes that were removed unread are not detected alone:
+retention removes them after the batches of their time.
 """
 
 from __future__ import annotations
@@ -191,9 +191,9 @@ def _advance(connection: Connection, offset: StreamOffset, ends: dict[int, int])
 
 
 def _check_loss(connection: Connection, shard: int, progress: ShardProgress) -> None:
-    """Raise StoreUnusable where retention removed unread settlements.
+    """Raise StoreUnusable where retention removed unread batches.
 
-    Retention removes settlements in order: while the store has one that was read, it has all that were not.
+    Retention removes batches in order: while the store has one that was read, it has all that were not.
     """
     if progress.number == 0:
         return

@@ -7,7 +7,7 @@
     └ too old, or too many bytes       │          never a row after the offset, whatever a batch says:
       rows first, then the batch                  a rollback moves the offset back over batches that stay
 
-    number   ──────────────────────────────────────────────────────────────►   of settlements and outcomes, in one order
+    number   ──────────────────────────────────────────────────────────────►   of batches and outcomes, in one order
                   forgotten         archived                    seq
                   │                 └ an archive has all events up to it: raised by ``note_archived``
                   └ the highest number of an event that was forgotten, wholly or in part: so an archive knows of a loss
@@ -16,7 +16,7 @@ A timer goes with its outcomes, claims and run; skips of schedules go by their a
 other writer waits for them, and need not be durable: history that comes back is forgotten again.
 
 With ``wheel_history_archive`` a batch that must stay keeps all younger batches, and a row is forgotten only when every
-event of it is archived: its settlement and each later one of the same positions (after a rollback of the broker), and
+event of it is archived: its batch and each later one of the same positions (after a rollback of the broker), and
 its outcomes, by the mark of their shard, which is not the row's where the store was resharded in between.
 """
 
@@ -106,10 +106,10 @@ class _ArchiveMark:
 
 
 class ArchiveFloors:
-    """For each lane, the lowest position of a settlement that is not archived.
+    """For each lane, the lowest position of a batch that is not archived.
 
-    Every transaction of ``forget`` needs the floors, and a million settlements may follow the archive's mark, so each
-    settlement is read once. One reading is enough, since numbers are in the order of commits.
+    Every transaction of ``forget`` needs the floors, and a million batches may follow the archive's mark, so each
+    batch is read once. One reading is enough, since numbers are in the order of commits.
     """
 
     def __init__(self) -> None:

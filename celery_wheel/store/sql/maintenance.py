@@ -287,7 +287,7 @@ class _Resharding:
         self._execute(update(shard).where(shard.c.shard == number).values(seq=highest))
 
 
-#: Events are settlements and outcomes: (table, instant, number of events).
+#: Events are batches and outcomes: (table, instant, number of events).
 _EVENTS = ((batch, batch.c.dispatched_ms, func.sum(batch.c.count)), (outcome, outcome.c.at_ms, func.count()))
 
 _MARKS = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived).order_by(shard.c.shard)

@@ -9,7 +9,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_lane               the offset and the watermark of a lane            the offsets of the log
     wheel_shard              epoch, holder and lease of a shard                locked first by every write
       └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
-    wheel_batch              a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
+    wheel_batch              a batch: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by hour, day, queue and task   changed with it, for ``Overview``
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
@@ -266,8 +266,8 @@ shard = table(
     optional("lease_until_ms", BigInteger, "end of the holder's lease; instant, Unix milliseconds"),
     required("seq", BigInteger, "highest seq taken"),
     required("history_bytes", BigInteger, "sum of the batches' bytes"),
-    required("archived", BigInteger, "an archive has all settlements and outcomes up to this number"),
-    required("forgotten", BigInteger, "highest number of the settlements and outcomes that were forgotten"),
+    required("archived", BigInteger, "an archive has all batches and outcomes up to this number"),
+    required("forgotten", BigInteger, "highest number of the batches and outcomes that were forgotten"),
 )
 
 # Apart from the shard's row, which every commit rewrites.

@@ -43,7 +43,7 @@ def test_a_dispatched_task_is_not_pending_and_has_the_time_of_its_dispatch(
     assert ([one.id for one in rest.items], rest.next) == (ids(rows[1::-1]), None)
 
 
-def test_a_task_whose_settlement_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_a_task_whose_batch_was_forgotten_has_no_time(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW)
     sql_holder.put_offset(place(rows[0]))
     (only,) = sql_store.browse.dispatched(EVERYTHING).items
@@ -112,7 +112,7 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     assert sql_store.browse.lanes(0).next_due_ms == {}
 
 
-def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+def test_batches_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW, NOW + 1)
     sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)
     sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 2)
@@ -124,7 +124,7 @@ def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_s
     assert page.items[1].to == place(rows[1])
 
 
-def test_tasks_of_a_rare_name_have_their_times_across_many_settlements(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_tasks_of_a_rare_name_have_their_times_across_many_batches(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = [sql_holder.row(NOW + n, task="app.rare" if n % 299 == 0 else "app.often") for n in range(600)]
     places = [ORIGIN, *map(place, rows)]
     batches = [sql_holder.batch(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
@@ -204,7 +204,7 @@ LIMIT = 10
 
 
 def fill(holder: Holder) -> None:
-    """Accept 600 tasks: 200 are dispatched, in as many settlements, 200 rejected and 200 pending."""
+    """Accept 600 tasks: 200 are dispatched, in as many batches, 200 rejected and 200 pending."""
     rows = [holder.row(NOW + n) for n in range(600)]
     places = [ORIGIN, *map(place, rows[:200])]
     batches = [holder.batch(before, to, at_ms=NOW + n) for n, (before, to) in enumerate(pairwise(places))]

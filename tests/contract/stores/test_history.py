@@ -253,8 +253,8 @@ def test_stopped_rows_stay_until_their_last_outcome_is_archived(holder: Holder) 
     assert forget_archived(holder) == 1
 
 
-def test_a_replayed_row_stays_until_its_second_settlement_is_archived(holder: Holder) -> None:
-    """After a rollback of the broker a range is dispatched twice, and its rows belong to both settlements."""
+def test_a_replayed_row_stays_until_its_second_batch_is_archived(holder: Holder) -> None:
+    """After a rollback of the broker a range is dispatched twice, and its rows belong to both batches."""
     rows = holder.accept(*range(NOW, NOW + 4))
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW)
     holder.settle(place(rows[1]), place(rows[3]), at_ms=NOW)
@@ -267,8 +267,8 @@ def test_a_replayed_row_stays_until_its_second_settlement_is_archived(holder: Ho
     assert forget_archived(holder) == 4
 
 
-def test_settlements_since_the_last_read_of_the_floors_count(holder: Holder) -> None:
-    """The first read covers all settlements that are not archived, each later read the new ones."""
+def test_batches_since_the_last_read_of_the_floors_count(holder: Holder) -> None:
+    """The first read covers all batches that are not archived, each later read the new ones."""
     rows = holder.accept(*range(NOW, NOW + 3))
     holder.settle(ORIGIN, place(rows[0]), at_ms=NOW)
     holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW)

@@ -356,7 +356,7 @@ def test_each_transaction_of_a_holder_makes_one_version_of_its_row_at_most(
     [row] = holder.accept(NOW)
     assert versions() == {"wheel_shard": 1}
     holder.settle(ORIGIN, place(row), at_ms=NOW - 1)
-    assert versions() == {"wheel_shard": 1}, "a settlement has a new seq, and bytes"
+    assert versions() == {"wheel_shard": 1}, "a batch has a new seq, and bytes"
     holder.apply(lanes=[LaneState(0, place(row), place(row))])
     holder.apply(answers=[Answer("01900000-0000-7000-8000-000000000001", {}, NOW)])
     holder.store.expire(0, holder.epoch, NOW, NOW)

@@ -66,7 +66,7 @@ def test_schedulers_that_are_killed_with_unacknowledged_messages_lose_nothing(tm
         with stack:
             stack.wait_for_runs(20)
             stack.pauses = True
-            # A holder that waits for the store with a dispatch or a settlement reads no message.
+            # A holder that waits for the store with a dispatch, or to settle, reads no message.
             wait_until(lambda: stack.is_done() and stack.pending() == [0], "all tasks are dispatched and settled")
             wait_until(lambda: waiting() == waiting("NotVisible") == 0, "all messages are acknowledged")
             with stalled(path):

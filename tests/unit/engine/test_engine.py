@@ -96,7 +96,7 @@ def test_a_task_beyond_the_window_is_only_in_the_store_until_it_is_near() -> Non
     assert rig.pushed == ["far"]
 
 
-def test_a_settlement_moves_the_offset_and_writes_one_batch_for_many_chunks() -> None:
+def test_one_batch_moves_the_offset_over_many_chunks() -> None:
     rig = Rig(Limits(chunk_count=2))
     rig.send_all(map(str, range(10)), 0)
     rig.run("tend", "ingest", "prefetch")
@@ -197,11 +197,11 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     assert shard.lanes[0].offset > Position(0, 0)
 
 
-def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: Rig) -> None:
+def test_nothing_is_dispatched_between_the_last_batch_and_the_release(rig: Rig) -> None:
     rig.send("a", 0)
     rig.send("b", 10)
     rig.run("tend", "ingest", "prefetch", "dispatch")
-    steps = rig.stopped_at("release", "settlement made")
+    steps = rig.stopped_at("release", "batch made")
     rig.pass_time(100)
     assert rig.run("dispatch") is Round.FAILED
     run_round(steps)

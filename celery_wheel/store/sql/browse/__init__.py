@@ -3,7 +3,7 @@
 ::
 
     messages     one message with its bytes and its outcomes; many by their ids
-    pages        pending and dispatched tasks, outcomes, settlements     each page some ranges of an index
+    pages        pending and dispatched tasks, outcomes, batches     each page some ranges of an index
     overview     the whole store at one moment; counts by hour, queue and task; next due times
     schedules    recurring schedules with their changes, runs and skips
     audit        the requests of people

@@ -9,7 +9,7 @@
     batches of a lane   (from, to] (from, to] (from, to]  …      in order of their ends
     positions                *  *      *                         each in one of the batches that end at or after it
 
-The settlement around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
+The batch around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
 then the earliest batch counts. Where the batch is forgotten, the time is unknown.
 """
 
@@ -37,8 +37,8 @@ IDS, PARTS, VALUES = 500, 400, 4_000 if sqlite3.sqlite_version_info >= (3, 32) e
 #: Most rows of one task id that are returned: a retried task has a row for each try.
 MAX_DETAILS = 100
 
-#: Settlements compared for one position, of those that end at or after it: a replay in smaller parts puts the original
-#: settlement after all of its own.
+#: Batches compared for one position, of those that end at or after it: a replay in smaller parts puts the original
+#: batch after all of its own.
 NEAR = 32
 
 Lanes = dict[tuple[int, int], LaneState]  #: by shard and lane
@@ -55,7 +55,7 @@ _BYTES = (timer.c.packing, timer.c.message)
 
 
 def _dispatches() -> Select[Any]:
-    """Select (timer, settlement, time) of a position's settlements."""
+    """Select (timer, batch, time) of a position's batches."""
     place = tuple_(bindparam("due_ms"), bindparam("seq"))
     ends = (batch.c.to_due_ms, batch.c.to_seq)
     near = select(batch).where(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
-from celery_wheel.store.ports.pages import END, Criteria, Page, Settlement, StoppedTask, Task
+from celery_wheel.store.ports.pages import END, Criteria, Page, SettledBatch, StoppedTask, Task
 from celery_wheel.store.sql.browse.messages import OUTCOME, OUTCOMES, TASK, TASKS, Messages, lanes_of, of_each, rows_of
 from celery_wheel.store.sql.schema import batch, outcome, route, tally, timer, total
 from celery_wheel.store.sql.statement import columns_of
@@ -71,7 +71,7 @@ _DISPATCHED = Lines(Task, (timer.c.shard, timer.c.lane), (timer.c.due_ms, timer.
 _PENDING = _DISPATCHED._replace(newest_first=False)
 _OUTCOMES = Lines(StoppedTask, (outcome.c.shard, outcome.c.kind), (outcome.c.at_ms, outcome.c.id), OUTCOME, OUTCOMES)
 _SETTLED = (batch.c.shard, batch.c.lane), (batch.c.dispatched_ms, batch.c.id)
-_SETTLEMENTS = Lines(Settlement, *_SETTLED, columns_of(Settlement, batch), batch)
+_BATCHES = Lines(SettledBatch, *_SETTLED, columns_of(SettledBatch, batch), batch)
 
 
 class Pages(Messages):
@@ -112,12 +112,12 @@ class Pages(Messages):
         with self._database.snapshot() as connection:
             return self._page(connection, _OUTCOMES, ranges, criteria, limit)
 
-    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[Settlement]:
-        """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
+    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[SettledBatch]:
+        """Return batches, the latest first. ``before`` is (dispatched_ms, id)."""
         bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None)
         with self._database.snapshot() as connection:
             lanes = lanes_of(connection, shards_of(self.shards, criteria))
-            return self._page(connection, _SETTLEMENTS, [(*place, *bounds) for place in lanes], of_all, limit)
+            return self._page(connection, _BATCHES, [(*place, *bounds) for place in lanes], of_all, limit)
 
     def dispatched_since(self, since_ms: int) -> int:
         """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
