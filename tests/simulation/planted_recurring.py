@@ -264,7 +264,7 @@ def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule,
     self.change.schedules[-1].since_ms = self.times.now_ms
 
 
-@replaces_recurring(runs, "released", seed=36)
+@replaces_recurring(runs, "released", seed=658)
 def queued_instant_that_nothing_releases(*_: object) -> None:
     """The end of a run leaves the queued instant after it where it is."""
 

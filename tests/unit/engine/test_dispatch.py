@@ -65,6 +65,10 @@ def test_empty_lanes_cost_a_round_nothing() -> None:
     assert looked_at(many) == looked_at(few)
 
 
+def test_an_idle_lane_stays_open_for_the_rollback_window() -> None:
+    assert Limits().lane_idle_ms >= Limits().rollback_window_ms
+
+
 def test_a_lane_wakes_when_a_row_enters_it() -> None:
     rig = limited(2)
     state = rig.state
