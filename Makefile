@@ -61,11 +61,14 @@ java: $(VENV)/.installed-spark
 	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || sh scripts/apt-install openjdk-17-jre-headless "Java is not installed" || \
 	  $(PIP) -c constraints.txt -e '.[spark-jre]'
 
+# Each suite runs, also after one that failed: a run says all that it has found.
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 5 --dist loadgroup
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser
-	SITE_APPS=django_celery_beat $(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark
+	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" || code=1; }; code=0; \
+	suite $(VENV)/bin/python -m pytest -n 5 --dist loadgroup; \
+	suite $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser; \
+	suite SITE_APPS=django_celery_beat $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic; \
+	suite $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark; \
+	exit $$code
 
 test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance
 	STALLS=$(or $(STALLS),0.15) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadgroup tests/integration
