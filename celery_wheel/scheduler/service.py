@@ -102,7 +102,7 @@ class WheelService:
         _warn_of_server(store)
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
-        engines, readings = [], ClockReadings()
+        engines, readings = [], ClockReadings(clock)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
