@@ -17,9 +17,9 @@ Judges (``judges``, ``growth``)::
 
     never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
     LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
-    EDIT_MS · no entry misses a day · no process ends, and each child comes back · shards are shared
-    evenly, and none changes hands without a cause · each control node answers · a copy on RabbitMQ is marked · no line of the log
-    more than once a minute for one cause · no container that a scheduler reaches grows from month to month
+    EDIT_MS · no entry misses a day · no process ends, and each child comes back · shards are shared evenly, and none
+    changes hands without a cause · each control node answers · a copy on RabbitMQ is marked · no line of the log more
+    than once a minute for one cause · no container that a scheduler reaches grows from month to month
 """
 
 from __future__ import annotations
