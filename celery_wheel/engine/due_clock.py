@@ -42,7 +42,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.timing import Clock
+from celery_wheel.timing import Clock, RetryLog
 
 #: The wall clock agrees with due time as long as they are no further apart than this plus one tick.
 TOLERANCE_MS = 100
@@ -71,9 +71,10 @@ class _ClockReading(NamedTuple):
 
 
 class ClockReadings:
-    """The last reading of the second clock, for the due clocks of a process: they tick, and are read, at one pace."""
+    """The last reading of the second clock and the log of a process's due clocks, which tick at one pace."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.log = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         self._last: tuple[int, _ClockReading] | None = None
 
     def recent(self, monotonic_ms: int) -> _ClockReading | None:
@@ -93,6 +94,7 @@ class DueClock:
     ) -> None:
         self._clock = clock
         self._readings = readings
+        self._log = (readings or ClockReadings(clock)).log
         self._near_ms = tick_ms + TOLERANCE_MS
         self._max_skew_ms = max_skew_ms
         self._lock = threading.Lock()
@@ -195,7 +197,9 @@ class DueClock:
         if follows and not due_is_nearer:
             self._follow(ahead_ms)
             if abs(ahead_ms) > self._near_ms:
-                logger.warning(
+                self._log.write(
+                    logging.WARNING,
+                    "clock_followed",
                     "the wall clock of this host was stepped, and the second clock agrees with it: due time follows by "
                     "%+d ms",
                     ahead_ms,
@@ -205,7 +209,12 @@ class DueClock:
             self._dispute(ahead_ms)
         elif self.disputed_ms:
             self.disputed_ms = 0
-            logger.warning("the wall clock agrees with due time again", extra={"action": "clock_agreed"})
+            self._log.write(
+                logging.WARNING,
+                "clock_agreed",
+                "the wall clock agrees with due time again",
+                extra={"action": "clock_agreed"},
+            )
         return due_is_nearer or not self.disputed_ms
 
     def _decide_fit(self, reading: _ClockReading | None) -> None:
@@ -220,7 +229,9 @@ class DueClock:
         elif abs(self.skew_ms) + reading.uncertainty_ms <= max(max_ms, MAX_ROUND_TRIP_MS):
             self._fit = True
         if self._fit is False and before is not False:
-            logger.error(
+            self._log.write(
+                logging.ERROR,
+                "clock_skew",
                 "due time is %+d ms from the clock of the broker or the store; this scheduler holds no shard while "
                 "they differ by more than wheel_max_clock_skew; check the time service of both hosts",
                 self.skew_ms,
@@ -233,7 +244,9 @@ class DueClock:
 
     def _dispute(self, ahead_ms: int) -> None:
         if not self.disputed_ms:
-            logger.error(
+            self._log.write(
+                logging.ERROR,
+                "clock_disputed",
                 "the wall clock of this host was stepped and is %+d ms from due time; tasks are still published by the "
                 "monotonic clock; check the time service of this host; if its clock is right now: celery -A proj "
                 "wheel clock accept",

@@ -101,7 +101,7 @@ class WheelService:
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
-        engines, readings = [], ClockReadings()
+        engines, readings = [], ClockReadings(clock)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)

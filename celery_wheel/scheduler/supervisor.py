@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import multiprocessing
 import os
 import pickle
 import signal
@@ -30,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -42,7 +42,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.scheduler.process import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
-from celery_wheel.timing import Backoff
+from celery_wheel.timing import Backoff, RetryLog
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,19 @@ class Supervisor:
     Args:
         install: function that makes the child's app an app of the wheel; children import it by its name.
         on_end: called for each unexpected end of a child.
+        process: makes the process of a child, as ``multiprocessing.Process`` does.
     """
 
-    def __init__(self, app: Any, install: Callable[[Any], Any], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        install: Callable[[Any], Any],
+        on_end: Callable[[], None],
+        process: Callable[..., BaseProcess] = SpawnProcess,
+    ) -> None:
         self._app = app
+        self._process = process
+        self._log = RetryLog(logger, time.monotonic)
         self._install = install
         self._on_end = on_end
         self._children: list[Child] | None = None  #: None before the first ``tend``
@@ -116,9 +125,7 @@ class Supervisor:
             os.environ["MP_MAIN_FILE"] = str(sys.modules[module].__file__)
         start = Start(one.number, module, name, changes_of(self._app), self._install, socket.getdefaulttimeout())
         one.start_s = now_s
-        one.process = multiprocessing.get_context("spawn").Process(
-            target=serve_child, args=(start,), name=f"wheel-{one.number}", daemon=True
-        )
+        one.process = self._process(target=serve_child, args=(start,), name=f"wheel-{one.number}", daemon=True)
         try:
             one.process.start()
         except OSError as error:  # the system has no memory or no process ids left
@@ -130,7 +137,9 @@ class Supervisor:
             one.backoff.succeeded()
         wait_s = one.backoff.failed()
         one.start_s = now_s + wait_s
-        logger.error(
+        self._log.write(
+            logging.ERROR,
+            f"{one.number} {exit_code}",
             "process %d of the scheduler %s; the other processes take its shards, and it is started again in %g s",
             one.number,
             end,
@@ -214,11 +223,16 @@ def serve_child(start: Start) -> None:
             signal.signal(number, _end)
     app = _load(start)
     warn_once()
-    service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
     beat: Any = parent_process()
+    service = WheelService(app, BeatApplyEntry(symbol_by_name(Conf(app).base_scheduler), app), process=start.number)
+    serve(service, lambda: bool(wait([beat.sentinel], LOOK_S)))
+
+
+def serve(service: WheelService, is_over: Callable[[], bool]) -> None:
+    """Run a child's service until ``is_over``, which waits for LOOK_S; raise the failure that ends it earlier."""
     try:
         service.start()
-        while not wait([beat.sentinel], LOOK_S):
+        while not is_over():
             service.raise_failure()
     finally:
         service.stop()

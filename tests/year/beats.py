@@ -5,17 +5,20 @@
     main thread    tick ─► sleeps as Beat does ─► tick …     an error ends the process; its supervisor starts another
     the rest       whatever ``tick`` starts: service, pool, jobs, sources, node, answers …
 
-Nothing of the shell is a stand-in, but what would open a socket, a file or a process: the store, the broker's edge, the
-message of an occurrence, the children of ``wheel_processes`` and the control node's mailbox.
+Nothing of the shell is a stand-in, but what would open a socket, a file or a process: the store, the broker's edge (on
+RabbitMQ its links), the message of an occurrence, the transport of the control node's mailbox, and the processes of
+``wheel_processes``: each of them is a host of the machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -26,11 +29,13 @@ from celery_wheel import beat as beat_module
 from celery_wheel.engine import runner
 from celery_wheel.producer.rescue import ReceivedMessage
 from celery_wheel.requests import answers
-from celery_wheel.scheduler import service
+from celery_wheel.scheduler import service, supervisor
+from celery_wheel.scheduler.supervisor import Start
 from celery_wheel.worker.run_reports import Reporter
 from tests.kit.holder import message
+from tests.kit.virtual_machine import Host
 from tests.simulation.recurring_world import Renderer
-from tests.year.servers import Reached, StoreLine, YearRedis
+from tests.year.servers import StoreLine
 
 if TYPE_CHECKING:
     from tests.year.world import Year
@@ -44,29 +49,103 @@ RESTART_S = 2.0
 #: A run takes so long.
 RUN_S = 2.0
 
+#: The year's app, where its children find it.
+APP: Any = None
+
 
 class YearRenderer(Renderer):
     def close(self) -> None: ...
 
 
-class Beat:
-    """One process; ``start`` makes a new one of the same name."""
+class Process:
+    """A process with a service."""
 
     _numbers = itertools.count(1)
+    year: Year
+    host: Host
+    service: Any = None
+
+    @property
+    def engines(self) -> list[Any]:
+        return list(self.service._engines()) if self.service is not None else []
+
+    @property
+    def held(self) -> list[int]:
+        return [engine.shard for engine in self.engines if engine.held]
+
+    def end(self) -> None:
+        self.host.kill()
+        self.year.after_death(self.host)
+
+
+class Child(Process):
+    """In place of ``multiprocessing.Process``: a child of the beat whose thread makes it."""
+
+    def __init__(self, beat: Beat, args: tuple[Start], **_: Any) -> None:
+        self.beat, self.year, self.number = beat, beat.year, args[0].number
+        self.pid: int | None = None
+        self.exitcode: int | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        year, self.pid = self.year, next(self._numbers)
+        year.forks += 1
+        is_out = year.machine.now_s < year.forks_until_s
+        if is_out and year.forks % 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        self.host = year.machine.new_host(f"{self.beat.name}.{self.number}/{self.pid}")
+        self.beat.children.append(self)
+        year.machine.spawn(self.kill if is_out else self._main, self.host)
+
+    def _main(self) -> None:
+        try:
+            self.service = service.WheelService(self.year.app, process=self.number)
+            supervisor.serve(self.service, self._is_over)
+            self._over(0)
+        except Exception as error:
+            if self.host.is_dead:
+                raise
+            self.beat.ended.append(error)
+            self._over(1)
+
+    def _is_over(self) -> bool:
+        self.year.machine.time.sleep(supervisor.LOOK_S)
+        return self._stopping
+
+    def _over(self, exit_code: int) -> None:
+        self.exitcode = exit_code
+        self.beat.children.remove(self)
+        self.end()
+
+    def terminate(self) -> None:
+        self._stopping = True
+
+    def kill(self) -> None:
+        if self.exitcode is None:
+            self._over(-9)
+
+    def join(self, timeout: float | None = None) -> None:
+        until_s = self.year.machine.now_s + (timeout or 0)
+        while self.exitcode is None and self.year.machine.now_s < until_s:
+            self.year.machine.time.sleep(0.1)
+
+
+class Beat(Process):
+    """Beat's own process; ``start`` makes a new one of the same name."""
 
     def __init__(self, year: Year, name: str) -> None:
         self.year = year
         self.name = name
         self.scheduler: Any = None
         self.ended: list[BaseException] = []  #: what ended its processes
-        self.born_s = 0.0
+        self.children: list[Child] = []  #: that run
         self.start()
 
     def start(self) -> None:
         self.number = next(self._numbers)
         self.host = self.year.machine.new_host(f"{self.name}/{self.number}")
         self.stopping = False
-        self.born_s = self.year.machine.now_s
+        self.year.judge.shares_change()
         self.year.machine.spawn(self._main, self.host)
 
     def _main(self) -> None:
@@ -90,21 +169,18 @@ class Beat:
         self.stopping = True
 
     def kill(self) -> None:
-        self.host.kill()
+        for child in list(self.children):  # as the kernel does
+            child.kill()
         self.scheduler = None
-        self.year.after_death(self)
+        self.end()
 
     @property
-    def service(self) -> Any:
+    def service(self) -> Any:  # type: ignore[override]
         return self.scheduler._service if self.scheduler is not None else None
 
     @property
-    def engines(self) -> list[Any]:
-        return list(self.service._engines()) if self.scheduler is not None else []
-
-    @property
     def holds(self) -> bool:
-        return any(engine.held for engine in self.engines)
+        return 0 in self.held
 
 
 class Worker:
@@ -142,21 +218,23 @@ def servers_instead(year: Year) -> Iterator[None]:
         year.store_line.gate()
         return StoreLine(year.disk, year.store_line)
 
-    def broker_for(*_: Any, **__: Any) -> Any:
-        edge = YearRedis(year.broker, lambda: year.machine.now_ms, pushed=year.pushed)
-        return Reached(edge, year.broker_line)
+    def child(**options: Any) -> Child:
+        return Child(next(beat for beat in year.beats if beat.host is year.machine.host), **options)
 
     host = year.machine.host
     assert host is year.machine.outside
     with ExitStack() as stack:
         for module, name, value in (
             (service, "open_store_of", open_store),
-            (service, "broker_for", broker_for),
+            (service, "broker_for", lambda *_: year.broker.edge(year.pushed)),
             (service, "meet_broker", lambda *_: year.broker_line.gate()),
             (service, "ScheduleRenderer", lambda *_, **__: YearRenderer()),
             (service, "ReplacedRuns", lambda *_: year.overlapped.extend),
             (service, "tune_memory", lambda: None),
             (beat_module, "end_on_hangup", lambda: None),
+            (beat_module, "Supervisor", partial(supervisor.Supervisor, process=child)),
+            (sys.modules[__name__], "APP", year.app),
+            (service, "os", SimpleNamespace(getpid=lambda: next(year.pids))),
             (service.secrets, "token_hex", lambda *_: f"{next(year.tokens):06x}"),
             (answers, "open_store", open_store),
             (runner, "random", SimpleNamespace(Random=lambda: Random(year.seed))),
@@ -165,15 +243,15 @@ def servers_instead(year: Year) -> Iterator[None]:
         yield
 
 
-def make_app(year: Year, entries: dict[str, Any]) -> Any:
+def make_app(year: Year, entries: dict[str, Any], processes: int) -> Any:
     app = Celery("year", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.update(
         timezone="Europe/Berlin",
         beat_schedule=entries,
-        wheel_control=False,
         wheel_store="sqlite:////nowhere/year.sqlite3",
         wheel_base_scheduler="celery.beat:Scheduler",
-        wheel_shards=1,
+        wheel_shards=len(year.shards),
+        wheel_processes=processes,
     )
     app.now = lambda: datetime.fromtimestamp(year.machine.time.time(), app.timezone)
 

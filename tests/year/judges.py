@@ -15,17 +15,19 @@ import heapq
 import json
 import logging
 from collections import Counter, deque
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
-from celery_wheel.store.model import Message, Row
+from celery_wheel.store.model import SHARD_BITS, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import OCCURRENCE
 from tests.kit.virtual_machine import Host, Machine
 
 if TYPE_CHECKING:
+    from tests.year.beats import Process
     from tests.year.world import Year
 
 #: After the end of an outage: the longest back-off (2 s), and a takeover (a lease of 2 s, and half a second).
@@ -43,6 +45,8 @@ EDIT_MS = 4_000
 #: outage sooner, since a back-off begins anew.
 REPORTED_MS, REPORTED_SOON_MS = 15_000, 6_000
 SHORT_MS = 2_000
+#: A control node listens: the longest back-off (10 s), a connection that hangs, and the second of an answer.
+LISTENS_MS = 20_000
 #: A shard changes hands only so long after trouble.
 HANDOVER_MS = 15_000
 #: Threads of a process, connections of a process to the store: what a scheduler needs, and a few.
@@ -80,7 +84,7 @@ class Judge:
         self.worst_ms: Counter[str] = Counter()
         self._edit: tuple[int, int] | None = None  #: the minute of the edited entry, and since when
         self._reports: dict[tuple[int, int], int] = {}
-        self._epoch = 0
+        self._epochs: list[int] = []
         self._noons = [(at_ms, f"noon {day}") for day, at_ms in self._days(12, 0)]
 
     # -- what happens ------------------------------------------------------------------------------------
@@ -109,14 +113,17 @@ class Judge:
         """Return the tasks whose time is far."""
         return sorted(task for task, one in self._tasks.items() if self._open.get(one, 0) > now_ms + 3_600_000)
 
-    def pushed(self, row: Row) -> None:
+    def pushed(self, row: Row, is_marked: bool) -> None:
         year, now_ms = self._year, self._year.machine.now_ms
+        if row.id in self._pushed and is_marked:
+            self.counts["marked"] += 1
+            return
         if row.id in self._pushed:
             raise year.violation(f"row {row.id} was pushed twice")
         self._pushed.add(row.id)
         if now_ms + TOLERANCE_MS < row.eta_ms:
             raise year.violation(f"row {row.id} was pushed {row.eta_ms - now_ms} ms early")
-        one = year.disk.shard(0).rows[row.id].message
+        one = self._message(row)
         assert isinstance(one, Message)
         if one.envelope_id in self._cancelled:
             raise year.violation(f"{one.task_id} was cancelled, and pushed")
@@ -132,8 +139,11 @@ class Judge:
             self._overdue.pop(one.envelope_id, None)
         self._judge_lateness(row, now_ms)
 
+    def _message(self, row: Row) -> Message | Unreadable:
+        return self._year.disk.shard(row.id % 2**SHARD_BITS).rows[row.id].message
+
     def _judge_lateness(self, row: Row, now_ms: int) -> None:
-        one = self._year.disk.shard(0).rows[row.id].message
+        one = self._message(row)
         since_ms = max(row.eta_ms, one.created_ms if isinstance(one, Message) else 0)
         calm = self._calm_ms < since_ms - RECOVERY_MS
         late_ms, allowed_ms = now_ms - max(since_ms, self._calm_ms), LATE_MS if calm else RECOVERY_MS
@@ -159,11 +169,28 @@ class Judge:
             del self._troubles[name]
         self._calm_ms = self._year.machine.now_ms
 
+    def answered(self, asked: dict[str, Host], answers: set[str]) -> None:
+        """Nodes were asked by a broadcast, and some answered."""
+        self.counts["nodes asked"] += len(asked)
+        calm = not self._troubles and self._calm_ms < self._year.machine.now_ms - LISTENS_MS
+        missing = [name for name, host in asked.items() if name not in answers and not host.is_dead]
+        if calm and missing:
+            found = self._year.violation(f"{missing} did not answer a revoke")
+            self._year.found = self._year.found or found
+
+    def shares_change(self) -> None:
+        """A scheduler comes: of several shards some change hands."""
+        if len(self._year.shards) > 1:
+            self.trouble("scheduler started")
+            self.trouble_over("scheduler started")
+
     # -- judging -----------------------------------------------------------------------------------------
 
     def is_waiting(self) -> bool:
         """Whether something has still to happen, which no outage prevents."""
+        year = self._year
         waits = bool(self._overdue or self._to_tell or self._edit or self._reports)
+        waits |= len(year.running) < len(year.beats) * year.processes
         return not self._troubles and (waits or self._year.machine.now_ms < self._calm_ms + HANDOVER_MS)
 
     def look(self) -> None:
@@ -203,7 +230,7 @@ class Judge:
                 self.counts["told"] += 1
             elif now_ms > max(since_ms, self._calm_ms) + TOLD_MS:
                 raise year.violation(f"{task_id} was cancelled, and the result backend was not told")
-        runs = year.disk.shard(0).runs.values() if self._reports else ()
+        runs = [one for data in year.shards for one in data.runs.values()] if self._reports else ()
         for run in runs:
             if run.ended_ms is not None and self._reports.pop((run.schedule, run.instant_ms), None):
                 self.counts["ends of runs"] += 1
@@ -212,7 +239,8 @@ class Judge:
             raise year.violation(f"the end of the run {late[0]} was reported, and is not in the store")
         if self._edit is not None:
             minute, since_ms = self._edit
-            found = next((one for one in year.disk.shard(0).schedules.values() if one.name == "edited"), None)
+            schedules = [one for data in year.shards for one in data.schedules.values()]
+            found = next((one for one in schedules if one.name == "edited"), None)
             allowed_ms = EDIT_MS if self._calm_ms < since_ms - FOLLOWED_MS else FOLLOWED_MS
             if found is not None and f'"minute": "{minute}"' in found.definition.replace('":"', '": "'):
                 self._edit = None
@@ -222,28 +250,45 @@ class Judge:
                 )
 
     def _look_at_processes(self, now_ms: int) -> None:
-        year, epoch = self._year, self._year.disk.shard(0).epoch
-        if epoch != self._epoch and not self._troubles and now_ms > self._calm_ms + HANDOVER_MS:
-            raise year.violation(f"the shard changed hands without a cause: epoch {epoch}")
-        self._epoch = epoch
+        year, epochs = self._year, [data.epoch for data in self._year.shards]
+        if epochs != self._epochs and not self._troubles and now_ms > self._calm_ms + HANDOVER_MS:
+            raise year.violation(f"a shard changed hands without a cause: epochs {epochs}")
+        self._epochs = epochs
         for beat in year.beats:
             if beat.ended:
                 raise year.violation(f"{beat.name} ended: {beat.ended[0]!r}") from beat.ended[0]
-            self.worst_ms["threads"] = max(self.worst_ms["threads"], len(beat.host.threads))
-            if len(beat.host.threads) > MOST_THREADS:
-                names = Counter(year.machine.name_of(one) for one in beat.host.threads)
-                raise year.violation(f"{beat.host.name} has {len(beat.host.threads)} threads: {names}")
+        running = year.running
+        for one in running:
+            host = one.host
+            self.worst_ms["threads"] = max(self.worst_ms["threads"], len(host.threads))
+            if len(host.threads) > MOST_THREADS + 3 * (len(year.shards) - 1):
+                names = Counter(year.machine.name_of(one) for one in host.threads)
+                raise year.violation(f"{host.name} has {len(host.threads)} threads: {names}")
+        if not self._troubles and now_ms > self._calm_ms + HANDOVER_MS:
+            self._look_at_shares(running)
         lines = [one for one in year.store_line.open if not one.is_dead]
-        if len(year.disk.bells) > len(year.beats):
+        if len(year.disk.bells) > len(running) + len([one for one in year.beats if one.host.is_frozen]):
             raise year.violation(f"{len(year.disk.bells)} bells of the inbox are open")
         for host, n in Counter(lines).items():
             self.worst_ms["connections"] = max(self.worst_ms["connections"], n)
             if n > MOST_CONNECTIONS:
                 raise year.violation(f"{host.name} has opened the store {n} times")
 
+    def _look_at_shares(self, running: Sequence[Process]) -> None:
+        """Look for processes that are missing, and for shards that are not shared evenly."""
+        year = self._year
+        if any(one.scheduler is None or one.stopping or one.host.is_frozen for one in year.beats):
+            return
+        if len(running) != len(year.beats) * year.processes:
+            raise year.violation(f"only {[one.host.name for one in running]} run")
+        shares = {one.host.name: one.held for one in running}
+        counts = sorted(map(len, shares.values()))
+        if len(year.shards) > 1 and (counts[-1] - counts[0] > 1 or sum(counts) != len(year.shards)):
+            raise year.violation(f"the shards are not shared evenly: {shares}")
+
     def before_a_leap(self) -> None:
         """Look at the gauges, which show nothing in calm."""
-        for beat in self._year.beats if not self._troubles else ():
+        for beat in self._year.running if not self._troubles else ():
             for engine in beat.engines:
                 if engine.clock.disputed_ms and not beat.host.wall_step_ns:
                     raise self._year.violation(f"{beat.host.name} shows a disputed clock, and its clock is right")
@@ -261,12 +306,13 @@ class Judge:
 
     def history(self) -> None:
         """Look at the store: it forgets what is older than its retention."""
-        data, now_ms = self._year.disk.shard(0), self._year.machine.now_ms
+        shards, now_ms = self._year.shards, self._year.machine.now_ms
         oldest_ms = now_ms - RETENTION_MS - 86_400_000
-        kept = [row_id for row_id, one in data.rows.items() if one.row.due_ms < oldest_ms and row_id in self._pushed]
+        rows = [one.row for data in shards for one in data.rows.values()]
+        kept = [row for row in rows if row.due_ms < oldest_ms and row.id in self._pushed]
         if kept:
             raise self._year.violation(f"{len(kept)} rows are kept beyond their retention")
-        answers = [one for one in data.answers.values() if one.at_ms < oldest_ms]
+        answers = [one for data in shards for one in data.answers.values() if one.at_ms < oldest_ms]
         if answers:
             raise self._year.violation(f"{len(answers)} answers are kept for more than a week")
 
@@ -280,11 +326,11 @@ class Judge:
         return [(day, ms) for day, ms in listed if self._year.machine.now_ms + 60_000 < ms < upto_ms - 60_000]
 
     def at_the_end(self) -> None:
-        data = self._year.disk.shard(0)
-        schedules = {one.name: one.id for one in data.schedules.values()}
+        shards = self._year.shards
+        schedules = {one.name: one.id for data in shards for one in data.schedules.values()}
         expected = self._judged_days or []
         for name, at_ms in expected:
-            skips = [one for one in data.skips if one.schedule == schedules.get(name)]
+            skips = [one for data in shards for one in data.skips if one.schedule == schedules.get(name)]
             times = self.occurrences[name, at_ms] + sum(one.from_ms <= at_ms <= one.to_ms for one in skips)
             if times != 1:
                 at = datetime.fromtimestamp(at_ms / 1_000, ZONE)
@@ -334,7 +380,7 @@ class LogJudge(logging.Handler):
         self.lines[record.msg[:60]] += 1
         template = record.msg.partition(" (%d more times")[0]
         cause = host.name, record.name, template, json.dumps(extra, sort_keys=True, default=repr)
-        before_s, now_s = self._at_s.get(cause), self._machine.now_s
+        before_s, now_s = self._at_s.get(cause), self._machine.now_ms / 1_000  # in a leap, too, time passes
         self._at_s[cause] = now_s
         if before_s is not None and now_s - before_s < MINUTE_S:
             self._found = self._found or f"a line comes again after {now_s - before_s:.1f} s: {line}"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
 
+from celery_wheel.broker.amqp.edge import AmqpIngress
 from celery_wheel.engine import listen as listen_module
 from celery_wheel.engine import pool as pool_module
 from celery_wheel.engine import runner
@@ -23,13 +24,18 @@ from celery_wheel.engine.runner import InboxWatch, ShardJobs
 from celery_wheel.engine.stats import Stats
 from celery_wheel.errors import BrokerError
 from celery_wheel.requests.answers import ProcessStore
+from celery_wheel.scheduler import share as share_module
+from celery_wheel.scheduler import supervisor as supervisor_module
+from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
-from celery_wheel.scheduler.share import Balance
+from celery_wheel.scheduler.share import Balance, Share
 from celery_wheel.scheduler.sources.sources import Sources
+from celery_wheel.scheduler.supervisor import Supervisor
 from celery_wheel.timing import retry
-from celery_wheel.timing.retry import Backoff
+from celery_wheel.timing.retry import Backoff, RetryLog
 from celery_wheel.worker import run_reports as reporter_module
 from celery_wheel.worker.run_reports import Reporter
+from tests.year.rabbit import Rabbit
 
 #: The parts of a year in which bugs show: arguments of ``Year``.
 #: A moment after noon in Berlin, in winter: the entry's run has begun, and has not ended.
@@ -38,6 +44,11 @@ FORTNIGHT = {"seed": 1, "days": 14, "month": 2}
 SHORT = {"seed": 1, "days": 8, "month": 30, "deep_s": 400.0}
 MONTH = {"seed": 2, "days": 30, "month": 40, "deep_s": 60.0}
 SPRING = {"seed": 1, "days": 4, "month": 30, "deep_s": 100.0, "start": datetime(2028, 3, 24, tzinfo=UTC)}
+
+#: Two schedulers with a child each.
+SHARED = {"seed": 3, "days": 8, "month": 30, "deep_s": 30.0, "shards": 3, "processes": 2}
+
+ON_RABBITMQ = {"seed": 1, "days": 14, "month": 2, "deep_s": 60.0, "broker": Rabbit}
 
 Plant = Callable[[], AbstractContextManager[dict[str, Any]]]
 
@@ -330,6 +341,75 @@ def report_that_is_dropped() -> Iterator[dict[str, Any]]:
 
     with mock.patch.object(Reporter, "put", careless):
         yield FORTNIGHT
+
+
+@contextmanager
+def child_that_is_not_started_again() -> Iterator[dict[str, Any]]:
+    """A process that the system did not start once is not tried again."""
+    note_end = Supervisor._note_end
+
+    def careless(self: Supervisor, one: Any, end: str, now_s: float, exit_code: int | None = None) -> None:
+        note_end(self, one, end, now_s, exit_code)
+        if exit_code is None:
+            one.start_s = 1e9
+
+    with mock.patch.object(Supervisor, "_note_end", careless):
+        yield SHARED
+
+
+@contextmanager
+def children_that_end_without_a_pause() -> Iterator[dict[str, Any]]:
+    """A process that ends at once is started again at each tick, and each end is a line."""
+
+    def careless(self: RetryLog, level: int, cause: str, message: str, *args: Any, **options: Any) -> None:
+        self._logger.log(level, message, *args, **options)
+
+    with (
+        mock.patch.object(supervisor_module, "BACK_OFF_MOST_S", supervisor_module.BACK_OFF_FIRST_S),
+        mock.patch.object(RetryLog, "write", careless),
+    ):
+        yield SHARED
+
+
+@contextmanager
+def shard_that_is_never_released() -> Iterator[dict[str, Any]]:
+    """A scheduler keeps what it has, also where another one has come back."""
+
+    def careless(*arguments: Any) -> Share:
+        return Share(take=share(*arguments).take)
+
+    share = share_module.share
+    with mock.patch.object(share_module, "share", careless):
+        yield SHARED
+
+
+@contextmanager
+def sign_of_life_that_stays() -> Iterator[dict[str, Any]]:
+    """A scheduler that has died counts for ever, and its share is left free."""
+    with mock.patch.object(share_module, "SILENT_MS", 10**15):
+        yield SHARED
+
+
+@contextmanager
+def node_that_listens_once() -> Iterator[dict[str, Any]]:
+    """A control node that has lost its broker stays away."""
+    serve = Node._serve
+
+    def careless(self: Node) -> None:
+        try:
+            serve(self)
+        except OSError:
+            self._stop.wait()
+
+    with mock.patch.object(Node, "_serve", careless):
+        yield {**FORTNIGHT, "month": 30, "deep_s": 60.0}
+
+
+@contextmanager
+def consumer_that_is_not_opened_again() -> Iterator[dict[str, Any]]:
+    """The server closes the channel of a consumer, and its connection is taken for one that still consumes."""
+    with mock.patch.object(AmqpIngress, "_disconnect"):
+        yield ON_RABBITMQ
 
 
 PLANTED: list[Plant] = [

@@ -16,8 +16,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from celery_wheel.scheduler import supervisor
 from tests.year.growth import globals_of_the_product
 from tests.year.judges import STOP_S
+from tests.year.rabbit import Rabbit
 from tests.year.servers import FULL, REFUSED, SILENT, UP, Server
 
 if TYPE_CHECKING:
@@ -66,9 +68,15 @@ class Script:
         self._at(at, self._some_tasks)
         if rng.random() < 0.4:
             self._at(at + 1e-4, self._cancel)
+        if isinstance(year.broker, Rabbit):
+            self._at(at + rng.choice((-5, 20, 24.9)) * SECOND / DAY, self._close_channels)
+        if rng.random() < 0.4:
+            self._at(at + 15 * SECOND / DAY, self._revoke)
         if rng.random() < 0.4:
             self._at(at - 200 * SECOND / DAY, lambda: year.edit(day % 60))
         self._at(at + 40 * SECOND / DAY, rng.choice((self._kill, self._stop, self._freeze, self._freeze)))
+        if year.processes > 1:
+            self._at(at + 100 * SECOND / DAY, rng.choice((self._kill_a_child, self._fail_to_fork)))
 
     # -- users -------------------------------------------------------------------------------------------
 
@@ -91,6 +99,18 @@ class Script:
         for task_id in found[: self._rng.choice((1, 4))]:
             year.cancel(task_id)
 
+    def _close_channels(self) -> None:
+        assert isinstance(self._year.broker, Rabbit)
+        self._year.broker.close_channels()
+        self._year.judge.trouble("channels closed")
+        self._year.later(0.001, lambda: self._year.judge.trouble_over("channels closed"))
+
+    def _revoke(self) -> None:
+        year = self._year
+        found = year.judge.cancellable(year.machine.now_ms)
+        if found and year.broker_line.mode == UP:
+            year.revoke(found[0])
+
     # -- takeovers ---------------------------------------------------------------------------------------
 
     def _kill(self) -> None:
@@ -109,10 +129,29 @@ class Script:
         beat.stop()
         self._year.later(STOP_S, start)
 
+    def _kill_a_child(self) -> None:
+        year = self._year
+        beat = self._rng.choice(year.beats)
+        if beat.children and not beat.host.is_frozen:
+            year.judge.trouble("child killed")
+            beat.children[0].kill()
+            year.later(2, lambda: year.judge.trouble_over("child"))
+
+    def _fail_to_fork(self) -> None:
+        """No process can be started for a while: the second one ends at once."""
+        year, for_s = self._year, self._rng.choice((10, 100))
+        year.forks_until_s = year.machine.now_s + for_s
+        self._kill_a_child()
+        year.judge.trouble("no forks")
+        year.later(for_s + supervisor.BACK_OFF_MOST_S, lambda: year.judge.trouble_over("no forks"))
+
     def _freeze(self) -> None:
-        self._take_over(
-            "frozen", lambda beat: (beat.host.freeze(), self._year.later(self._rng.choice((1, 6, 30)), beat.host.thaw))
-        )
+        self._take_over("frozen", lambda beat: self._stand_still(beat, self._rng.choice((1, 6, 30))))
+
+    def _stand_still(self, beat: Any, for_s: float) -> None:
+        host = beat.host
+        host.freeze()
+        self._year.later(for_s, lambda: (host.thaw(), self._year.judge.shares_change()))
 
     def _take_over(self, what: str, act: Callable[[Any], object]) -> None:
         year = self._year
@@ -122,8 +161,7 @@ class Script:
         if holder.name == "a" and what != "frozen":
             # The first process lives as long as the year: a container may grow in it.
             what = "frozen"
-            holder.host.freeze()
-            year.later(6, holder.host.thaw)
+            self._stand_still(holder, 6)
         else:
             act(holder)
         year.judge.counts[f"holder {what}"] += 1
@@ -212,8 +250,7 @@ class Script:
         year = self._year
         if year.is_up:
             year.judge.history()
-        for beat in year.beats:
-            if beat.scheduler is not None:
-                found = year.growth.measure(beat.host.name, beat.scheduler, globals_of_the_product())
-                if found:
-                    raise year.violation(f"{beat.host.name} has containers that grow: {found}")
+        for one in year.running:
+            found = year.growth.measure(one.host.name, getattr(one, "scheduler", one.service), globals_of_the_product())
+            if found:
+                raise year.violation(f"{one.host.name} has containers that grow: {found}")

@@ -19,8 +19,10 @@ from typing import Any
 
 from greenlet import GreenletExit
 
+from celery_wheel.broker import shard_of
+from celery_wheel.engine.port import BrokerOffset, Chunk, Published
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from tests.kit.virtual_machine import Host, Machine
 from tests.simulation.model_redis import ModelRedis, RedisServer
@@ -169,28 +171,56 @@ class StoreLine(Reached):
             self._target.close()
 
 
-class BrokerServer(RedisServer):
-    def __init__(self, machine: Machine, line: Server) -> None:
-        super().__init__()
+class BrokerServer:
+    """Redis, with a memory for each shard."""
+
+    def __init__(self, machine: Machine, line: Server, shards: int) -> None:
+        self.machine = machine
         self.line = line
         self.changed = machine.threading.Condition()
+        self.shards = [RedisServer() for _ in range(shards)]
 
-    def send(self, message: Message | Unreadable) -> None:
-        self.keys.wheel.append(message)
+    def send(self, message: Message) -> None:
+        self.shards[shard_of(message.key, message.task_id, len(self.shards))].keys.wheel.append(message)
         self.changed.notify_all()
+
+    def edge(self, pushed: Callable[[Row, bool], None]) -> Any:
+        return Reached(YearRedis(self, pushed), self.line)
+
+    def outage(self) -> None:
+        """The line has begun, or ceased, to fail."""
+        self.changed.notify_all()
+
+    def after_death(self, host: Host) -> None: ...
+    def look(self) -> None: ...
 
 
 class YearRedis(ModelRedis):
     """The model of the edge of Redis; it waits for a message, until the connection breaks."""
 
-    server: BrokerServer
+    def __init__(self, servers: BrokerServer, pushed: Callable[[Row, bool], None]) -> None:
+        self._servers = servers
+        super().__init__(
+            servers.shards[0], lambda: servers.machine.now_ms, pushed=lambda row, now_ms: pushed(row, False)
+        )
+
+    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
+        self.server = self._servers.shards[shard]
+        return super().adopt(shard, epoch)
+
+    def publish(self, chunk: Chunk) -> Published:
+        found = super().publish(chunk)
+        self.server.keys.queues.clear()  # the judge has seen them
+        return found
+
+    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+        self._servers.shards[shard].keys.fence.verify(epoch, confirmed)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
-        with self.server.changed:
-            self.server.changed.wait_for(
-                lambda: self.server.keys.wheel or self.server.line.mode == REFUSED, timeout_ms / 1_000
-            )
-        self.server.line.gate()
+        line, changed = self._servers.line, self._servers.changed
+        with changed:
+            changed.wait_for(lambda: self.server.keys.wheel or line.mode == REFUSED, timeout_ms / 1_000)
+        line.gate()
         return bool(self.server.keys.wheel)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.virtual_machine import Spin
 from tests.year.judges import Violation
-from tests.year.planted import FORTNIGHT, MONTH, PLANTED, SHORT, SPRING, Plant
+from tests.year.planted import FORTNIGHT, MONTH, ON_RABBITMQ, PLANTED, SHARED, SHORT, SPRING, Plant
 from tests.year.world import Year
 
 
@@ -24,6 +24,10 @@ def test_at_least_twenty_bugs_are_planted() -> None:
     assert len(PLANTED) >= 20
 
 
-@pytest.mark.parametrize("options", [FORTNIGHT, MONTH, SHORT, SPRING], ids=["fortnight", "month", "short", "spring"])
+@pytest.mark.parametrize(
+    "options",
+    [FORTNIGHT, MONTH, SHORT, SPRING, SHARED, ON_RABBITMQ],
+    ids=["fortnight", "month", "short", "spring", "shared", "on RabbitMQ"],
+)
 def test_a_sound_scheduler_has_none(options: dict[str, object]) -> None:
     Year(**options).run()  # type: ignore[arg-type]

@@ -17,8 +17,9 @@ Judges (``judges``, ``growth``)::
 
     never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
     LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
-    EDIT_MS · no entry misses a day · no process ends · no shard changes hands without a cause · no line of the log
-    more than once a minute for one cause · no container that a scheduler reaches grows from month to month
+    EDIT_MS · no entry misses a day · no process ends, and each child comes back · shards are shared evenly, and none
+    changes hands without a cause · each control node answers · a copy on RabbitMQ is marked · no line of the log more
+    than once a minute for one cause · no container that a scheduler reaches grows from month to month
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ from celery.schedules import crontab
 
 from celery_wheel.store.model import STOPPED, Row
 from tests.kit.holder import message
-from tests.kit.virtual_machine import Machine
-from tests.year.beats import Beat, Worker, make_app, servers_instead
+from tests.kit.virtual_machine import Host, Machine
+from tests.year.beats import Beat, Process, Worker, make_app, servers_instead
 from tests.year.growth import Growth
 from tests.year.judges import Judge, LogJudge, Violation
+from tests.year.mailbox import mailbox, mailboxes
+from tests.year.rabbit import Rabbit, links_instead
 from tests.year.script import Script
 from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
 
@@ -75,6 +78,9 @@ class Year:
         deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
         month: days between two measurements of all containers.
         also: outages beside those of the seed: the day, seconds, server, mode.
+        shards: of the store; with several, two schedulers share them.
+        processes: of each scheduler, as ``wheel_processes``.
+        broker: ``BrokerServer`` for Redis, ``Rabbit`` for RabbitMQ.
     """
 
     def __init__(
@@ -86,8 +92,11 @@ class Year:
         deep_s: float = DEEP_S,
         month: int = 30,
         also: Sequence[tuple[float, float, str, str]] = (),
+        shards: int = 1,
+        processes: int = 1,
+        broker: Callable[[Machine, Server, int], BrokerServer | Rabbit] = BrokerServer,
     ) -> None:
-        self.also = also
+        self.also, self.processes = also, processes
         self.found: Violation | None = None
         self.seed, self.days, self.deep_s, self.month = seed, days, deep_s, month
         self.rng = random.Random(seed)
@@ -97,12 +106,15 @@ class Year:
         self.store_line, self.broker_line = store_server(machine), broker_server(machine)
         self.backend_line = Server(machine, "result backend", BackendAway)
         self.disk = YearDisk(machine)
-        self.disk.shard(0)
-        self.broker = BrokerServer(machine, self.broker_line)
+        self.shards = [self.disk.shard(n) for n in range(shards)]
+        self.broker = broker(machine, self.broker_line, shards)
         self.overlapped: list[str] = []
         self.revoked: set[str] = set()
-        self.tokens = itertools.count(1)
-        self.app = make_app(self, ENTRIES)
+        self.tokens, self.pids = itertools.count(1), itertools.count(1)
+        self.mailbox = mailbox(self)
+        self.app = make_app(self, ENTRIES, processes)
+        self.forks_until_s = -1.0  #: until then no process can be started, or it ends at once: monotonic
+        self.forks = 0
         self.log = LogJudge(machine)
         self.judge = Judge(self)
         self.growth = Growth()
@@ -120,6 +132,8 @@ class Year:
         with ExitStack() as stack:
             stack.enter_context(self.log)
             stack.enter_context(servers_instead(self))
+            stack.enter_context(mailboxes(self))
+            stack.enter_context(links_instead())
             stack.enter_context(self.machine.installed())
             self.worker = Worker(self)
             self.beats = [Beat(self, "a"), Beat(self, "b")]
@@ -140,10 +154,12 @@ class Year:
         at_ns = self.machine.now_ns + round(seconds * 1e9)
         bisect.insort(self._agenda, (at_ns, next(self._serial), act))
 
-    def after_death(self, beat: Beat) -> None:
+    def after_death(self, host: Host) -> None:
         """Remove what the servers keep for a process: its connections are closed by the kernel."""
-        self.disk.bells[:] = [one for one in self.disk.bells if one.host is not beat.host]
-        self.store_line.open[:] = [one for one in self.store_line.open if one is not beat.host]
+        self.disk.bells[:] = [one for one in self.disk.bells if one.host is not host]
+        self.store_line.open[:] = [one for one in self.store_line.open if one is not host]
+        self.broker.after_death(host)
+        self.mailbox.Channel.forget(host)
 
     def advance(self, seconds: float) -> None:
         until_ns = self.machine.now_ns + round(seconds * 1e9)
@@ -176,20 +192,20 @@ class Year:
             return
         self.machine.leap(ms)
         self.leaps, self.leapt_ms = self.leaps + 1, self.leapt_ms + ms
-        for data in self.disk.shards.values():
+        for data in self.shards:
             if data.lease_until_ms > now_ms:
                 data.lease_until_ms += ms
         for name in self.disk.schedulers:
             self.disk.schedulers[name] += ms
-        for beat in self.beats:
-            for engine in beat.engines:
+        for one in self.running:
+            for engine in one.engines:
                 engine.clock._offset_ms += ms
                 if engine.clock._readings is not None:
                     engine.clock._readings._last = None
 
     def _has_due(self, now_ms: int) -> bool:
         """Whether a row is due, and not dispatched yet."""
-        for data in self.disk.shards.values():
+        for data in self.shards:
             for lane, order in data.order.items():
                 n = bisect.bisect_right(order, (now_ms, 2**63, 0))
                 if lane != STOPPED and n and not self.judge.has_pushed(order[n - 1][2]):
@@ -199,7 +215,7 @@ class Year:
     def _interesting(self, now_ms: int) -> list[int]:
         """Return the next instants at which something is due."""
         found = [self.end_ms]
-        for data in self.disk.shards.values():
+        for data in self.shards:
             for lane, order in data.order.items():
                 if lane == STOPPED:
                     continue
@@ -215,6 +231,7 @@ class Year:
             raise self.found
         if self.machine.failures:
             raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
+        self.broker.look()
         self.judge.look()
         self.log.check()
 
@@ -228,7 +245,9 @@ class Year:
         """Send a task; returns its id."""
         self.sent += 1
         now_ms = self.machine.now_ms
-        one = message(eta_ms=now_ms + in_ms, created_ms=now_ms, **parts)
+        id_ = str(uuid.UUID(int=self.sent << 80 | self.seed << 64 | 7 << 76))  # it decides the shard
+        task = {"envelope_id": id_, "task_id": f"task-{id_}", "eta_ms": now_ms + in_ms, "created_ms": now_ms}
+        one = message(**task, **parts)
         self.judge.sent(one.envelope_id, one.task_id, one.eta_ms)
         self.broker.send(one)
         return one.task_id
@@ -240,8 +259,23 @@ class Year:
             "reason": "",
             "actor": "a user",
         }
-        self.disk_store().put_inboxes({0: [("cancel", json.dumps(command).encode())]})
+        item = "cancel", json.dumps(command).encode()
+        self.disk_store().put_inboxes({shard: [item] for shard in range(len(self.shards))})
         self.judge.cancelled(task_id)
+
+    def revoke(self, task_id: str) -> None:
+        """Revoke a task by a broadcast, as ``AsyncResult.revoke`` of plain Celery does; every node answers."""
+        nodes = {one.service._node._name: one for one in self.running if not one.host.is_frozen and one.service._node}
+        self.judge.cancelled(task_id)
+
+        def ask() -> None:
+            options = {"arguments": {"task_id": task_id}, "reply": True, "timeout": 2.0}
+            found = self.app.control.broadcast("revoke", **options)
+            self.judge.answered(
+                {name: one.host for name, one in nodes.items()}, {name for one in found for name in one}
+            )
+
+        self.machine.spawn(ask, self.worker.host)
 
     def edit(self, minute: int) -> None:
         """Edit an entry of Beat in the process that follows them, and for those to come."""
@@ -256,26 +290,26 @@ class Year:
     def disk_store(self) -> Any:
         return YearStore(self.disk)
 
-    def pushed(self, row: Row, now_ms: int) -> None:
+    def pushed(self, row: Row, is_marked: bool) -> None:
+        """A row is in its queue, perhaps marked as one that may have been there before."""
         self.touched()
         try:
-            self.judge.pushed(row)
+            self.judge.pushed(row, is_marked)
         except Violation as found:  # in a thread of the product, which catches it
             self.found = self.found or found
-        for ids in self.broker.keys.queues.values():
-            ids.clear()
 
     # -- faults ------------------------------------------------------------------------------------------
 
     def cut(self, server: Server, mode: str, for_ms: int) -> None:
         server.mode = mode
         self.judge.trouble(f"{server.name} {mode}")
-        self.broker.changed.notify_all()
+        self.broker.outage()
         if for_ms >= DEEP_MS:
             self.deep_until_s = self.machine.now_s + self.deep_s
 
     def mend(self, server: Server) -> None:
         server.mode = UP
+        self.broker.outage()
         self.judge.trouble_over(server.name)
 
     @property
@@ -283,7 +317,14 @@ class Year:
         return all(one.mode == UP for one in (self.store_line, self.broker_line))
 
     def holder(self) -> Beat | None:
+        """Return the process that holds shard 0, with the entries."""
         return next((beat for beat in self.beats if beat.holds and not beat.host.is_frozen), None)
+
+    @property
+    def running(self) -> list[Process]:
+        """Return the processes that have a service, children included."""
+        found = [one for beat in self.beats for one in (beat, *beat.children)]
+        return [one for one in found if one.service is not None and not one.host.is_dead]
 
 
 #: Periodic entries of Beat.

@@ -16,7 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from celery_wheel.engine.due_clock import MAX_READINGS, MAX_ROUND_TRIP_MS, TOLERANCE_MS, DueClock, SecondClock
+from celery_wheel.engine.due_clock import (
+    MAX_READINGS,
+    MAX_ROUND_TRIP_MS,
+    TOLERANCE_MS,
+    ClockReadings,
+    DueClock,
+    SecondClock,
+)
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.timing import ManualClock
 
@@ -254,6 +261,17 @@ def test_a_dispute_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogC
     assert [record.action for record in caplog.records] == ["clock_disputed", "clock_agreed"]  # type: ignore[attr-defined]
     assert "+30000 ms" in caplog.text
     assert "wheel clock accept" in caplog.text
+
+
+def test_the_due_clocks_of_a_process_log_a_step_once(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host()
+    readings = ClockReadings(host.clock)
+    clocks = [DueClock(host.clock, readings=readings) for _ in range(4)]
+    for wrong_ms in (30_000, -30_000):
+        host.clock.step(wrong_ms)
+        for due in clocks:
+            due.check(host.second_clock)
+    assert [record.action for record in caplog.records] == ["clock_disputed", "clock_agreed"]  # type: ignore[attr-defined]
 
 
 def test_a_skew_and_a_correction_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

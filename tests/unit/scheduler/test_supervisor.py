@@ -43,9 +43,7 @@ class Rig:
         self.now_s, self.ends = 100.0, 0
         self.started: list[FakeProcess] = []
         monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        context = SimpleNamespace(Process=self._make)
-        monkeypatch.setattr(supervisor, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
-        self.supervisor = Supervisor(app, lambda app: app, self._count)
+        self.supervisor = Supervisor(app, lambda app: app, self._count, self._make)
 
     def _make(self, **options: Any) -> FakeProcess:
         self.started.append(FakeProcess(**options))
@@ -86,6 +84,19 @@ def test_a_child_that_ends_is_started_again_after_longer_and_longer_waits(rig: R
     assert rig.ends == 7
     rig.now_s += supervisor.STEADY_S + 1
     assert rig.restart_s() == 1
+
+
+def test_a_child_that_ends_again_and_again_is_logged_once_a_minute(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR", "celery_wheel")
+    for _ in range(5):  # after 1, 2, 4, 8 and 16 s
+        rig.restart_s()
+    assert len(caplog.messages) == 1
+    for _ in range(2):
+        rig.restart_s()
+    assert caplog.messages[1:] == [
+        "process 2 of the scheduler (pid 4711) ended with exit code 1; the other processes take its shards, and it is "
+        "started again in 30 s (5 more times since it was last logged)"
+    ]
 
 
 def test_a_child_that_the_system_does_not_start_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""Celery's remote control in a simulated year: kombu's own mailbox over its transport in memory, with outages.
+
+::
+
+    user ─► celery.pidbox (fanout) ─► a queue of each node ─► Node, the product's own ─► the user's queue of answers
+
+Each call goes through the broker's line. A connection ends with its process or with an outage, and takes the queues
+that it alone reads with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from kombu import pools, transport
+from kombu.transport import memory, virtual
+from kombu.utils import functional
+
+if TYPE_CHECKING:
+    from tests.kit.virtual_machine import Host
+    from tests.year.world import Year
+
+
+class MailChannel(memory.Channel):  # type: ignore[misc]  # kombu carries no types
+    year: Year
+    owners: dict[str, tuple[MailChannel, Host]]
+
+    def queue_declare(self, queue: str = "", **options: Any) -> Any:
+        if queue.endswith(".celery.pidbox"):
+            self.owners[queue] = self, self.year.machine.host
+        return super().queue_declare(queue, **options)
+
+    def basic_publish(self, *arguments: Any, **options: Any) -> Any:
+        self.year.broker_line.gate()
+        found = super().basic_publish(*arguments, **options)
+        self.year.broker.changed.notify_all()
+        return found
+
+    def close(self) -> None:
+        self.forget(self)
+        super().close()
+
+    @classmethod
+    def forget(cls, owner: object) -> None:
+        """Delete the queues of a channel or of a process."""
+        for queue in [queue for queue, owners in cls.owners.items() if owner in owners]:
+            del cls.owners[queue]
+            cls.year.mailbox.global_state.queue_bindings_delete(queue)
+            cls.queues.pop(queue, None)
+
+
+class MailTransport(memory.Transport):  # type: ignore[misc]  # kombu carries no types
+    year: Year
+
+    def establish_connection(self) -> Any:
+        self.year.broker_line.gate()
+        return super().establish_connection()
+
+    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
+        machine, changed = self.year.machine, self.year.broker.changed
+        until_s = machine.now_s + (timeout or 0)
+        while True:
+            self.year.broker_line.gate()
+            try:
+                self.cycle.get(self._deliver)
+            except Empty:
+                if machine.now_s >= until_s:
+                    raise TimeoutError from None
+            else:
+                return
+            with changed:
+                changed.wait(until_s - machine.now_s)
+
+
+def mailbox(year: Year) -> type[MailTransport]:
+    """Return the transport of a year."""
+    channel = type("Channel", (MailChannel,), {"year": year, "queues": {}, "owners": {}})
+    parts = {"year": year, "Channel": channel, "global_state": virtual.BrokerState()}
+    return type("Transport", (MailTransport,), parts)
+
+
+@contextmanager
+def mailboxes(year: Year) -> Iterator[None]:
+    """Let Celery's app connect to the year's transport."""
+    pools.reset()  # they are the process's, and may have connections of another year
+    sleep = mock.patch.object(functional, "sleep", year.machine.time.sleep)
+    with sleep, mock.patch.dict(transport._transport_cache, {"memory": year.mailbox}):
+        yield
