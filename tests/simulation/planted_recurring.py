@@ -104,7 +104,7 @@ def due_before_its_instant(right: Any, self: Any, schedule: Any, instant_ms: int
 @replaces_recurring(_Alteration, "_withdraw", seed=1)
 def herd_that_outlives_a_change(right: Any, self: _Alteration, pending: Pending) -> tuple[list[Run], list[int]]:
     """A change withdraws rows of the main lane, and leaves those of a herd."""
-    return right(self, [one for one in pending if one[1][1].lane == MAIN])
+    return right(self, [one for one in pending if one[1].lane == MAIN])
 
 
 @replaces_recurring(_Alteration, "_write", seed=1)
