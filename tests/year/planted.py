@@ -259,7 +259,7 @@ def connection_for_each_failure() -> Iterator[dict[str, Any]]:
         return found
 
     with mock.patch.object(Sources, "look", careless):
-        yield MONTH
+        yield {**MONTH, "also": [(day + 0.6, 5, "store", "refused") for day in range(1, 29)]}
 
 
 @contextmanager
