@@ -34,9 +34,10 @@ HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 #: Part of a run in which caches fill and pools grow.
 WARM_UP = 0.15
 
-#: Figures that may grow → so much at once, and so much an hour.
+#: Figures that may grow → so much at once, and so much an hour. An outage fills the window of each shard, up to
+#: ``wheel_window_bytes``, and an allocator keeps what it once had.
 BOUNDS = {
-    f"rss of {OLD}": (64e6, 16e6),
+    f"rss of {OLD}": (SHARDS * 2**26, 16e6),
     f"descriptors of {OLD}": (12, 2),
     f"threads of {OLD}": (6, 1),
     "files": (4, 2),
