@@ -20,9 +20,15 @@ from kombu import pools, transport
 from kombu.transport import memory, virtual
 from kombu.utils import functional
 
+from celery_wheel.scheduler.remote_control import node
+
 if TYPE_CHECKING:
     from tests.kit.virtual_machine import Host
     from tests.year.world import Year
+
+
+#: Rarer than the node's own heartbeats, which would cost a fifth of the year's time.
+HEARTBEAT_S = 20.0
 
 
 class MailChannel(memory.Channel):  # type: ignore[misc]  # kombu carries no types
@@ -88,5 +94,6 @@ def mailboxes(year: Year) -> Iterator[None]:
     """Let Celery's app connect to the year's transport."""
     pools.reset()  # they are the process's, and may have connections of another year
     sleep = mock.patch.object(functional, "sleep", year.machine.time.sleep)
-    with sleep, mock.patch.dict(transport._transport_cache, {"memory": year.mailbox}):
+    every = mock.patch.object(node, "EVERY_S", HEARTBEAT_S)
+    with sleep, every, mock.patch.dict(transport._transport_cache, {"memory": year.mailbox}):
         yield
