@@ -84,6 +84,7 @@ def test_several_are_changed_at_once_without_a_script_and_long_names_do_not_wide
         page.keyboard.press("Space")
     page.get_by_role("button", name="Change…").focus()
     page.keyboard.press("Enter")
+    expect(page.get_by_label("Time zone")).to_be_visible()
     assert width(page) <= NARROW
     page.get_by_label("Time zone").fill("Mars")
     page.keyboard.press("Enter")
