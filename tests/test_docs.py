@@ -49,7 +49,7 @@ def test_every_setting_in_the_text_exists() -> None:
     known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
     known |= {"wheel_seeds"}  # a variable of the simulation's tests
-    known |= {"wheel_of"}  # a function of the package
+    known |= {"wheel_of", "wheel_format"}  # a function and a module of the packages
     known |= {"wheel_job_asset", "wheel_archive"}  # the function for Dagster, and an asset of it
     text = "\n".join(part("settings").sub("", text) for text in PAGES.values())
     named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}

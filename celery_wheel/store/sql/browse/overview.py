@@ -11,8 +11,8 @@
         second     second → pending         of the next hour, from the rows: only where it is asked for
         seen       scheduler → its last sign of life
 
-Of a shard, at most ``COUNTED`` overdue rows of a lane and items of its inbox are read, one row of each lane, and the
-sums of the tally. ``Overview`` asks for ``name`` and ``second`` the more rarely, the more rows they have.
+One look reads of a shard at most ``COUNTED`` overdue rows of a lane and items of its inbox, one row of each lane, and
+the sums of the tally. ``Overview`` asks for ``name`` and ``second`` the more rarely, the more rows they have.
 """
 
 from __future__ import annotations
