@@ -249,6 +249,9 @@ class Node:
                 self._commands.connection = None
                 with suppress(*connection.connection_errors, *connection.channel_errors):  # it may be lost
                     consumer.cancel()
+                # kombu's virtual channels are kept by a finalizer, with their sockets, where an error ends their close.
+                for qos in filter(None, (getattr(one, "qos", None) for one in (node.channel, heartbeat.channel))):
+                    qos.restore_unacked_once()
 
     def _drain(self, connection: Any, heartbeat: Heartbeat) -> None:
         beat_s = time.monotonic()
