@@ -24,7 +24,7 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
-from celery_wheel.requests.results import Merge, OnlyAnswer, ScheduleAnswer
+from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.requests.schedules import definitions
 from celery_wheel.requests.schedules.definitions import Duration
 from celery_wheel.store.model import SHARD_BITS
@@ -58,15 +58,7 @@ class Asker(Protocol):
     @property
     def store(self) -> FullStore: ...
 
-    def request(
-        self,
-        kind: str,
-        names: Names,
-        single: str | None,
-        how: Any,
-        options: Mapping[str, Any] | None = None,
-        merge: Merge[Any] | None = None,
-    ) -> Request: ...
+    def request(self, *args: Any, **options: Any) -> Request: ...
 
     def ask(self, request: Request) -> Any: ...
 

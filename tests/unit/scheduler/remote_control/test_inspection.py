@@ -24,6 +24,7 @@ from celery_wheel.values.mask import NO_MASK, Mask
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import page
 from tests.kit.patience import wait_until
+from tests.kit.servers.redis import RedisServer
 
 HEADERS = {"argsrepr": "(1,)", "kwargsrepr": "{'user': 7, 'password': 'hunter2'}"}
 
@@ -131,3 +132,31 @@ def test_a_node_without_its_broker_holds_no_more_descriptors_with_each_try(
     one.join()
     store.close()
     assert max(tries) - tries[0] <= 2, tries
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_collector")
+def test_a_node_whose_redis_is_killed_keeps_no_descriptor_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node, "RETRY_MOST_S", node.RETRY_FIRST_S)
+    caplog.set_level("INFO", "celery_wheel")
+
+    def listens(times: int) -> bool:
+        return sum("listens" in line for line in caplog.messages) >= times
+
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    with RedisServer(tmp_path / "redis") as server:
+        app: Any = Celery("proj", broker=server.url, set_as_current=False)
+        one = node.Node(app, SchedulerView("wheel@h", store, list, RevokedStamps(), NO_MASK))
+        one.start()
+        counts: list[int] = []
+        for kills in range(4):
+            wait_until(lambda times=kills + 1: listens(times), "the node listens")
+            counts.append(len(os.listdir("/proc/self/fd")))
+            server.kill()
+            server.start()
+        one.stop()
+        one.join()
+    store.close()
+    assert counts[-1] <= counts[1], counts  # the connection that was lost last may be left
