@@ -55,9 +55,8 @@ class PendingRequest:
     broken: str = ""  #: the kind of the error with which the body was decoded
 
 
-def read_request(one: Row, node: str) -> PendingRequest:
+def read_request(row: Row, node: str) -> PendingRequest:
     """Return the request of a cancelled task; ``node`` is its hostname."""
-    row = one
     headers: dict[str, Any] = json.loads(row.parts().headers)
     properties: dict[str, Any] = json.loads(row.parts().properties)
     opened = properties.get("content_type") in SAFE
@@ -68,7 +67,7 @@ def read_request(one: Row, node: str) -> PendingRequest:
         except Exception as error:  # each decoder has its own
             broken = type(error).__name__
     fields |= {
-        "id": one.task_id,
+        "id": row.task_id,
         "task": row.route.task,
         "properties": properties,
         "reply_to": properties.get("reply_to"),
@@ -223,8 +222,8 @@ class RevokedState:
             logging.WARNING, "event_lost", "task-revoked is not sent: %r", error, extra={"action": "event_lost"}
         )
 
-    def _leave_to_worker(self, one: Row, pending: PendingRequest) -> None:
-        row, properties = one, dict(pending.properties)
+    def _leave_to_worker(self, row: Row, pending: PendingRequest) -> None:
+        properties = dict(pending.properties)
         exchange: Any = Exchange(row.route.exchange, row.route.exchange_type) if row.route.exchange else ""  # type: ignore[no-untyped-call]
         kind, encoding = properties.pop("content_type"), properties.pop("content_encoding", None)
         with self._app.producer_or_acquire() as producer:
