@@ -193,9 +193,9 @@ def test_a_schedule_that_the_store_has_otherwise_is_reported(stores: Stores) -> 
 def test_a_schedule_of_a_second_file_that_comes_into_the_inbox_before_the_first_is_accepted_is_named_in_the_log(
     redis_stack: LeavingStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stores = of_sqlite(redis_stack)
+    stores, same = of_sqlite(redis_stack), hourly()
     for name in ("a", "b"):
-        stores.command(name, "create", {"same": hourly(), "other": {**hourly(), "args": [name]}})
+        stores.command(name, "create", {"same": same, "other": {**same, "args": [name]}})
         file = stores.drain(name, f"{name}.jsonl")
         assert stores.import_("c", file) == {"schedules": 2}
     stores.accept("c")
