@@ -77,7 +77,7 @@ def test_run_now_makes_a_task_the_next_to_run(wheel: VirtualWheel, add: Any) -> 
 def test_a_pause_of_a_name_that_nothing_has_says_so(add: Any, caplog: pytest.LogCaptureFixture) -> None:
     requests = add.app.wheel
     add.apply_async((1, 1), countdown=60, queue="by hand")
-    requests.schedules.create("nightly", 60, "proj.add", queue="reports")
+    requests.schedules.create("nightly", 60, "proj.add", args=(1, 1), queue="reports")
     for known in ("celery", "emails", "routed", "matched", "limited", "by hand", "reports"):
         requests.pause(queue=known)
     requests.pause(task="proj.add")
