@@ -25,8 +25,7 @@ import amqp
 from celery_wheel.broker import shard_of
 from celery_wheel.broker.amqp import edge
 from celery_wheel.broker.amqp.link import HEARTBEAT_S, AmqpLink
-from celery_wheel.broker.amqp.publisher import EncodedMessage
-from celery_wheel.broker.amqp.publisher import AmqpPublisher
+from celery_wheel.broker.amqp.publisher import AmqpPublisher, EncodedMessage
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.store.model import Message, Row
 from tests.kit.virtual_machine import Host, Machine
