@@ -265,15 +265,17 @@ class Year:
 
     def revoke(self, task_id: str) -> None:
         """Revoke a task by a broadcast, as ``AsyncResult.revoke`` of plain Celery does; every node answers."""
-        nodes = {one.service._node._name: one for one in self.running if not one.host.is_frozen and one.service._node}
+        nodes = {
+            one.engines[0].ctx.on_cancelled._node: one.host
+            for one in self.running
+            if not one.host.is_frozen and one.engines
+        }
         self.judge.cancelled(task_id)
 
         def ask() -> None:
             options = {"arguments": {"task_id": task_id}, "reply": True, "timeout": 2.0}
             found = self.app.control.broadcast("revoke", **options)
-            self.judge.answered(
-                {name: one.host for name, one in nodes.items()}, {name for one in found for name in one}
-            )
+            self.judge.answered(nodes, {name for one in found for name in one})
 
         self.machine.spawn(ask, self.worker.host)
 
