@@ -6,7 +6,8 @@
     announce    a page of rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one
                                                   └ the other rows are passed to it again in the next lap         commit
     lap         page after page, each from where the last one ended; a new lap while rows remain
-    round       one page: 50 rows; after a failed round one row, so that hardly anything is read while nothing works
+    round       one page: 50 rows; after a failed round one row, so that hardly anything is read while nothing works. A
+                row is announced a minute after the backend works again at most, and those left behind right after it
 
 A cancelled row is not announced where a later message of the same task id is pending or published: the task goes on.
 A row is announced at least once: a crash before the commit, or a slow former holder, may announce it again.
@@ -37,7 +38,8 @@ def announce(ctx: Context, state: ShardState) -> RoundSteps:
     if lap.after < 0:
         ctx.unannounced.clear()  # this lap may miss what is cancelled from here on
     limit = 1 if lap.has_failed else MAX_ROWS
-    rows = ctx.store.unannounced(ctx.shard, lap.after, limit)
+    found = ctx.store.unannounced(ctx.shard, lap.after, limit + 1)  # one more, so that no empty page ends a lap and waits
+    rows = found[:limit]
     yield "read"
     if rows:
         superseded = _superseded(ctx, rows)
@@ -50,10 +52,12 @@ def announce(ctx: Context, state: ShardState) -> RoundSteps:
             yield "recorded"
         lap.after = rows[-1].id
         lap.is_incomplete |= len(done) < len(rows)
+        lap.works_again |= lap.has_failed and bool(announced)
         lap.has_failed = bool(left) and not announced
-    if len(rows) < limit:
+    if len(found) <= limit:
         state.lap = Lap(has_failed=lap.has_failed)
-        yield Round.FAILED if lap.is_incomplete else Round.BUSY if ctx.unannounced.is_set() else Round.IDLE
+        again_at_once = lap.works_again or (ctx.unannounced.is_set() and not lap.is_incomplete)
+        yield Round.BUSY if again_at_once else Round.FAILED if lap.is_incomplete else Round.IDLE
     else:
         yield Round.FAILED if lap.has_failed else Round.BUSY
 

@@ -46,6 +46,7 @@ class Lap:
     after: int = -1  #: the id of the last row that it has reached
     is_incomplete: bool = False  #: rows of it remain
     has_failed: bool = False  #: nothing of its last page was announced
+    works_again: bool = False  #: after such a page, a row was announced
 
 
 class ShardState:
