@@ -6,7 +6,7 @@ All derive from ``WheelError``. Each error is also the builtin that it resembles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -95,11 +95,16 @@ class PublishInterrupted(BrokerError):
 
 
 class WheelUnavailable(WheelError, TimeoutError):
-    """No scheduler answered in time; the request was withdrawn. ``results`` has the results that are certain."""
+    """No scheduler answered in time; the request was withdrawn from the ``shards`` that were silent.
 
-    def __init__(self, message: str, results: Mapping[str, Any] | None = None) -> None:
+    ``results`` has the results that are certain. The answer of another shard stays: a gate that it closed is closed
+    there, and a cancelled task that it did not know is not dispatched if it arrives there within a day.
+    """
+
+    def __init__(self, message: str, results: Mapping[str, Any] | None = None, shards: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.results = dict(results or {})
+        self.shards = tuple(shards)
 
 
 class RequestInDoubt(StoreError):

@@ -6,6 +6,8 @@
                 └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
                                                            Too late: the holder has just answered, and that counts
 
+A withdrawal undoes nothing in a shard that has answered: a tombstone of a task that it did not know, or a gate, stays.
+
 The result is definite also where the store is away meanwhile. A commit without an answer may have put the request in:
 it is withdrawn and put in again, unless a holder has carried it out. A withdrawal that fails is tried again, for as
 long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
@@ -148,14 +150,20 @@ class Request:
         if in_doubt and doubtful:
             raise self._in_doubt(doubtful)
         if in_doubt:
-            shards = ", ".join(map(str, sorted({command.shard for command in self._unanswered()})))
-            raise errors.WheelUnavailable(
-                f"no scheduler answered for shard {shards} within {self.timeout_s:g} s: none runs, or none can reach "
-                f"the broker; the request ({self.kind}) was withdrawn, and nothing will happen there; start a "
-                "scheduler: celery -A proj beat -S wheel",
-                self._merge.certain(found, in_doubt),
-            )
+            raise self._unavailable(self._merge.certain(found, in_doubt))
         return {name: found[name] for name in self.names}
+
+    def _unavailable(self, certain: dict[str, Any]) -> errors.WheelUnavailable:
+        shards = sorted({command.shard for command in self._unanswered()})
+        others = ", ".join(map(str, sorted({one.shard for one in self._commands if one.answer is not None})))
+        stays = f"; shard {others} has answered, and what it did stays: send the request again" if others else ""
+        return errors.WheelUnavailable(
+            f"no scheduler answered for shard {', '.join(map(str, shards))} within {self.timeout_s:g} s: none runs, or "
+            f"none can reach the broker; the request ({self.kind}) was withdrawn, and nothing will happen there{stays}"
+            "; start a scheduler: celery -A proj beat -S wheel",
+            certain,
+            shards,
+        )
 
     def chosen(self, results: dict[str, Any]) -> Any:
         """Return the results, or that of the only name."""

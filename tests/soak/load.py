@@ -190,11 +190,13 @@ class Load(Stack):
                 self.ledger.write("UPDATE cancels SET answered_ms = ?, answer = ? WHERE number = ?", rows)
 
     def _answers(self, ids: list[str]) -> dict[str, str]:
-        """Return the answer of each: of the wheel, or ``withdrawn`` where nothing happened, or ``in doubt``."""
+        """Return the answer of each: of the wheel, ``withdrawn`` where no shard answered, or ``in doubt``."""
         try:
             return {one: str(answer) for one, answer in self.app.wheel.cancel(ids, timeout=10).items()}
         except WheelUnavailable as error:
-            return {**dict.fromkeys(ids, "withdrawn"), **{one: str(answer) for one, answer in error.results.items()}}
+            # A shard that has answered, and does not know the task, cancels it if it comes.
+            other = "withdrawn" if len(error.shards) == SHARDS else "in doubt"
+            return {**dict.fromkeys(ids, other), **{one: str(answer) for one, answer in error.results.items()}}
         except StoreError:
             return dict.fromkeys(ids, "in doubt")
 

@@ -76,6 +76,16 @@ def test_a_gate_is_in_doubt_until_every_shard_has_answered(store: SqlStore, kind
     assert left(store) == []
 
 
+def test_the_answer_of_one_shard_stays_where_another_is_silent(store: SqlStore) -> None:
+    """The shard that does not know a task has a tombstone of it by then, so it is not true that nothing happens."""
+    with pytest.raises(WheelUnavailable, match="shard 0 has answered, and what it did stays: send") as raised:
+        ask(store, ["a"], 0.05, answering(store, "unknown"))
+    assert (raised.value.shards, raised.value.results) == ((1,), {})
+    with pytest.raises(WheelUnavailable, match="nothing will happen there; start a scheduler") as raised:
+        ask(store, ["a"], 0.05)
+    assert raised.value.shards == (0, 1)
+
+
 def test_the_most_urgent_answer_of_several_clocks_counts(store: SqlStore) -> None:
     both = answering(store, "accepted", "refused")
     assert ask(store, ["wall"], patience(), both, "accept_clock") == {"wall": "refused"}
