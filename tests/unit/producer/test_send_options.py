@@ -190,7 +190,8 @@ def test_a_delayed_call_raises_until_the_setting_is_corrected(
     app.send_task("proj.add", (1, 2), countdown=60)
     broker.sent()
     for name in settings:
-        del app.conf.changes[name]
+        for values in app.conf.maps:  # Celery 5.4 has it in two
+            values.pop(name, None)
     app.conf.wheel_enabled = True
     app.send_task("proj.add", (1, 2), countdown=60)
     assert broker.one_waiting().task == "proj.add"
