@@ -2,10 +2,6 @@
 
 ::
 
-    poll      while no message is unacknowledged, the server may delay its answer until one arrives, if it can
-    gather    then all messages in the queue are read, for ``GATHER_S`` at most, ``PREFETCH`` at most
-    trim      messages are acknowledged one by one; the rest is ``broker.deliveries``
-
     publish ──► a row without a route, or that cannot be encoded   failed: rejected
             ├─► the server does not answer                         PublishInterrupted or BrokerError: all is tried again
             └─► the server refuses the row                         refused: rows of this destination wait in order
