@@ -59,7 +59,7 @@ def other_store(server: str, shard: int, owner: Owner, store: StoreIdentity) -> 
         f"shard {shard} in {server} belongs to another store, {owner}, and not to {store.uuid} ({store.place}); "
         "nothing was changed, and this scheduler dispatches nothing; schedulers on one broker must share one "
         "wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace of its own; if "
-        f"the other store is out of use, stop its schedulers and run: celery -A proj wheel claim-broker"
+        "the other store is out of use, stop its schedulers and run: celery -A proj wheel claim-broker"
     )
 
 

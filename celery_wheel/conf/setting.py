@@ -68,8 +68,9 @@ class Setting(Generic[T]):
 
     def _value(self, settings: Any) -> Any:
         """Return the value as Celery's ``settings.get``, which takes 4 µs for a missing name, or an upper-case one."""
+        maps = loaded_maps(settings)  # only then the prefix is known
         names = spellings(self.name, settings.prefix)
-        for mapping in loaded_maps(settings):
+        for mapping in maps:
             for name in names:
                 if name in mapping:
                     return mapping[name]

@@ -78,7 +78,7 @@ class ReceivedMessageReader:
         self._warned: set[tuple[str, str]] = set()
 
     def read(self, message: Any, payload: Any) -> ReceivedMessage | None:
-        """Return the message to forward; None for one that stays with Celery. Of protocol 1, ``payload`` is the body.
+        """Return the message to forward; None for one that stays with Celery. ``payload`` is the body of protocol 1.
 
         Raises ValueError, TypeError, LookupError or ArithmeticError for an unreadable message.
         """
@@ -91,7 +91,10 @@ class ReceivedMessageReader:
         expires_ms = expiry_ms(self._app, fields.get("expires"))
         if due.at_us <= now_us + self._after_us or (expires_ms is not None and expires_ms * 1_000 <= now_us):
             return None
-        if self._is_revoked(fields) or self._has_envelope(headers):
+        if self._is_revoked(fields):
+            return None
+        if isinstance(headers.get(HEADER), dict) and "eta_ms" in headers[HEADER]:
+            self._warn_once(("", ""), "they come from the wheel queue, which no worker may consume (remove it from -Q)")
             return None
         queue = self._queue_of(message)
         if queue is None:
@@ -130,13 +133,6 @@ class ReceivedMessageReader:
             if revoked is not None and set(_as_list(stamps.get(header))) & set(_as_list(revoked)):
                 return True
         return False
-
-    def _has_envelope(self, headers: dict[str, Any]) -> bool:
-        found = headers.get(HEADER)
-        if not isinstance(found, dict) or "eta_ms" not in found:
-            return False
-        self._warn_once(("", ""), "they come from the wheel queue, which no worker may consume (remove it from -Q)")
-        return True
 
     def _id(self, message: Any, fields: dict[str, Any], queue: str, body: bytes) -> str:
         tag = message.properties.get("delivery_tag") if self._has_tags else None

@@ -197,16 +197,14 @@ class OfSpec(Calendar):
         check_duration("lasts_ms", self.lasts_ms, 1, END_OF_TIME_MS)
 
     def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
-        begin_ms = self._next_after(at_ms - self.lasts_ms, clock)
+        spec, after_ms = self.spec.in_zone(clock.zone), at_ms - self.lasts_ms
+        if spec.is_local:
+            begin_ms = next_instant(spec.next_after, clock, after_ms, "shift", "both")
+        else:
+            begin_ms = spec.next_after(after_ms)
         if begin_ms is None:
             return False, END_OF_TIME_MS
         return (False, begin_ms) if begin_ms > at_ms else (True, begin_ms + self.lasts_ms)
-
-    def _next_after(self, at_ms: int, clock: WallClock) -> int | None:
-        spec = self.spec.in_zone(clock.zone)
-        if not spec.is_local:
-            return spec.next_after(at_ms)
-        return next_instant(spec.next_after, clock, at_ms, "shift", "both")
 
 
 def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:

@@ -133,10 +133,8 @@ class Request:
         self._wait()
         doubtful = self._withdraw_all(self._unanswered(), self._until_s + self.timeout_s)
         found, in_doubt = self._merged()
-        if in_doubt and doubtful:
-            raise self._in_doubt(doubtful)
         if in_doubt:
-            raise self._unavailable(self._merge.certain(found, in_doubt))
+            raise self._in_doubt(doubtful) if doubtful else self._unavailable(self._merge.certain(found, in_doubt))
         return {name: found[name] for name in self.names}
 
     def _unavailable(self, certain: dict[str, Any]) -> errors.WheelUnavailable:

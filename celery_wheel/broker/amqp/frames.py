@@ -18,7 +18,6 @@ from amqp.serialization import decode_properties_basic, dumps
 
 Properties = dict[str, Any]
 
-_HEADERS = "application_headers"
 _uint8, _uint16, _uint32, _uint64 = (Struct(f">{code}").pack for code in "BHIQ")
 _int32, _int64 = (Struct(f">{code}").pack for code in "iq")
 _read_uint16, _read_uint32, _read_uint64 = (Struct(f">{code}").unpack_from for code in "HIQ")

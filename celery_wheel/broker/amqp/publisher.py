@@ -247,7 +247,8 @@ class AmqpPublisher:
             if not self._may_send():
                 self._probe_first = self._has_written
                 raise stopped(self._confirmed)
-            if size == 1 or self._must_go_alone(message):
+            is_known = self._exchanges.get(message.exchange, 0.0) > time.monotonic()
+            if size == 1 or not is_known or len(message.body) > ALONE_BYTES or message.is_checked:
                 self._send_alone(row, message)
                 continue
             self._add(row, message)
@@ -297,13 +298,6 @@ class AmqpPublisher:
             return message
         self._result.failed[row.id] = reason
         return None
-
-    def _must_go_alone(self, message: EncodedMessage) -> bool:
-        return (
-            self._exchanges.get(message.exchange, 0.0) <= time.monotonic()
-            or len(message.body) > ALONE_BYTES
-            or message.is_checked
-        )
 
     def _reject_closing(self, row: Row, message: EncodedMessage, error: amqp.exceptions.ChannelError) -> None:
         """Reject a row over which the server closed the channel; it was sent alone."""

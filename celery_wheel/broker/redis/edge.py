@@ -365,8 +365,9 @@ class RedisBroker:
         return self._fenced(shard, epoch, None if word == "late" else rest)
 
     def _fenced(self, shard: int, epoch: int, holder: bytes | None) -> Fenced:
-        held = "" if holder is None else f"epoch {keys.decode_fence(holder.decode())[0]} holds it"
-        why = held or "a later request came before this one"
+        why = "a later request came before this one"
+        if holder is not None:
+            why = f"epoch {keys.decode_fence(holder.decode())[0]} holds it"
         return Fenced(
             f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "
             f"more is published under that epoch; `celery -A proj wheel status` shows the holder"

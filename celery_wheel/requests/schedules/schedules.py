@@ -376,7 +376,10 @@ class Schedules:
         return found
 
     def rollback(self, name: str, revision: int, **how: Unpack[CommandOptions]) -> ScheduleAnswer:
-        """Give a schedule the definition of a revision in its history, as a new one; LookupError: there is none."""
+        """Give a schedule the definition that it had at a revision; see ``history``. This is a new revision.
+
+        Raises LookupError where the store does not have that revision.
+        """
         definition = self._definition_at(_name(name), revision)
         found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
         return found

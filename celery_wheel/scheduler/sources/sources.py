@@ -60,6 +60,10 @@ POLL_S = 0.25
 
 #: Seconds for an answer: after a takeover the holders of all shards answer within three.
 ANSWER_S = 10.0
+BACK_OFF_MOST_S = 30.0
+
+#: The actor of the revisions that sources make.
+ACTOR = "beat"
 
 
 class Follower:
@@ -268,7 +272,7 @@ class Sources:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        backoff, clashes_at_s = Backoff(1.0, 30.0), 0.0
+        backoff, clashes_at_s = Backoff(1.0, BACK_OFF_MOST_S), 0.0
         self._interruption.enter()
         while not self._stop.is_set():
             self._wake.clear()
@@ -343,7 +347,7 @@ class Sources:
         def ask(do: str, names: Names, options: dict[str, Any]) -> dict[str, ScheduleAnswer]:
             if self._stop.is_set() or not self._held():
                 raise WheelUnavailable("this process no longer holds shard 0", {})
-            own = {"do": do, "source": source, "actor": "beat", "reason": f"followed from {source}", **options}
+            own = {"do": do, "source": source, "actor": ACTOR, "reason": f"followed from {source}", **options}
             request = Request(self._process_store.open, SCHEDULE, names, own, ANSWER_S, shard_of=shard_of)
             request.send()
             return request.receive()
