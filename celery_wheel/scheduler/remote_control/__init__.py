@@ -2,8 +2,6 @@
 
 ``node`` hears the broadcasts and sends the events of a worker; ``revocation`` puts a revoke into the inbox of every
 shard, ``inspection`` answers as a worker does, and ``revoked_state`` records what a worker records of a revoked task.
-
-A file of its own: the view is what all four share.
 """
 
 from __future__ import annotations
