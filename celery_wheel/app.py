@@ -1,13 +1,5 @@
 """The app: ``celery_wheel.Celery`` instead of ``celery.Celery``, or ``install(app)`` where the app is made elsewhere.
 
-::
-
-    apply_async · retry · canvas · beat · celery call
-                      │
-                  send_task ── no delay, wheel=False, past, too near, other broker ──► Celery, unchanged
-                      │
-              countdown or eta ──► one instant, as a WheelEta ──► Celery's send_task ──► interception
-
 1. Only delayed calls, transactional ones and those with an option that needs the store, like ``unique``, change. All
    other calls pass to Celery unchanged: a task with a past eta runs at once, with its eta.
 2. The id of a delayed task is a UUIDv7, unless the caller chose one.
@@ -206,10 +198,7 @@ def _extend(app: Any) -> None:
 
 
 def warn_of_another_scheduler(sender: Any = None, **_: Any) -> None:
-    """Warn where beat runs without the wheel: delayed tasks of its app wait until another beat comes.
-
-    Child processes of the wheel's own beat send the signal without a sender.
-    """
+    """Warn where beat runs without the wheel; child processes of the wheel's own beat send no sender."""
     app, ours = getattr(sender, "app", None), sys.modules.get("celery_wheel.beat")
     if not isinstance(app, WheelApp) or not Conf(app).enabled:
         return
@@ -254,11 +243,10 @@ def _divert(amqp: Any) -> Any:
     return amqp
 
 
-def _mix(mixin: type, thing: Any) -> Any:
+def _mix(mixin: type, thing: Any) -> None:
     """Set a thing's class to a subclass with the mixin first, unless it has the mixin already."""
     if not isinstance(thing, mixin):
         thing.__class__ = _mixed(mixin, thing.__class__)
-    return thing
 
 
 @cache

@@ -1,13 +1,5 @@
 """The scheduler: ``celery -A proj beat -S wheel``, or ``beat_scheduler = "wheel"``.
 
-::
-
-    celery beat ── tick() ──► WheelMixin ──► the base scheduler, with the periodic entries that it keeps
-                                  │    │     only while this process holds shard 0
-                                  │    └── PeriodicEntries: all others become schedules; see ``scheduler.sources``
-                                  ├── WheelService: the engine's threads, with connections of their own
-                                  └── Supervisor: the other processes of ``wheel_processes``
-
 Any number of schedulers may run. One holds the shard; the others stand by, and send no periodic entries: a standby sets
 the base scheduler up at its takeover, and so continues from the state that the former holder has saved. A takeover
 renames a damaged ``celerybeat-schedule``: a scheduler that ended over it would end at every start.
@@ -35,7 +27,7 @@ from celery.utils.imports import symbol_by_name
 from celery_wheel.app import WheelApp, install
 from celery_wheel.conf import Conf
 from celery_wheel.errors import WheelError
-from celery_wheel.scheduler.process import warn_once
+from celery_wheel.scheduler.monitoring import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.scheduler.sources.beat_entries import PeriodicEntries
@@ -51,9 +43,6 @@ MAX_TICK_S = 0.5
 #: The keys of Celery's schedule file.
 KEYS = frozenset(("entries", "tz", "utc_enabled", "__version__"))
 
-#: The suffixes that the kinds of dbm below ``shelve`` append to the file's name.
-SUFFIXES = (*PersistentScheduler.known_suffixes, ".pag", "-journal", "-shm", "-wal")
-
 
 class StartRefused(WheelError, click.ClickException):
     """The scheduler cannot start; the command line prints the reason and exits with 1."""
@@ -68,8 +57,7 @@ def refusals(app: Any) -> Iterator[None]:
         raise StartRefused(Conf(app).spelled(str(error))) from error
 
 
-#: A scheduler class of Celery comes after the mixin; celery carries no types.
-_Base: Any = object
+_Base: Any = object  # a scheduler class of Celery, which carries no types, comes after the mixin
 
 
 class WheelMixin(_Base):  # type: ignore[misc]
@@ -183,10 +171,7 @@ class WheelMixin(_Base):  # type: ignore[misc]
 
 
 def end_on_hangup() -> None:
-    """End beat on SIGHUP as on SIGTERM, for which Celery has a handler: the shards are given up.
-
-    A process that ignores the signal (``nohup``), or handles it, keeps its way.
-    """
+    """End beat on SIGHUP as on SIGTERM, unless the process ignores the signal (``nohup``) or handles it."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
@@ -194,7 +179,9 @@ def end_on_hangup() -> None:
 
 def rename_if_unusable(path: str, shelve: Any) -> None:
     """Rename a schedule file, and its siblings, that Celery cannot use. Raises OSError if that fails."""
-    found = [suffix for suffix in SUFFIXES if os.path.lexists(path + suffix)]
+    # The suffixes that the kinds of dbm below ``shelve`` append to the file's name.
+    suffixes = (*PersistentScheduler.known_suffixes, ".pag", "-journal", "-shm", "-wal")
+    found = [suffix for suffix in suffixes if os.path.lexists(path + suffix)]
     if not found:
         return
     try:

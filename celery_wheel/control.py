@@ -353,11 +353,8 @@ class Wheel:
     ) -> Request:
         """Return a request that is not sent yet.
 
-        Args:
-            single: the only name, whose result alone is returned.
-            how: ``CommandOptions``.
-            options: fields of its commands.
-            merge: of the shards' answers; None: that of the kind.
+        ``single`` is the only name, whose result alone is returned; ``how`` has CommandOptions; ``options`` are fields
+        of its commands; ``merge`` is of the shards' answers, None that of the kind.
         """
         if kind in AT_ONCE and "transactional" in how:
             raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
@@ -423,13 +420,11 @@ class Wheel:
 
 def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:
     """Return a request whose refusals quote no masked value."""
-    return replace(one, results={name: _masked_result(result, mask) for name, result in one.results.items()})
-
-
-def _masked_result(result: Any, mask: Mask) -> Any:
-    if isinstance(result, dict) and isinstance(result.get("reason"), str):
-        return {**result, "reason": mask.text(result["reason"])}
-    return result
+    results = dict(one.results)
+    for name, result in one.results.items():
+        if isinstance(result, dict) and isinstance(result.get("reason"), str):
+            results[name] = {**result, "reason": mask.text(result["reason"])}
+    return replace(one, results=results)
 
 
 def wheel_of(app: Any) -> Wheel:

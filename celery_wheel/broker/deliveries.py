@@ -1,13 +1,8 @@
 """The wheel queue of a broker that pushes: deliveries stay unacknowledged in this process until the store has them.
 
-::
-
-    queue ──deliveries──► unacknowledged ──peek──► engine ──commit──► store
-      ▲                         └──trim: acknowledges the deliveries of the token, and no others
-      └── unacknowledged deliveries return: leave, another adoption, a lost connection, the end of the process
-
 Messages stay in order and are peeked again until they are trimmed. A token is valid for one connection, and until the
-next trim; afterwards ``trim`` returns False, and the messages are peeked again.
+next trim; afterwards ``trim`` returns False, and the messages are peeked again. Unacknowledged deliveries return to the
+queue: by leave, another adoption, a lost connection, the end of the process.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """The envelope: the header that a delayed message carries to the wheel. docs/wire-format.md has its fields.
 
-::
-
-    producer   headers + {"wheel": encode(Envelope)}  ──►  the shard's wheel queue (one raw message of kombu's)
-    scheduler  ``reader`` removes the envelope from the headers and checks it by ``check``
-
 Promises: the reader reads every envelope that ``encode`` makes, since both call ``check``. Text that a store or a
 broker cannot hold is refused here, in the caller's process. msgspec checks the fields by their types.
 """
@@ -68,8 +63,6 @@ class Envelope(msgspec.Struct):
 
 
 _FIELDS = Envelope.__struct_fields__
-_REQUIRED_TEXTS = ("task", "task_id", "exchange_type")
-_TEXTS = ("queue", "key", "unique")
 
 _INSTANT = "milliseconds from 1970 to the end of 9998"
 
@@ -86,9 +79,6 @@ _RULES = {
 }
 
 _is_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
-
-#: The field that an error of msgspec names: "Expected `int` >= 0 - at `$.eta_ms`", "… missing required field `eta_ms`".
-_field_of = re.compile(r"`(?:\$\.)?(\w+)[^`]*`$").search
 
 
 def encode(envelope: Envelope, own: Any = None) -> dict[str, Any]:
@@ -125,11 +115,11 @@ def check(fields: dict[str, Any]) -> Envelope:
 
 
 def _check_texts(fields: dict[str, Any]) -> None:
-    for name in _REQUIRED_TEXTS:
+    for name in ("task", "task_id", "exchange_type"):
         check_text(name, fields.get(name))
     exchange = check_text("exchange", fields.get("exchange"), 0)
     check_text("routing_key", fields.get("routing_key"), 0 if exchange else 1)
-    for name in _TEXTS:
+    for name in ("queue", "key", "unique"):
         if fields.get(name) is not None:
             check_text(name, fields[name])
     watch = fields.get("watch")
@@ -143,7 +133,7 @@ def _reason(fields: dict[str, Any], error: ValueError) -> str:
         _check_texts(fields)
     except ValueError as found:
         return str(found)
-    field = _field_of(str(error))
+    field = re.search(r"`(?:\$\.)?(\w+)[^`]*`$", str(error))  # "Expected `int` >= 0 - at `$.eta_ms`"
     name = field and field[1]
     if name == "id":
         return _id_rule(fields.get("id"))

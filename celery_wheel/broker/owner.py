@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 #: A holder gives a sign of life twice a second. It has ended where it has not done so for this long.
 OCCUPIED_MS = 5_000
 
-CLAIM_BROKER = "celery -A proj wheel claim-broker"
-CLAIM_STORE = "celery -A proj wheel claim-store"
-
 
 class Owner(NamedTuple):
     """The store to which a shard belongs in the broker."""
@@ -62,7 +59,7 @@ def other_store(server: str, shard: int, owner: Owner, store: StoreIdentity) -> 
         f"shard {shard} in {server} belongs to another store, {owner}, and not to {store.uuid} ({store.place}); "
         "nothing was changed, and this scheduler dispatches nothing; schedulers on one broker must share one "
         "wheel_store (is it a relative path, and this another folder?), or each have a wheel_namespace of its own; if "
-        f"the other store is out of use, stop its schedulers and run: {CLAIM_BROKER}"
+        "the other store is out of use, stop its schedulers and run: celery -A proj wheel claim-broker"
     )
 
 
@@ -70,5 +67,5 @@ def other_copy(server: str, shard: int, place: str, store: StoreIdentity) -> Sto
     return StoreConflict(
         f"shard {shard} in {server} is held by another copy of this store, {place}; this copy, {store.place}, holds "
         "nothing, and nothing was changed; remove the copy that is not to be used; if the store was moved here on "
-        f"purpose, stop the schedulers of the other and run: {CLAIM_STORE}"
+        "purpose, stop the schedulers of the other and run: celery -A proj wheel claim-store"
     )

@@ -1,10 +1,5 @@
 """The wheel queue for code that uses kombu: its declaration, and messages in the form that they have in it.
 
-::
-
-    producer.publish(body, headers={…, "wheel": envelope}, …)  ──►  build_message(body, publish)  ──► encode_message
-                                                                    dict, as the queue has it          bytes
-
 Producers and schedulers share the declaration, or RabbitMQ refuses the second. No connection is made here.
 """
 
@@ -72,10 +67,7 @@ def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
 
 
 def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that ``publish`` with these arguments would put into a queue; its body is the base64 text.
-
-    As kombu does, this function and ``prepare_body`` write the compression into the headers that are given.
-    """
+    """Return the message that ``publish`` would put into a queue; kombu writes the compression into the headers."""
     publish = dict(publish)
     encoded = prepare_body(body, publish)
     _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))

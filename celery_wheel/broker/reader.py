@@ -1,10 +1,4 @@
-"""The reader of messages in wheel queues.
-
-::
-
-    raw, or its parts  ──►  Message     headers without the envelope, and with eta null
-                       └─►  Unreadable  the bytes, a reason for people, an id made of the bytes; the task's name and id
-                                        where the envelope has them
+"""The reader of messages in wheel queues: a Message, or an Unreadable with the bytes, the reason and an id of them.
 
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
@@ -37,20 +31,8 @@ from celery_wheel.values.text import text_rule
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
 
 #: Properties that are not stored: data about one delivery, fields of the envelope, and parts with a place of their own.
-NOT_STORED = frozenset(
-    [
-        "delivery_info",
-        "delivery_tag",
-        "body_encoding",
-        "priority",
-        "expiration",
-        "content_type",
-        "content_encoding",
-        "application_headers",
-    ]
-)
-
-_DROPPED = sorted(NOT_STORED - {"content_type", "content_encoding"})
+_DROPPED = ("application_headers", "body_encoding", "delivery_info", "delivery_tag", "expiration", "priority")
+NOT_STORED = frozenset((*_DROPPED, "content_type", "content_encoding"))
 
 
 class _Queued(msgspec.Struct, forbid_unknown_fields=True):  # of unknown fields, msgspec would not read the values

@@ -1,12 +1,5 @@
 """The edge that serves an app's transport, and the brokers to which a store dispatches.
 
-::
-
-    app.connection_for_write() ──driver type──► redis       celery_wheel.broker.redis.edge
-                                                amqp        celery_wheel.broker.amqp.edge
-                                                filesystem  none: its delayed tasks stay Celery's own
-                                                others      celery_wheel.broker.virtual
-
 A server may have several names, and a broker several servers. So a store keeps a set of places, like
 ``redis://127.0.0.1:6379/2``; a broker is the store's where one of its places is in the set, or where it has offsets of
 the store. A known place is looked up without a connection.
@@ -35,7 +28,6 @@ _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, an
 #: kombu carries no types.
 _connection: Any = Connection
 
-_LOCAL = ("localhost", "::1", "[::1]")
 
 #: Transports whose client library kombu misses only when it connects → the library.
 _LATE = {"sqs": "boto3"}
@@ -145,6 +137,6 @@ def shown(places: set[str]) -> str:
 def _place(connection: Any) -> str:
     kind, found = str(connection.transport.driver_type), connection.info()
     host = maybe_sanitize_url(connection.hostname or "localhost")
-    host = "127.0.0.1" if host in _LOCAL else host
+    host = "127.0.0.1" if host in ("localhost", "::1", "[::1]") else host
     path = str(found["virtual_host"] or "").strip("/") or ("0" if kind == "redis" else "")
     return f"{kind}://{host}{':' if found['port'] else ''}{found['port'] or ''}/{path}"

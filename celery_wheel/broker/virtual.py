@@ -2,10 +2,6 @@
 
 ::
 
-    poll      while no message is unacknowledged, the server may delay its answer until one arrives, if it can
-    gather    then all messages in the queue are read, for ``GATHER_S`` at most, ``PREFETCH`` at most
-    trim      messages are acknowledged one by one; the rest is ``broker.deliveries``
-
     publish ──► a row without a route, or that cannot be encoded   failed: rejected
             ├─► the server does not answer                         PublishInterrupted or BrokerError: all is tried again
             └─► the server refuses the row                         refused: rows of this destination wait in order
@@ -51,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 PREFETCH = 200
 CONNECT_S = 5
-#: A channel with one of these attributes is of a transport whose server delivers unacknowledged messages again.
-TIME_OUTS = ("visibility_timeout", "peek_lock_seconds", "ack_deadline_seconds")
 #: A poll of an empty queue takes at least this long.
 POLL_S = 0.01
 #: Longest time for which a server may delay its answer, where the option ``wait_time_seconds`` allows it (SQS: 10 by
@@ -72,7 +66,6 @@ MOST_PLACES = 1_000
 
 _loads: Any = json.loads
 _dumps: Any = json.dumps
-_compress: Any = compress
 
 
 def connection_errors(connection: Any) -> tuple[type[BaseException], ...]:
@@ -151,7 +144,8 @@ class KombuIngress(Deliveries):
         ensure_connection(connection)
         self._channel = channel = connection.channel()
         self._server_wait_s = getattr(channel, "wait_time_seconds", 0)
-        if any(hasattr(channel, name) for name in TIME_OUTS):
+        # A channel with one of these attributes is of a transport whose server delivers unacknowledged messages again.
+        if any(hasattr(channel, name) for name in ("visibility_timeout", "peek_lock_seconds", "ack_deadline_seconds")):
             # Otherwise kombu, as it closes the channel, tries to return each message that could not be returned (its
             # time-out has ended, or the server is away), and writes all of them to a file in /tmp.
             channel.do_restore = False
@@ -404,4 +398,4 @@ def _body(message: Any) -> bytes:
     if body is None:
         raise ValueError("message must have a body")
     compression = (message.headers or {}).get("compression")
-    return bytes(_compress(body, compression)[0] if compression else body)
+    return bytes(compress(body, compression)[0] if compression else body)  # type: ignore[no-untyped-call]

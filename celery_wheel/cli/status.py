@@ -14,7 +14,7 @@ from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json, print_table, progress
 from celery_wheel.metrics.probe import ADDRESS, probe
-from celery_wheel.results.backlog import BacklogEstimate, estimate_backlog
+from celery_wheel.results import BacklogEstimate, estimate_backlog
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable

@@ -16,26 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
+from celery_wheel.conf import setting as rules
 from celery_wheel.conf import store as stores
-from celery_wheel.conf.setting import (
-    Setting,
-    address,
-    flag,
-    folder,
-    loaded_maps,
-    matching,
-    names,
-    one_of,
-    rates,
-    scheduler,
-    seconds,
-    spellings,
-    whole,
-)
+from celery_wheel.conf.setting import Setting, loaded_maps, spellings
 from celery_wheel.errors import SettingError
 
 MIB = 2**20
-GIB = 2**30
 
 #: Celery's own default, for projects without django-celery-beat.
 PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
@@ -43,30 +29,17 @@ PLAIN_SCHEDULER = "celery.beat:PersistentScheduler"
 #: The name of ``beat_scheduler`` beside Celery's old names of settings, which Celery does not let mix with new ones.
 OLD_BEAT_SCHEDULER = "CELERYBEAT_SCHEDULER"
 
-#: The default store, in a folder that depends on the project.
-PLAIN_STORE = f"sqlite:///…/{stores.FILE}"
-
-
 #: Apps whose settings were read as a whole, and are valid.
 _checked = WeakSet[Any]()
 
-#: How Celery's two texts begin.
-MIXED = "Cannot mix new "
-
 
 def _django_settings() -> Any:
-    """Return the settings of this process's Django project; None without one.
-
-    Django reads them when they are used first. Celery imports ``django.conf`` where DJANGO_SETTINGS_MODULE is set.
-    """
+    """Return the settings of this process's Django project; None without one."""
+    # Django reads them when they are used first. Celery imports ``django.conf`` where DJANGO_SETTINGS_MODULE is set.
     django_conf = sys.modules.get("django.conf")
     if django_conf is None:
         return None
     return django_conf.settings if django_conf.settings.configured or "DJANGO_SETTINGS_MODULE" in os.environ else None
-
-
-def _installed(project: Any, name: str) -> bool:
-    return any(str(app).partition(".")[0] == name for app in getattr(project, "INSTALLED_APPS", ()))
 
 
 def in_django() -> bool:
@@ -76,7 +49,8 @@ def in_django() -> bool:
 
 def default_base_scheduler(app: Any = None) -> str:
     """Return django-celery-beat's scheduler in a Django project that lists it, else Celery's own."""
-    if _installed(_django_settings(), "django_celery_beat"):
+    apps = getattr(_django_settings(), "INSTALLED_APPS", ())
+    if any(str(one).partition(".")[0] == "django_celery_beat" for one in apps):
         return "django_celery_beat.schedulers:DatabaseScheduler"
     return PLAIN_SCHEDULER
 
@@ -97,124 +71,132 @@ class Conf:
     )
     namespace = Setting(
         "wheel",
-        matching(r"[A-Za-z0-9._-]{1,100}", "1 to 100 letters, digits, '.', '_' or '-'"),
+        rules.matching(r"[A-Za-z0-9._-]{1,100}", "1 to 100 letters, digits, '.', '_' or '-'"),
         "The first part of every name that celery-wheel uses in the broker.",
     )
     shards = Setting(
         1,
-        whole(1, 256),
+        rules.whole(1, 256),
         "The store's number of shards, each with its own queue, holder and order; `wheel reshard` changes it.",
     )
-    processes = Setting(1, whole(1, 256), "The number of processes among which one `celery beat` divides the shards.")
-    tick_ms = Setting(0.001, seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it.")
-    size = Setting(512, whole(2), "The number of buckets on each level of the wheel.")
-    enabled = Setting(True, flag(), "False sends every delayed task as Celery itself would.")
-    min_delay_ms = Setting(0, seconds(0), "Celery itself delays tasks by fewer seconds than this.")
+    processes = Setting(
+        1, rules.whole(1, 256), "The number of processes among which one `celery beat` divides the shards."
+    )
+    tick_ms = Setting(
+        0.001, rules.seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it."
+    )
+    size = Setting(512, rules.whole(2), "The number of buckets on each level of the wheel.")
+    enabled = Setting(True, rules.flag(), "False sends every delayed task as Celery itself would.")
+    min_delay_ms = Setting(0, rules.seconds(0), "Celery itself delays tasks by fewer seconds than this.")
     transactional = Setting(
         False,
-        flag(),
+        rules.flag(),
         "True schedules delayed tasks in the caller's own Django transaction; wheel_store must be a django://… URL.",
     )
-    window_ms = Setting(300, seconds(1_000), "The seconds ahead for which the wheel holds messages in memory.")
-    window_count = Setting(100_000, whole(1), "The most messages that the wheel holds in memory.")
-    window_bytes = Setting(64 * MIB, whole(1), "The most bytes of messages that the wheel holds in memory.")
-    chunk = Setting(1_000, whole(1, 1_000), "The most messages in one publish to the broker.")
+    window_ms = Setting(300, rules.seconds(1_000), "The seconds ahead for which the wheel holds messages in memory.")
+    window_count = Setting(100_000, rules.whole(1), "The most messages that the wheel holds in memory.")
+    window_bytes = Setting(64 * MIB, rules.whole(1), "The most bytes of messages that the wheel holds in memory.")
+    chunk = Setting(1_000, rules.whole(1, 1_000), "The most messages in one publish to the broker.")
     durability = Setting(
         "disk",
-        one_of("disk", "memory"),
+        rules.one_of("disk", "memory"),
         '"disk" accepts a message when it is on disk (fsync); "memory" leaves that to the operating system.',
     )
     history_retention_ms = Setting(
         7 * 86_400,
-        seconds(3_600_000),
+        rules.seconds(3_600_000),
         "The seconds for which a dispatched message stays in the history; at least one hour.",
     )
-    history_max_bytes = Setting(10 * GIB, whole(1), "The most bytes of history.")
+    history_max_bytes = Setting(10 * 1024 * MIB, rules.whole(1), "The most bytes of history.")
     history_archive = Setting(
         False,
-        flag(),
+        rules.flag(),
         "True keeps history of any age and size until the job `archive` has it; see docs/pipeline-jobs.md.",
     )
-    max_message_bytes = Setting(8 * MIB, whole(1), "A larger message is rejected, and stored with its bytes.")
+    max_message_bytes = Setting(8 * MIB, rules.whole(1), "A larger message is rejected, and stored with its bytes.")
     max_clock_skew_ms = Setting(
         5,
-        seconds(1),
+        rules.seconds(1),
         "A scheduler whose clock differs by more seconds than this from the broker's clock holds no shard.",
     )
     lease_ms = Setting(
         2.0,
-        seconds(100),
+        rules.seconds(100),
         "A scheduler on PostgreSQL loses its shards after so many silent seconds; on SQLite the kernel frees them.",
     )
     poll_interval_ms = Setting(
         0.05,
-        seconds(1),
+        rules.seconds(1),
         "The seconds between two looks at a wheel queue of which the broker does not tell (any but Redis and "
         "RabbitMQ), and at an inbox of which the store does not tell.",
     )
     on_broker_rollback = Setting(
         "replay",
-        one_of("replay", "warn"),
+        rules.one_of("replay", "warn"),
         'When the broker lost confirmed messages: "replay" publishes them again, "warn" only reports the loss.',
     )
-    rollback_window_ms = Setting(300, seconds(0), "The most seconds of messages that a replay publishes again.")
+    rollback_window_ms = Setting(300, rules.seconds(0), "The most seconds of messages that a replay publishes again.")
     rate_limits = Setting(
         {},
-        rates(),
+        rules.rates(),
         'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
     )
     base_scheduler = Setting(
         default_base_scheduler,
-        scheduler(),
+        rules.scheduler(),
         "The beat scheduler of entries that the wheel does not run; django-celery-beat's where it is installed.",
     )
     periodic = Setting(
         "wheel",
-        one_of("wheel", "base"),
+        rules.one_of("wheel", "base"),
         '"wheel" makes recurring schedules of periodic entries, "base" leaves them to the base scheduler.',
     )
     control = Setting(
         True,
-        flag(),
+        rules.flag(),
         "True makes the scheduler a node of Celery's remote control: revoke, inspect and Flower work on pending tasks.",
     )
     metrics = Setting(
         None,
-        address(),
+        rules.address(),
         "The address on which the scheduler serves metrics and health, like '127.0.0.1:9808'; see docs/metrics.md.",
     )
     objective_ms = Setting(
         30,
-        seconds(1),
+        rules.seconds(1),
         "The lateness in seconds up to which a scheduler is ready, for its page /readyz; see docs/health.md.",
     )
     opentelemetry = Setting(
         False,
-        flag(),
+        rules.flag(),
         "True gives the scheduler's metrics and the spans of its publishes to OpenTelemetry; see docs/metrics.md.",
     )
-    keep_eta = Setting(False, flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`.")
+    keep_eta = Setting(
+        False, rules.flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`."
+    )
 
-    rescue = Setting(False, flag(), "True makes workers forward eta messages of other producers to the wheel.")
-    rescue_after_ms = Setting(1, seconds(0), "A worker itself delays messages that are due within so many seconds.")
+    rescue = Setting(False, rules.flag(), "True makes workers forward eta messages of other producers to the wheel.")
+    rescue_after_ms = Setting(
+        1, rules.seconds(0), "A worker itself delays messages that are due within so many seconds."
+    )
 
     look_ahead_ms = Setting(
         2,
-        seconds(0),
+        rules.seconds(0),
         "The seconds from an occurrence's acceptance to its instant: more in a herd, none where runs must not overlap.",
     )
     mask = Setting(
         (),
-        names(),
+        rules.names(),
         "The names of arguments and headers whose values no page, command or error shows; see docs/permissions.md.",
     )
     audit_retention_ms = Setting(
         90 * 86_400,
-        seconds(3_600_000),
+        rules.seconds(3_600_000),
         "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
     )
     results = Setting(
-        None, folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
+        None, rules.folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
     )
 
     def __init__(self, app: Any) -> None:
@@ -262,10 +244,7 @@ class Conf:
         )
 
     def ignored(self) -> Iterator[tuple[str, str]]:
-        """Yield a sentence and its remedy for each name of a setting that this app does not read, with its namespace.
-
-        The name may belong to another package, so it is no error.
-        """
+        """Yield a sentence and its remedy for each name, perhaps of another package, that this app does not read."""
         settings = self.app.conf
         loaded_maps(settings)
         prefix = settings.prefix
@@ -304,7 +283,7 @@ def _names() -> set[str]:
 
 def settings() -> Iterator[tuple[str, Any, str]]:
     """Yield (name, default, docstring) of every setting, in the order of the table in docs/settings.md."""
-    plain = {default_base_scheduler: PLAIN_SCHEDULER, default_store: PLAIN_STORE}
+    plain = {default_base_scheduler: PLAIN_SCHEDULER, default_store: f"sqlite:///…/{stores.FILE}"}
     for setting in _all():
         default = plain[setting.default] if callable(setting.default) else setting.default
         yield setting.name, default, setting.__doc__ or ""
@@ -318,7 +297,7 @@ def explained_names() -> Iterator[None]:
     try:
         yield
     except ImproperlyConfigured as error:
-        if not str(error).strip().startswith(MIXED):
+        if not str(error).strip().startswith("Cannot mix new "):
             raise
         raise ImproperlyConfigured(
             f'{str(error).rstrip()}\n\nWith old names, the scheduler is {OLD_BEAT_SCHEDULER} = "wheel" and not '

@@ -42,8 +42,13 @@ def is_eligible(app: Any, connection: Any, producer: Any) -> bool:
     if not _is_one_server(own):
         _warn_unsupported(f"{transport} with several servers")
         return False
-    other = _connection_of(connection) if connection else producer.connection if producer else None
-    return other is None or _is_same_broker(own, other)
+    other = connection or (producer.connection if producer else None)
+    if other is None:
+        return True
+    if not hasattr(other, "transport_cls"):  # Celery accepts a channel as well
+        other = other.connection.client
+    # The same failover list is one broker, whichever server each uses now.
+    return bool(own.alt and own.alt == other.alt) or _broker_key(own) == _broker_key(other)
 
 
 @cache  # once for each process and transport
@@ -66,17 +71,6 @@ def _is_one_server(own: Any) -> bool:
     if own.transport_cls == "sentinel":
         return bool((own.transport_options or {}).get("master_name"))
     return len(own.alt or ()) <= 1
-
-
-def _connection_of(connection: Any) -> Any:
-    """Return the connection of a connection or a channel; Celery accepts both."""
-    return connection if hasattr(connection, "transport_cls") else connection.connection.client
-
-
-def _is_same_broker(one: Any, other: Any) -> bool:
-    if one.alt and one.alt == other.alt:  # the same failover list, whichever server each uses now
-        return True
-    return _broker_key(one) == _broker_key(other)
 
 
 def _broker_key(connection: Any) -> tuple[Any, ...]:
@@ -102,12 +96,7 @@ class Destination(NamedTuple):
 
 
 def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], options: dict[str, Any]) -> Destination:
-    """Return the destination of a message.
-
-    Args:
-        publish: arguments of the producer's ``publish``.
-        options: arguments of ``send_task_message``.
-    """
+    """Return the destination of a message, from arguments of ``publish`` and those of ``send_task_message``."""
     exchange = publish.get("exchange") or producer.exchange
     routing_key = publish.get("routing_key")
     if routing_key is None:
@@ -119,7 +108,8 @@ def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], optio
     if not name:
         queue = next((q for q in declared if isinstance(q, Queue) and q.name == routing_key), queues.get(routing_key))
         return Destination("", "direct", routing_key, routing_key, queue_expires_ms(queue))
-    queue = next((q for q in declared if isinstance(q, Queue) and _is_bound(q, name)), None)
+    bound = (q for q in declared if isinstance(q, Queue) and any(e.name == name for e in _exchanges((q,))))
+    queue = next((q for q in bound if not isinstance(q, Broadcast)), None)  # only its worker knows a Broadcast's name
     return Destination(
         exchange=name,
         exchange_type=_type_of(exchange, name, declared, queues, producer, options.get("exchange_type")),
@@ -142,11 +132,6 @@ def queue_expires_ms(queue: Any) -> int | None:
         return int((queue.queue_arguments or {})["x-expires"])
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _is_bound(queue: Any, exchange: str) -> bool:
-    """Whether a queue is bound to an exchange; not so a Broadcast's, whose name only its worker knows."""
-    return not isinstance(queue, Broadcast) and any(e.name == exchange for e in _exchanges((queue,)))
 
 
 def _type_of(

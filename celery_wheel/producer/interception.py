@@ -1,16 +1,5 @@
 """Interception: under Celery's own sender, a delayed message is published to the wheel queue instead.
 
-::
-
-    send_task ── eta=WheelEta ──► create_task_message ──► send_task_message (here): the WheelEta becomes plain text
-                                                            │
-                          Celery's own sender: routing, signals, retry policy, task-sent
-                                                            │
-                                     producer.publish ──► DivertingProducer (here)
-                                                            ├─ this message: wheel queue, with an envelope
-                                                            │    or, transactional, the store's inbox
-                                                            └─ other messages (task-sent): unchanged
-
 1. ``WheelEta`` is text in the message and False in ``if eta``: so Celery never enters its native delayed delivery, and
    a message that is not diverted still has its eta. A defect here makes the message late, never early.
 2. The original sender runs unchanged, so signals and ``task-sent`` name the true destination, and changes by receivers
@@ -42,9 +31,6 @@ from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.values.ids import uuid7
 
-#: Bytes of a message beside its body, hardly ever more.
-REST = 65_536
-
 
 class WheelEta(str):
     """The eta of a message for the wheel: text, but False, so that Celery carries it without acting on it."""
@@ -67,10 +53,7 @@ class WheelEta(str):
 
 
 class WheelAMQP:
-    """Mixed into an app's AMQP class: its sender diverts messages with a ``WheelEta``.
-
-    As in Celery, the sender is an attribute: code that sets or patches it has exactly that sender until it is deleted.
-    """
+    """Mixed into an app's AMQP class: its sender, an attribute as in Celery, diverts messages with a ``WheelEta``."""
 
     app: Any
 
@@ -92,8 +75,9 @@ def _send_task_message(app: Any, original: Any, producer: Any, name: str, messag
         raise TypeError(
             "wheel option transactional must be a call's (or the setting wheel_transactional), not a route's"
         )
-    etas = _wheel_etas(message)
-    if etas:
+    headers, _, body, sent_event = message
+    parts = (headers, body, sent_event)  # protocol 2 has the eta in its headers, protocol 1 in its body
+    if etas := [part for part in parts if isinstance(part, dict) and isinstance(part.get("eta"), WheelEta)]:
         eta = _with_jitter(etas[0]["eta"], route)
         for part in etas:  # signal handlers see plain text
             part["eta"] = str(eta)
@@ -118,13 +102,6 @@ def _check_destination(app: Any, name: str, producer: Any) -> None:
         )
 
 
-def _wheel_etas(message: Any) -> list[dict[str, Any]]:
-    """Return the parts of a message with a ``WheelEta``: headers (protocol 2) or body (protocol 1), and the event."""
-    headers, _, body, sent_event = message
-    parts = (headers, body, sent_event)
-    return [part for part in parts if isinstance(part, dict) and isinstance(part.get("eta"), WheelEta)]
-
-
 def _with_jitter(eta: WheelEta, route: CallOptions) -> WheelEta:
     """Return the eta with the options of the route as well, later by a random part of the jitter, if it has any."""
     options, due = eta.options.over(route), eta.due
@@ -138,10 +115,7 @@ def _with_jitter(eta: WheelEta, route: CallOptions) -> WheelEta:
 class DivertingProducer:
     """Celery's producer, except for one message, which it publishes to the wheel queue.
 
-    Args:
-        message: the result of ``create_task_message``.
-        eta: the message's.
-        options: arguments of ``send_task_message``.
+    ``message`` is the result of ``create_task_message``, with ``eta``; ``options`` are those of ``send_task_message``.
     """
 
     def __init__(self, app: Any, producer: Any, message: Any, eta: WheelEta, options: dict[str, Any]) -> None:
@@ -160,15 +134,18 @@ class DivertingProducer:
         if own is not self._headers:
             return self._producer.publish(body, *args, **publish)
         fields: Any = body if isinstance(body, dict) else own  # protocol 1, protocol 2
-        eta_ms = self._eta_ms(fields.get("eta"))
-        if eta_ms is None:  # a receiver of before_task_publish removed the eta
+        text = fields.get("eta")
+        if not text:  # a receiver of before_task_publish removed the eta
             return self._producer.publish(body, *args, **publish)
+        due = self._eta.due if text == str(self._eta) else due_time_of_header(self._app, text)
         conf = Conf(self._app)
-        envelope = self._envelope(fields, eta_ms, publish)
+        envelope = self._envelope(fields, due.eta_ms, publish)
         shard = shard_of(envelope.key, envelope.task_id, conf.shards)
         queue = queues.wheel_queue(conf.namespace, shard)
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
-        headers = {**own, HEADER: encode(envelope, _own_header(own.get(HEADER)))}
+        header = own.get(HEADER)  # the task's own one, or an envelope, which a worker of a wheel queue resends
+        header = None if isinstance(header, dict) and "eta_ms" in header else header
+        headers = {**own, HEADER: encode(envelope, header)}
         publish.update(exchange=queues.DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
         if self._is_transactional(envelope.task_id):
@@ -187,8 +164,8 @@ class DivertingProducer:
 
     def _check_size(self, body: bytes, publish: dict[str, Any], most: int) -> None:
         """Raise where the scheduler would reject the message: on Redis it measures the whole message as JSON."""
-        size = len(body)
-        if size * 4 // 3 + REST > most and self._producer.connection.transport.driver_type == "redis":
+        size = len(body)  # headers and properties hardly ever have more than 64 KiB
+        if size * 4 // 3 + 65_536 > most and self._producer.connection.transport.driver_type == "redis":
             size = len(queues.encode_message(queues.build_message(body, publish)))
         _check_size(size, most)
 
@@ -198,11 +175,6 @@ class DivertingProducer:
             return bool(option)
         running = self._app.current_worker_task
         return running is None or running.request.id != task_id
-
-    def _eta_ms(self, text: Any) -> int | None:
-        if text == str(self._eta):
-            return self._eta.due.eta_ms
-        return due_time_of_header(self._app, text).eta_ms if text else None
 
     def _envelope(self, fields: dict[str, Any], eta_ms: int, publish: dict[str, Any]) -> Envelope:
         """Return the envelope; remove from ``publish`` what would delay or drop the message in the wheel queue."""
@@ -244,8 +216,3 @@ def _priority(value: Any) -> int | None:
         return None if value is None else max(0, min(int(value), 255))
     except (TypeError, ValueError):
         return None
-
-
-def _own_header(value: Any) -> Any:
-    """Return the task's own header named ``wheel``; None for an envelope, which a worker of a wheel queue resends."""
-    return None if isinstance(value, dict) and "eta_ms" in value else value

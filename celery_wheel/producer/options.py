@@ -85,7 +85,9 @@ def parse(wheel: Any) -> CallOptions:
     unknown = [option for option in wheel if option not in KNOWN]
     if unknown:
         raise TypeError(f"wheel options must be among {', '.join(KNOWN)}, got {', '.join(map(repr, unknown))}")
-    unique, on_conflict = _text(wheel, "unique"), _on_conflict(wheel.get("on_conflict"))
+    unique, on_conflict = _text(wheel, "unique"), wheel.get("on_conflict")
+    if on_conflict is not None and on_conflict not in (KEEP, REPLACE, REJECT):
+        raise ValueError(f'wheel option on_conflict must be "{KEEP}", "{REPLACE}" or "{REJECT}", got {on_conflict!r}')
     if on_conflict is not None and unique is None:
         raise ValueError("wheel option on_conflict needs the option unique, the name of which only one task is pending")
     return CallOptions(
@@ -109,13 +111,6 @@ def name_of(option: str, value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"wheel option {option} must be a text, got {value!r}")
     return check_text(f"wheel option {option}", value)
-
-
-def _on_conflict(value: Any) -> str | None:
-    if value is not None and value not in (KEEP, REPLACE, REJECT):
-        raise ValueError(f'wheel option on_conflict must be "{KEEP}", "{REPLACE}" or "{REJECT}", got {value!r}')
-    found: str | None = value
-    return found
 
 
 def _watch(value: Any) -> tuple[str, ...] | None:

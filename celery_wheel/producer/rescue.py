@@ -2,11 +2,6 @@
 
 ::
 
-    old producer, other language ──eta──► mail ──► worker: strategies[task] = RescueStrategy
-                                                     │ stays: Celery's own strategy
-                                                     ▼ goes:  1. publish to the wheel queue, confirmed   2. acknowledge
-                                                   wheel queue ──► store ──due──► mail, and no other queue
-
     stays with Celery                               goes to the wheel
     ─────────────────────────────────────────       ─────────────────────────────────────────────────────
     no eta, past, or nearer than the threshold      envelope    destination: the queue of this delivery
@@ -15,13 +10,10 @@
     an envelope: the queue is a wheel queue         body        as its sender made it, compressed again
     the queue is ambiguous
 
-Set ``wheel_rescue = True`` where the app is a ``celery_wheel.Celery`` or installed; on any other app of Celery's call
-``app.steps["consumer"].add(Rescue)``. Promises:
-
-1. Never a loss: the original is acknowledged after the broker has confirmed the copy in the wheel queue.
+Promises: 1. The original is acknowledged after the broker has confirmed the copy in the wheel queue: never a loss.
 2. A crash between the two causes a second copy with the same envelope id, which is made of the message; the wheel
-   recognises and drops it.
-3. Where any error prevents the forwarding, Celery handles the message as without the wheel, and the log has the reason.
+recognises and drops it. 3. Where any error prevents the forwarding, Celery handles the message as without the wheel,
+and the log has the reason.
 
 Non-promises: a message stays with the worker if its queue is ambiguous (two queues of one worker, bound to one
 exchange, both matching), or if it has protocol 1 within protocol 2, whose eta is in the body alone.
@@ -55,12 +47,6 @@ logger = logging.getLogger(__name__)
 #: worker.
 QUIET_S = 10.0
 
-CONNECT_S = 5
-CONFIRM_S = 10
-
-#: Routes that a worker remembers to have named in its log.
-MOST_WARNED = 1_000
-
 #: Regular expressions for the wildcards of topics; a wildcard may match no word, and then its dot is missing too.
 _IN_TOPICS = {"#": ".*", "*": ".*", ".": r"\.?"}
 
@@ -92,10 +78,9 @@ class ReceivedMessageReader:
         self._warned: set[tuple[str, str]] = set()
 
     def read(self, message: Any, payload: Any) -> ReceivedMessage | None:
-        """Return the message to forward; None for one that stays with Celery.
+        """Return the message to forward; None for one that stays with Celery. ``payload`` is the body of protocol 1.
 
-        ``payload`` is the decoded body of protocol 1, None for protocol 2. Raises ValueError, TypeError, LookupError or
-        ArithmeticError for an unreadable message.
+        Raises ValueError, TypeError, LookupError or ArithmeticError for an unreadable message.
         """
         headers = message.headers
         fields = headers if payload is None else payload
@@ -106,12 +91,16 @@ class ReceivedMessageReader:
         expires_ms = expiry_ms(self._app, fields.get("expires"))
         if due.at_us <= now_us + self._after_us or (expires_ms is not None and expires_ms * 1_000 <= now_us):
             return None
-        if self._is_revoked(fields) or self._has_envelope(headers):
+        if self._is_revoked(fields):
+            return None
+        if isinstance(headers.get(HEADER), dict) and "eta_ms" in headers[HEADER]:
+            self._warn_once(("", ""), "they come from the wheel queue, which no worker may consume (remove it from -Q)")
             return None
         queue = self._queue_of(message)
         if queue is None:
             return None
         body, compression = _bytes(message), headers.get("compression")
+        priority = message.properties.get("priority")
         envelope = Envelope(
             id=self._id(message, fields, queue.name, body),
             task=str(fields["task"]),
@@ -122,7 +111,7 @@ class ReceivedMessageReader:
             exchange_type="direct",
             routing_key=queue.name,
             queue=queue.name,
-            priority=_priority(message.properties.get("priority")),
+            priority=priority if type(priority) is int and 0 <= priority <= 255 else None,
             expires_ms=expires_ms,
             queue_expires_ms=queue_expires_ms(queue),
         )
@@ -144,13 +133,6 @@ class ReceivedMessageReader:
             if revoked is not None and set(_as_list(stamps.get(header))) & set(_as_list(revoked)):
                 return True
         return False
-
-    def _has_envelope(self, headers: dict[str, Any]) -> bool:
-        found = headers.get(HEADER)
-        if not isinstance(found, dict) or "eta_ms" not in found:
-            return False
-        self._warn_once(("", ""), "they come from the wheel queue, which no worker may consume (remove it from -Q)")
-        return True
 
     def _id(self, message: Any, fields: dict[str, Any], queue: str, body: bytes) -> str:
         tag = message.properties.get("delivery_tag") if self._has_tags else None
@@ -181,7 +163,7 @@ class ReceivedMessageReader:
     def _warn_once(self, route: tuple[str, str], why: str) -> None:
         if route in self._warned:
             return
-        if len(self._warned) >= MOST_WARNED:  # there may be a routing key for each of the application's users
+        if len(self._warned) >= 1_000:  # there may be a routing key for each of the application's users
             self._warned.clear()
         self._warned.add(route)
         logger.warning(
@@ -214,10 +196,6 @@ def _bytes(message: Any) -> bytes:
     return body.encode(message.content_encoding or "utf-8") if isinstance(body, str) else bytes(body)
 
 
-def _priority(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= 255 else None
-
-
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set) else [value]
 
@@ -246,8 +224,7 @@ class Forwarder:
             self._publish(received)
 
     def _publish(self, received: ReceivedMessage) -> None:
-        envelope = received.envelope
-        queue = wheel_queue(self._namespace, shard_of(None, envelope.task_id, self._shards))
+        queue = wheel_queue(self._namespace, shard_of(None, received.envelope.task_id, self._shards))
         self._connected().publish(
             received.body,
             exchange=DEFAULT_EXCHANGE,
@@ -257,7 +234,7 @@ class Forwarder:
             content_type=received.content_type,
             content_encoding=received.content_encoding,
             compression=received.compression,
-            confirm_timeout=CONFIRM_S,
+            confirm_timeout=10,
             **received.properties,
         )
 
@@ -268,7 +245,7 @@ class Forwarder:
                 options = {**(connection.transport_options or {}), "confirm_publish": True}
                 connection = connection.clone(transport_options=options)
             self._connection = connection
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
             self._producer = Producer(connection.channel(), auto_declare=False)  # type: ignore[no-untyped-call]
         return self._producer
 

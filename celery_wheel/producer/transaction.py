@@ -1,12 +1,8 @@
 """``wheel_transactional``: a call's message or request is part of the caller's own database transaction.
 
-::
-
-    apply_async, cancel, … ──► inbox_of(app).put_command ──► INSERT into wheel_inbox, on the caller's own connection
-                                                        commit: a holder accepts it      rollback: it never existed
-
-So the database itself keeps the promise, savepoints included. The store must be in that database:
-``wheel_store = "django://default"``. A process that only schedules need not load SQLAlchemy: it is not imported here.
+It is an INSERT into wheel_inbox on the caller's own connection, so the database itself keeps the promise, savepoints
+included. The store must be in that database: ``wheel_store = "django://default"``. A process that only schedules need
+not load SQLAlchemy: it is not imported here.
 """
 
 from __future__ import annotations

@@ -1,27 +1,13 @@
 """Recurrences, and definitions of schedules, as values. Pure: no clock, no store, no I/O.
 
-::
+1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.
+2. ``next_after`` depends on its arguments alone: not on the clock, nor on earlier calls.
+3. A definition that is invalid, or never fires, is refused when it is made, with the reason.
+4. A call steps by fields, never through the minutes between two occurrences.
 
-    Recurrence ──► Spec          specs: Interval, Instants; crontab; solar; rrule ──► frequency
-        │    └───► Calendar      Dates, Weekdays, Holidays, BusinessDays, OfSpec; | & ~
-        └──► local               wall-clock times as instants, by the rules for gap and fold
-
-    document             to_json, from_json
-    definition           a recurrence with a call (a task, its options) and policies: JSON, as the store has it
-    celery_schedules     from_celery: Celery's own schedule, crontab and solar
-    words                a recurrence in words, and its next instants, for people
-
-Promises
-    1. The occurrences of a recurrence increase strictly, in every zone and with every rule for gap and fold.
-    2. ``next_after`` depends on its arguments alone: not on the clock, nor on earlier calls.
-    3. A definition that is invalid, or never fires, is refused when it is made, with the reason.
-    4. A call steps by fields, never through the minutes between two occurrences.
-
-Non-promises
-    Instants follow the installed zone data, holidays and ephemerides: a newer release may move future instants.
-    Occurrences are from 1970 to the end of 9998.
-
-The first use of a name imports its module, so the data pipeline reads wall-clock times without Celery.
+Instants follow the installed zone data, holidays and ephemerides: a newer release may move future instants. Occurrences
+are from 1970 to the end of 9998. The first use of a name imports its module, so the data pipeline reads wall-clock
+times without Celery.
 """
 
 from __future__ import annotations

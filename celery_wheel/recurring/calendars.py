@@ -1,14 +1,7 @@
-"""Calendars: sets of instants that a recurrence leaves out.
-
-::
-
-    Weekdays(("sat", "sun")) | Holidays("DE", "BY")       one or the other
-    ~BusinessDays("US")                                   all but these
-    Dates(...) & ~OfSpec(Crontab("0", "22"), 8 * HOUR)    these, unless within eight hours of 22:00
+"""Calendars: sets of instants that a recurrence leaves out, joined by ``|``, ``&`` and ``~``.
 
 A calendar of days means days of the recurrence's zone. Each answer says until when it certainly holds: "each second,
-but not on weekends" asks once a weekend. A ``|`` holds while one of its parts holds, a ``&`` until one
-of its parts ends.
+but not on weekends" asks once a weekend. A ``|`` holds while one of its parts holds, a ``&`` until one of them ends.
 """
 
 from __future__ import annotations
@@ -159,12 +152,7 @@ class Weekdays(DayCalendar):
 
 @dataclass(frozen=True, slots=True)
 class Holidays(DayCalendar):
-    """The public holidays of a country or one of its parts, by the package holidays: the extra ``holidays``.
-
-    Args:
-        country: an ISO 3166 code, like "DE".
-        subdivision: the code of a part, like "BY"; "" for the holidays of the whole country.
-    """
+    """The public holidays of a country ("DE") or one of its parts ("BY"), by the package of the extra ``holidays``."""
 
     country: str
     subdivision: str = ""
@@ -209,16 +197,14 @@ class OfSpec(Calendar):
         check_duration("lasts_ms", self.lasts_ms, 1, END_OF_TIME_MS)
 
     def at(self, at_ms: int, clock: WallClock) -> tuple[bool, int]:
-        begin_ms = self._next_after(at_ms - self.lasts_ms, clock)
+        spec, after_ms = self.spec.in_zone(clock.zone), at_ms - self.lasts_ms
+        if spec.is_local:
+            begin_ms = next_instant(spec.next_after, clock, after_ms, "shift", "both")
+        else:
+            begin_ms = spec.next_after(after_ms)
         if begin_ms is None:
             return False, END_OF_TIME_MS
         return (False, begin_ms) if begin_ms > at_ms else (True, begin_ms + self.lasts_ms)
-
-    def _next_after(self, at_ms: int, clock: WallClock) -> int | None:
-        spec = self.spec.in_zone(clock.zone)
-        if not spec.is_local:
-            return spec.next_after(at_ms)
-        return next_instant(spec.next_after, clock, at_ms, "shift", "both")
 
 
 def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:

@@ -14,7 +14,6 @@ Celery counts an interval from the last run, so each late run moves all later on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -29,17 +28,14 @@ from celery_wheel.recurring.specs import Interval
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_MS, _MINUTE_MS, _DAY_MS = 3_600_000, 60_000, 86_400_000
-_METHODS = ("is_due", "remaining_estimate", "remaining_delta", "now")
 
 
 def from_celery(celery_schedule: Any, anchor_ms: int) -> Recurrence | None:
     """Return the recurrence of a schedule of Celery; None where no spec has its meaning.
 
-    Args:
-        anchor_ms: the instant from which intervals count: the last run, or the first sight of the schedule.
-
-    A crontab with a ``nowfun`` of its own is read in the zone that the installed Celery takes: in 5.7 the app's, in
-    older versions that of ``nowfun``.
+    Intervals count from ``anchor_ms``: the last run, or the first sight of the schedule. A crontab with its own
+    ``nowfun`` is read in the zone that the installed Celery takes: in 5.7 the app's, in older versions that of
+    ``nowfun``.
     """
     if _is_own(celery_schedule, crontab):
         last_run_at, _, _ = celery_schedule.remaining_delta(celery_schedule.now())
@@ -59,19 +55,17 @@ def from_celery(celery_schedule: Any, anchor_ms: int) -> Recurrence | None:
 
 def _is_own(value: Any, of: type) -> bool:
     """Whether the schedule is due when Celery's class would be: a subclass may override the methods that decide."""
-    return isinstance(value, of) and all(
-        getattr(type(value), name, None) is getattr(of, name, None) for name in _METHODS
-    )
+    methods = ("is_due", "remaining_estimate", "remaining_delta", "now")
+    own = type(value)
+    return isinstance(value, of) and all(getattr(own, name, None) is getattr(of, name, None) for name in methods)
 
 
 def _to_crontab(value: crontab) -> Crontab:
-    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-    return Crontab(*(_to_field(getattr(value, f"_orig_{name}"), getattr(value, name)) for name in names))
-
-
-def _to_field(original: Any, numbers: Iterable[int]) -> str:
-    """Return the text that the user gave, or else the numbers as a text."""
-    return original if isinstance(original, str) else ",".join(map(str, sorted(numbers)))
+    fields = []
+    for name in ("minute", "hour", "day_of_week", "day_of_month", "month_of_year"):
+        given = getattr(value, f"_orig_{name}")
+        fields.append(given if isinstance(given, str) else ",".join(map(str, sorted(getattr(value, name)))))
+    return Crontab(*fields)
 
 
 def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | None:

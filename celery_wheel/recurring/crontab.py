@@ -61,16 +61,13 @@ class Crontab(Spec):
 
     def next_after(self, at_ms: int) -> int | None:
         day, second = divmod(at_ms // 1_000 + 1, DAY_S)
-        if self._allows(day):
+        date = day_to_date(day)
+        if date.day in self.days and date.month in self.months and (day + 4) % 7 in self.weekdays:
             time = self.times.first_from(second)
             if time is not None:
                 return (day * DAY_S + time) * 1_000
         found = first_day(day + 1, self.months, self._days_of)
         return None if found is None else (found * DAY_S + self.times.nth(0)) * 1_000
-
-    def _allows(self, day: int) -> bool:
-        date = day_to_date(day)
-        return date.day in self.days and date.month in self.months and (day + 4) % 7 in self.weekdays
 
     def _days_of(self, year: int, month: int) -> Iterator[int]:
         length, weekdays = month_length(year, month), self.weekdays

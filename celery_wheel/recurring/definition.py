@@ -9,27 +9,17 @@
      "catch_up": "latest", "overlap": "skip", "max_runtime_ms": 600000}
 
     options          those of apply_async in OPTIONS; expires is in seconds after the occurrence is due
-    wheel            misfire ("run", "skip" or seconds) and key, as in ``celery_wheel.producer.options``
-    jitter_ms        the most milliseconds by which a run is due after its instant
-    jitter_by        run: the delay is drawn for each instant; the default. name: it is drawn once, from the name
-    catch_up         of the instants that the scheduler missed
-        latest       the last one runs, unless a later instant is on time; the default
-        all          those of the last ``catch_up_ms`` run, which must be given
-        none         none of them runs
-    overlap          at an instant at which an earlier run is not over
-        allow        another run starts; the default
-        skip         the instant is skipped
-        queue_one    the latest such instant runs when the earlier run is over; the instants before it are skipped
-        cancel_running   the earlier run is cancelled, and the instant runs
+    jitter_by        run: the delay is drawn for each instant; name: it is drawn once, from the name
+    catch_up         of missed instants runs: latest, the last one, unless a later instant is on time; all, those of the
+                     last ``catch_up_ms``, which must be given; none
+    overlap          while an earlier run is not over: allow, another starts; skip; queue_one, the latest such instant
+                     runs when it is over; cancel_running, the earlier run is cancelled
     max_runtime_ms   a run counts as over after this time, where its worker does not say that it ended; a day by default
 
-A source (``scheduler.sources``) may also store an entry that the wheel does not run: its task and the reason::
-
-    {"task": "app.report", "broken": "args must be JSON"}          the entry cannot be read
-    {"task": "app.report", "base": "its schedule is a Market"}     Beat's own scheduler runs it
-
-A *patch* has new values for some of the fields, and for single values of ``recurrence`` and ``options``; None removes a
-value. A queue that the app lacks, and arguments that the task does not take, are found when the message is made.
+A source may also store an entry that the wheel does not run: ``{"task": …, "broken": reason}`` cannot be read, and
+Beat's own scheduler runs ``{"task": …, "base": reason}``. A *patch* has new values for some of the fields, and for
+single values of ``recurrence`` and ``options``; None removes a value. A queue that the app lacks, and arguments that
+the task does not take, are found when the message is made.
 """
 
 from __future__ import annotations
@@ -53,11 +43,8 @@ if TYPE_CHECKING:
 
 BY_RUN, BY_NAME = "run", "name"
 
-#: A longer jitter is a mistake in the unit.
-MAX_JITTER_MS = 7 * 86_400_000
-
-#: A longer duration is a mistake in the unit, as for the options of ``apply_async(wheel=…)``.
-MAX_SECONDS = 366 * 86_400
+#: A longer jitter or duration is a mistake in the unit, as for the options of ``apply_async(wheel=…)``.
+MAX_JITTER_MS, MAX_SECONDS = 7 * 86_400_000, 366 * 86_400
 
 #: Headers that the wheel itself gives to an occurrence.
 OWN_HEADERS = ("wheel", "wheel_occurrence", "wheel_native", "wheel_redelivered")

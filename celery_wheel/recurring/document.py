@@ -44,8 +44,6 @@ KINDS: dict[str, type[Recurrence] | type[Spec] | type[calendars.Calendar]] = {
     "except": calendars.Except,
 }
 _KIND_OF = {of: kind for kind, of in KINDS.items()}
-#: Fields whose value is a document.
-_NESTED = ("spec", "without", "calendar")
 
 
 def to_json(definition: Recurrence | Spec | calendars.Calendar) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def _read(document: object, path: str) -> Recurrence | Spec | calendars.Calendar
 
 
 def _to_argument(name: str, value: Any, path: str) -> Any:
-    if name in _NESTED:
+    if name in ("spec", "without", "calendar"):  # whose value is a document
         return None if value is None else _read(value, path)
     if name == "parts":
         return tuple(_read(one, f"{path}[{number}]") for number, one in enumerate(check_list(path, value, "calendars")))

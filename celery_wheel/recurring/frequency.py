@@ -195,10 +195,7 @@ class Frequency:
         return first_day(day, self._months, self._days_of)
 
     def _period_of(self, day: int) -> tuple[list[int], int]:
-        """Return the allowed days of the period that holds ``day``, and the day after that period.
-
-        The last answer is kept: the next search begins in the period in which this one ends.
-        """
+        """Return the allowed days of the period that holds ``day``, and the day after it; the last answer is kept."""
         low, days, end = self._period
         if not low <= day < end:
             days, end = self._days_of_period(day)

@@ -5,19 +5,13 @@
     2013-03-10 02:30  America/New_York    does not exist: a gap    shift: 03:30 EDT, moved by the length of the gap
                                                                    skip:  no instant
     2013-11-03 01:30  America/New_York    occurs twice: a fold     first: EDT | second: EST | both
-    any other time                        exactly one instant
 
 ``next_instant`` steps through the occurrences of a spec in the order of their instants, which in gaps and folds is not
 the order of the wall clock. With "shift", the instant that two wall-clock times share occurs once. A WallClock has the
-offsets of a zone as segments, since Python's zones do not list their changes::
-
-                 before            offset                     after
-    ──────────────────────┼────────────────────────┼──────────────────────►  instants (UTC)
-                      start                       end
-
-A segment ends where the offset changes, or 32 to 64 days ahead, where the search ends. The zone is asked every four
-days, and a change between two answers is found by bisection: since 1970 no zone has two changes within less than seven
-days. One answer costs about 1 µs, and the answers of 8,192 blocks of 32 days are cached.
+offsets of a zone as segments, since Python's zones do not list their changes. A segment ends where the offset changes,
+or 32 to 64 days ahead, where the search ends. The zone is asked every four days, and a change between two answers is
+found by bisection: since 1970 no zone has two changes within less than seven days. One answer costs about 1 µs, and the
+answers of 8,192 blocks of 32 days are cached.
 
 Source: PEP 495, whose ``fold`` gives both candidates in a gap as well.
 """
@@ -119,7 +113,6 @@ MAX_OFFSET_MS = 16 * 3_600_000
 _BLOCK_MS = 32 * 86_400_000
 _PROBE_S = 4 * 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BEFORE_ALL = -(1 << 62)
 
 
 class Segment(NamedTuple):
@@ -151,7 +144,7 @@ class WallClock:
         block = at_ms // _BLOCK_MS
         offset_ms, changes = _block(self.zone, block - 1)
         changes = (*changes, *_block(self.zone, block)[1], *_block(self.zone, block + 1)[1])
-        before_ms, start_ms, end_ms, after_ms = offset_ms, _BEFORE_ALL, (block + 2) * _BLOCK_MS, None
+        before_ms, start_ms, end_ms, after_ms = offset_ms, -(1 << 62), (block + 2) * _BLOCK_MS, None
         for change_ms, new_ms in changes:
             if change_ms > at_ms:
                 end_ms, after_ms = change_ms, new_ms
@@ -166,7 +159,7 @@ class WallClock:
         return at_ms + self.segment(at_ms).offset_ms
 
     def not_before(self, at_ms: int, local_ms: int) -> int:
-        """Return an instant after ``at_ms`` and not after the one at which the clock first shows ``local_ms`` or later.
+        """Return an instant after ``at_ms``, not after the first at which the clock shows ``local_ms`` or later.
 
         It is the exact instant where that is near and the offset does not change before it.
         """

@@ -1,10 +1,5 @@
 """A recurrence: a spec in a zone, with a rule for gaps and folds, limits, and a calendar of the instants to leave out.
 
-::
-
-    spec ──► instants of the zone, by gap and fold ──► start_ms … until_ms ──► without ──► times
-             └──────────── the bare spec ─────────────────────────────────┘
-
 Occurrences are instants from 1970 to the end of 9998, each strictly after the one before. A recurrence that never fires
 is refused when it is made. No clock is read: "now" is an argument.
 """
@@ -113,10 +108,7 @@ class Recurrence:
             yield found
 
     def why_not(self, at_ms: int) -> Literal["excluded", "gap"] | None:
-        """Return the reason for which an instant of the spec does not occur; None for any other instant.
-
-        "excluded": ``without`` leaves it out. "gap": its wall-clock time does not exist, and ``gap`` is "skip".
-        """
+        """Return why an instant of the spec does not occur: ``without`` or ``gap`` leaves it out; else None."""
         if self._bare_after(at_ms - 1) == at_ms:
             excluded = self.without is not None and self.without.at(at_ms, self._clock)[0]
             return "excluded" if excluded else None

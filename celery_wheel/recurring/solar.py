@@ -1,11 +1,5 @@
 """Events of the sun at a place, as in ``celery.schedules.solar``, by the package ephem: the extra ``solar``.
 
-::
-
-    midnight          noon              midnight          noon         mean times of the place
-    ────┼──── rising ──┼─── setting ──────┼──── rising ────┼────►
-     ▲──┘               ▲┘                 ▲──┘                        searched from before its half of the day
-
 An event is computed from a fixed time of its day, never from the instant of the question, by which ephem's answers
 differ by milliseconds. The sun is highest up to 17 minutes before or after the mean noon. Instants are whole seconds.
 """
@@ -25,12 +19,8 @@ from celery_wheel.values.text import END_OF_TIME_MS
 
 _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The longest time without an event that is searched.
-_MAX_DAYS = 400
 #: Method → the mean local time from which a day is searched: before the half of the day that has the event.
 _STARTS_MS = {"next_rising": -90 * 60_000, "next_setting": 630 * 60_000, "next_transit": 0}
-#: Degrees by which the sun's height may differ from the estimate of ``_is_possible``.
-_MARGIN = 0.8
 #: Event → (method of an observer, height of the sun, whether its centre counts), as in Celery.
 EVENTS: dict[str, tuple[str, str, bool]] = {
     "dawn_astronomical": ("next_rising", "-18", True),
@@ -47,13 +37,7 @@ EVENTS: dict[str, tuple[str, str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Solar(Spec):
-    """The instants of an event, at sea level.
-
-    Args:
-        event: a name of EVENTS.
-        latitude: degrees, north is positive.
-        longitude: degrees, east is positive.
-    """
+    """The instants of an event of EVENTS, at sea level; latitude and longitude in degrees, north and east positive."""
 
     event: str
     latitude: float
@@ -71,7 +55,7 @@ class Solar(Spec):
     def next_after(self, at_ms: int) -> int | None:
         from_ms = _STARTS_MS[EVENTS[self.event][0]] - round(self.longitude / 360 * _DAY_MS)
         day = (at_ms - from_ms) // _DAY_MS
-        for search_ms in range(day * _DAY_MS + from_ms, END_OF_TIME_MS, _DAY_MS)[:_MAX_DAYS]:
+        for search_ms in range(day * _DAY_MS + from_ms, END_OF_TIME_MS, _DAY_MS)[:400]:  # days without an event
             event_ms = _event(self, search_ms)
             if event_ms is not None and event_ms > at_ms:
                 return event_ms
@@ -95,7 +79,8 @@ def _is_possible(spec: Solar, search_ms: int) -> bool:
     declination = -degrees(asin(0.39779 * cos(year)))
     highest = 90 - abs(spec.latitude - declination)
     lowest = abs(spec.latitude + declination) - 90
-    return lowest - _MARGIN < float(height.replace("-0:34", "-0.57")) < highest + _MARGIN
+    # The sun's height may differ from this estimate by 0.8 degrees.
+    return lowest - 0.8 < float(height.replace("-0:34", "-0.57")) < highest + 0.8
 
 
 def _search(spec: Solar, from_ms: int) -> int | None:

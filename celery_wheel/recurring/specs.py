@@ -1,14 +1,7 @@
 """The specs: rules that answer "the first occurrence strictly after". Pure: no clock, no store, no I/O.
 
-::
-
-    Interval     a period in milliseconds, from an anchor       instants
-    Instants     a list                                         instants
-    Solar        sunrise, sunset and others at a place          instants; the extra ``solar``
-    Crontab      Celery's five fields, and a second             wall-clock times, in milliseconds as if of UTC
-    RRule        a text of RFC 5545                             wall-clock times
-
-Crontab and RRule step by fields, with integers only::
+Interval, Instants and Solar have instants; Crontab and RRule have wall-clock times, in milliseconds as if of UTC, and
+step by fields, with integers only::
 
     2026-11-22 13:26:46     months   (11, 12)      bisect: this month or the next allowed one
                             days     a function    the allowed days of one month, computed when it is reached
@@ -148,9 +141,7 @@ class DayTimes:
 def first_day(day: int, months: Sequence[int], days_of: Callable[[int, int], Iterable[int]]) -> int | None:
     """Return the first allowed day at or after ``day``; None where MAX_MONTHS allowed months have none.
 
-    Args:
-        months: the allowed months, sorted.
-        days_of: the allowed days of a year and month, ascending.
+    ``months`` is sorted; ``days_of`` returns the allowed days of a year and month, ascending.
     """
     if day >= END_DAY:
         return None

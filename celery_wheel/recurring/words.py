@@ -1,16 +1,8 @@
 """A recurrence for people: in words, and by its next instants.
 
-::
-
-    in_words(recurrence)     the spec, then its limits, then the calendar; the zone is shown elsewhere
-        spec                 short words; or the fields or the rule themselves, where words would be long
-        calendar             "except …", or "only on …" for the opposite of a calendar
-    upcoming(recurrence, …)  2013-11-02 01:30  EDT                occurs
-                             2013-11-03 01:30  EDT  clocks -1 h   occurs, on a day with a change of the offset
-                             2013-11-04 01:30  EST  excluded      left out by the calendar; or a gap of the clocks
-
-A page passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock
-times of the recurrence's zone. Pure: "now" is an argument.
+The words are short, or the fields or the rule themselves where words would be long; the zone is shown elsewhere. A page
+passes its ``gettext``: each text is translated as a whole, with its values as ``%(name)s``. Times are wall-clock times
+of the recurrence's zone. Pure: "now" is an argument.
 """
 
 from __future__ import annotations
@@ -33,8 +25,6 @@ from celery_wheel.values.format import format_duration, printable, to_datetime
 
 #: Most times, days or dates that are listed.
 LISTED = 4
-#: Longest text of a rule, in characters.
-RULE_CUT = 120
 
 
 def in_words(recurrence: Recurrence, gettext: Callable[[str], str] = str) -> str:
@@ -103,7 +93,10 @@ class _Words:
         if isinstance(spec, Crontab):
             return self.of_crontab(spec)
         if isinstance(spec, RRule):
-            return self.of_rrule(spec)
+            rules = spec.rules
+            is_simple = len(rules.frequencies) == 1 and not rules.added and not rules.removed
+            found = self.of_frequency(rules.frequencies[0]) if is_simple else None
+            return found or printable("; ".join(spec.text.split()), 120)
         if isinstance(spec, Solar):
             place = f"{spec.latitude:g}, {spec.longitude:g}"
             return self.say("%(event)s at %(place)s", event=self.say(_EVENTS[spec.event]), place=place)
@@ -129,14 +122,6 @@ class _Words:
             fields = {name: printable(getattr(spec, name)) for name in ("hour", "minute", "second")}
             time = self.say("at hour %(hour)s, minute %(minute)s, second %(second)s", **fields)
         return " ".join([time, *days])
-
-    def of_rrule(self, spec: RRule) -> str:
-        """Return words for one simple rule; the lines themselves for anything else."""
-        rules = spec.rules
-        found = None
-        if len(rules.frequencies) == 1 and not rules.added and not rules.removed:
-            found = self.of_frequency(rules.frequencies[0])
-        return found or printable("; ".join(spec.text.split()), RULE_CUT)
 
     def of_frequency(self, rule: Frequency) -> str | None:
         if rule.year_days or rule.week_numbers or rule.positions:
@@ -265,10 +250,8 @@ def _step(values: Sequence[int], size: int) -> int | None:
     return step if list(values) == list(range(0, size, step)) and size % step == 0 else None
 
 
-#: Most instants that are searched for left-out ones.
-SEARCHED = 200
-#: Most left-out instants that are returned.
-LEFT_OUT = 40
+#: Most instants that are searched for left-out ones, and most of these that are returned.
+SEARCHED, LEFT_OUT = 200, 40
 _DAY_MS = 86_400_000
 
 

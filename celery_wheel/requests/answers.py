@@ -1,13 +1,6 @@
 """Waiting for answers: the store of an app, opened once in each process, with the requests that wait for its answers.
 
-::
-
-    process 7   ─► _ProcessState: lock, OpenStore(url, store, answers)
-      └ fork ─► process 9 ─► its own _ProcessState: a free lock, its own store, no requests
-
-    asker 1 ─ wait ─┐                                    ┌─ reader   every 5 to 50 ms, while any request waits:
-    asker 2 ─ wait ─┼─► Purgatory, by number of command ◄┤           one poll of all open numbers ─► check_and_complete
-    asker 3 ─ wait ─┘     each is a DelayedRequest       └─ Reaper   the time-out of each, by the monotonic clock
+While any request waits, one thread polls the numbers of all open commands; a Reaper ends each request at its time-out.
 
 Promises:
   - A request ends once: with all its answers, at its time-out, or because its asker was interrupted.
@@ -96,9 +89,7 @@ class Answers:
     ) -> dict[str, Mapping[str, Any]]:
         """Return the answers to those commands that were answered in time; none after ``close``.
 
-        Args:
-            numbers: of the commands, at least one.
-            turn: called instead of waiting, where the asker's own thread is the holder's; then no thread is made.
+        ``turn`` is called instead of waiting, where the asker's own thread is the holder's; then no thread is made.
         """
         request = DelayedRequest(numbers, timeout_s)
         try:

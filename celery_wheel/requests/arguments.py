@@ -37,19 +37,13 @@ TIMEOUT_S = 10.0
 #: A longer time to resume over is a mistake in the unit.
 MAX_OVER_S = 366 * 86_400
 
-#: Requests that programs make as a part of their work.
-ORDINARY = (CANCEL, MOVE, COMPLETE)
 #: Arguments of requests that the audit log has; none is a value of a task.
 _DETAILS = ("eta_ms", "per_ms", "how", "source", "from_ms", "upto_ms", "every_ms", "overlap")
-
-#: Numbers of rows have 18 digits at most.
-_ROWS = 10**18
 
 #: App → names of tasks that the log has warned of.
 _warned = WeakKeyDictionary[Any, set[str]]()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class HasId(Protocol):
@@ -93,7 +87,7 @@ def instant_ms(name: str, value: Any) -> int:
             f"{name} must be a datetime with a time zone, as of datetime.now(UTC) or replace(tzinfo=ZoneInfo(…)), got "
             f"{value!r}"
         )
-    at_ms = -((_EPOCH - value) // _MILLISECOND)
+    at_ms = -((_EPOCH - value) // timedelta(milliseconds=1))
     if not 0 <= at_ms < END_OF_TIME_MS:
         raise ArgumentError(f"{name} must be from 1970 to the end of 9998, got {value.isoformat()}")
     return at_ms
@@ -146,7 +140,7 @@ def count_of(name: str, value: Any, most: int) -> int:
 def rows_of(rows: Iterable[Any]) -> list[str]:
     found = list(rows)
     for row in found:
-        if type(row) is not int or not 0 <= row < _ROWS:
+        if type(row) is not int or not 0 <= row < 10**18:
             raise TypeError(f"rows must be numbers of rows (Task.id), got {row!r:.60}")
     return [str(row) for row in found]
 
@@ -174,7 +168,7 @@ def attribution(options: RequestOptions) -> dict[str, str]:
 
 def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> dict[str, Any] | None:
     """Return a request's part of the audit log; None where a program does its ordinary work, and names no person."""
-    if kind in ORDINARY and not (options.get("actor") or options.get("origin")):
+    if kind in (CANCEL, MOVE, COMPLETE) and not (options.get("actor") or options.get("origin")):
         return None
     action = f"schedule_{command['do']}" if kind == SCHEDULE else kind
     if kind == MOVE:
@@ -271,9 +265,6 @@ def warn_of_unknown(app: Any, name: str) -> None:
 
 
 def unknown_tasks(app: Any, names: Iterable[str]) -> set[str]:
-    """Return the names that the app does not have once the modules of its tasks are imported, as a worker does.
-
-    Raises whatever these modules raise.
-    """
+    """Return the names that the app lacks once the modules of its tasks are imported; raises what these raise."""
     app.loader.import_default_modules()
     return {name for name in names if name not in app.tasks}

@@ -1,12 +1,5 @@
 """Async twins of the methods of ``app.wheel``: the same call in a thread, withdrawn when its awaiter is cancelled.
 
-::
-
-    await app.wheel.acancel(id) ─► a thread: app.wheel.cancel(id)
-        └ the awaiting task is cancelled ─┬► it has no thread yet: CancelledError at once, nothing is sent
-                                          └► Interruption: the thread's wait ends ─► it withdraws the request
-                                                                                  ─► CancelledError
-
 A call finds its interruption in a context variable, so nothing between the two need pass it on. Promises:
 
 1. The event loop never waits for the store.

@@ -1,11 +1,5 @@
 """A request to the holders: put into the store's inbox, answered in the store, withdrawn when no answer comes in time.
 
-::
-
-    send ─► every shard's inbox ─► each holder: done, already, too_late or unknown ─► receive: one result a name
-                └ no answer within ``timeout_s``: withdrawn. In time: WheelUnavailable, nothing will happen there
-                                                           Too late: the holder has just answered, and that counts
-
 A withdrawal undoes nothing in a shard that has answered: a tombstone of a task that it did not know, or a gate, stays.
 
 The result is definite also where the store is away meanwhile. A commit without an answer may have put the request in:
@@ -27,18 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from celery_wheel import errors
+from celery_wheel.requests import results as merging
 from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
-from celery_wheel.requests.results import (
-    BestResult,
-    EveryShard,
-    Merge,
-    MostUrgentAnswer,
-    OnlyAnswer,
-    Result,
-    SummedCounts,
-)
+from celery_wheel.requests.results import Merge, Result
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
@@ -57,12 +44,12 @@ Names = Sequence[str] | Mapping[str, Any]
 #: Kind of a request → the list of its names in a command, as ``celery_wheel.engine.intake.inbox`` reads it, and the
 #: merge of the shards' answers.
 _KINDS: dict[str, tuple[str, Merge[Any]]] = {
-    **dict.fromkeys((CANCEL, MOVE, REQUEUE), ("task_ids", BestResult())),
-    REPLAY: ("rows", BestResult()),
-    COMPLETE: ("keys", SummedCounts()),
-    **dict.fromkeys((PAUSE, RESUME), ("gates", EveryShard())),
-    ACCEPT_CLOCK: ("clocks", MostUrgentAnswer()),
-    SCHEDULE: ("names", OnlyAnswer()),
+    **dict.fromkeys((CANCEL, MOVE, REQUEUE), ("task_ids", merging.BestResult())),
+    REPLAY: ("rows", merging.BestResult()),
+    COMPLETE: ("keys", merging.SummedCounts()),
+    **dict.fromkeys((PAUSE, RESUME), ("gates", merging.EveryShard())),
+    ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
+    SCHEDULE: ("names", merging.OnlyAnswer()),
 }
 
 
@@ -100,9 +87,8 @@ class Request:
     timeout_s: float = TIMEOUT_S
     single: str | None = None  #: the only name, where its result alone is wanted
     merge: Merge[Any] | None = None  #: None: that of the kind
-    shard_of: Callable[[None, str, int], int] | None = (
-        None  #: the one shard of a name; None: every shard gets every name
-    )
+    #: the one shard of a name; None: every shard gets every name
+    shard_of: Callable[[None, str, int], int] | None = None
     audit: Mapping[str, Any] | None = None  #: for the audit log: origin, action and details; None: not in the log
     transactional: bool | None = None  #: the option of the call
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
@@ -147,10 +133,8 @@ class Request:
         self._wait()
         doubtful = self._withdraw_all(self._unanswered(), self._until_s + self.timeout_s)
         found, in_doubt = self._merged()
-        if in_doubt and doubtful:
-            raise self._in_doubt(doubtful)
         if in_doubt:
-            raise self._unavailable(self._merge.certain(found, in_doubt))
+            raise self._in_doubt(doubtful) if doubtful else self._unavailable(self._merge.certain(found, in_doubt))
         return {name: found[name] for name in self.names}
 
     def _unavailable(self, certain: dict[str, Any]) -> errors.WheelUnavailable:
@@ -304,10 +288,9 @@ class Request:
             raise
 
     def _withdraw_all(self, commands: list[_InboxCommand], until_s: float) -> Doubtful:
-        """Withdraw commands, or note their answers where the holders were faster.
+        """Withdraw commands, or note their answers where the holders were faster; return those that may be carried out.
 
-        Where the store fails it is tried again until ``until_s``. Returns those that may be carried out all the same,
-        each with the error of its last try.
+        Where the store fails it is tried again until ``until_s``; each has the error of its last try.
         """
         backoff, doubtful = Backoff(RETRY_FIRST_S, RETRY_MOST_S), Doubtful()
         while True:

@@ -1,11 +1,5 @@
 """Results of requests, and the merge of several shards' answers into one. Pure: no store, no clock.
 
-::
-
-    shard 0: {"a": "unknown", "b": "done"}  ─┐   BestResult        {"a": too_late, "b": done}
-    shard 1: {"a": "too_late"}              ─┤   EveryShard        the same; in doubt until every shard has answered
-    shard 2: no answer                      ─┘
-
 A name is *in doubt* when a shard that did not answer could change its result.
 """
 
@@ -124,11 +118,7 @@ class MostUrgentAnswer(Merge[str]):
 
 
 class OnlyAnswer(Merge[ScheduleAnswer]):
-    """The answer of the one shard that was asked, that of a schedule's name.
-
-    Args:
-        worded: rewrites the reason of a refusal.
-    """
+    """The answer of the one shard that was asked; ``worded`` rewrites the reason of a refusal."""
 
     def __init__(self, worded: Callable[[str], str] = str) -> None:
         self._worded = worded

@@ -5,11 +5,6 @@
     DIR/summary.json            the job's summary: {"job", "format", "run", "tables": {name: file}, …}
     DIR/hours-<run>.parquet     its tables: a folder of parts, sorted by name, or one file; the job's module documents
                                 the tables with their columns
-    DIR/lateness.png            its picture
-
-    results = JobResults("/var/lib/wheel/lateness")
-    results.rows("hours", columns=["task", "queue", "hour", "p99_ms"])
-    read_results("/var/lib/wheel/lateness", lambda results: results.rows("hours"))    reads again if files disappeared
 
 Promise: ``summary.json`` is written last and replaced atomically, and its files remain for one more run. A reader has
 the results of one run while a job writes the next. Files may be missing in a folder that another program copies: then

@@ -1,17 +1,10 @@
 """Recurring schedules in the scheduler process: the parts of the engine that need Celery.
 
-::
-
-    an instant is due    Definition ─► TaskCall ─► bulk_load.Renderer ─┬─ the first two of a kind, by Celery's own code
-                                                                       └─ all others, by a template ─► stored_form
-                         or, where a project changes ``Scheduler.apply_entry``: apply_entry ─► CapturingProducer
-    a new kind           DeclaredQueues: its queue exists before the first message, which waits there for a worker
-    a run is replaced    ReplacedRuns: the earlier run is cancelled, pending, published or running
-
-    task id       made of the envelope id and does not reveal it: a commit that is tried again sends the same id
-    expires       in seconds after the run is due; the task's own ``expires`` too
-    misfire, key  the schedule's before those of the task's route
-    route         of the task and its options, also one with ``wheel=False``: no worker holds the message
+The first two occurrences of a kind are rendered by Celery's own code, all others by a template; ``apply_entry`` renders
+them where a project changes it. The task id is made of the envelope id and does not reveal it: a commit that is tried
+again sends the same id. ``expires``, of the schedule or else of the task, counts from the due time. The schedule's
+``misfire`` and ``key`` go before those of the task's route, which counts also with ``wheel=False``: no worker holds the
+message.
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project.
 Anything that keeps ``apply_async`` from sending raises, and the engine tries again for an hour. A broker or a result
@@ -51,16 +44,9 @@ from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
-_OPTIONS = CallOptions(transactional=False)
-
 
 class CapturingProducer:
-    """Passed as ``producer`` to ``apply_entry``, for one occurrence.
-
-    Args:
-        task_id: an id for the task, which stays the same when the occurrence is rendered once more.
-        headers: added to those of the task.
-    """
+    """Passed as ``producer`` to ``apply_entry``, for one occurrence; ``headers`` are added to those of the task."""
 
     def __init__(self, app: Any, sampler: Sampler, due: DueTime, task_id: str, headers: dict[str, Any]) -> None:
         self.task_id = task_id
@@ -68,7 +54,7 @@ class CapturingProducer:
         self._app = app
         self._sampler = sampler
         self._headers = headers
-        self._eta = WheelEta(due, time.time_ns() // 1_000_000, _OPTIONS)
+        self._eta = WheelEta(due, time.time_ns() // 1_000_000, CallOptions(transactional=False))
         self._found: list[Sample] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -128,16 +114,10 @@ class DeclaredQueues:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class ScheduleRenderer:
-    """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread.
-
-    Args:
-        decode: reads bytes of the wheel queue (see ``Broker.decode``).
-        declare: declares the queues of messages (see ``declare``); without it they must exist.
-    """
+    """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread."""
 
     def __init__(
         self,
@@ -176,7 +156,8 @@ class ScheduleRenderer:
         warn_of_unknown(self._app, definition.call.task)
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
-        due = DueTime((_EPOCH + occurrence.due_ms * _MILLISECOND).isoformat(), occurrence.due_ms * 1_000)
+        moment = _EPOCH + timedelta(milliseconds=occurrence.due_ms)
+        due = DueTime(moment.isoformat(), occurrence.due_ms * 1_000)
         if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
             self._apply_entry(schedule, definition, producer)
@@ -214,21 +195,11 @@ class ScheduleRenderer:
         self._renderer.close()
 
 
-REASON = "a later run of its schedule replaces it"
-
-
-class ReplacedRuns:
-    """Implements ``engine.recurring.port.OnOverlap``."""
-
-    def __init__(self, app: Any, store: FullStore) -> None:
-        self._app = app
-        self._store = store
-
-    def __call__(self, task_ids: Sequence[str]) -> None:
-        """Cancel the runs. Raises the store's and the broker's errors."""
-        ids = list(task_ids)
-        commands = list(cancel_commands(ids, REASON, "wheel"))
-        self._store.put_inboxes(dict.fromkeys(range(self._store.shards), commands))
-        with self._app.connection_for_write(heartbeat=0) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
-            self._app.control.revoke(ids, terminate=True, connection=connection)
+def cancel_replaced(app: Any, store: FullStore, task_ids: Sequence[str]) -> None:
+    """Cancel runs that a later run of their schedule replaces. Raises the store's and the broker's errors."""
+    ids = list(task_ids)
+    commands = list(cancel_commands(ids, "a later run of its schedule replaces it", "wheel"))
+    store.put_inboxes(dict.fromkeys(range(store.shards), commands))
+    with app.connection_for_write(heartbeat=0) as connection:
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
+        app.control.revoke(ids, terminate=True, connection=connection)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker.transport import broker_for, meet_broker
@@ -28,9 +29,8 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
-from celery_wheel.scheduler.monitoring import Monitoring
-from celery_wheel.scheduler.occurrences import DeclaredQueues, ReplacedRuns, ScheduleRenderer
-from celery_wheel.scheduler.process import Watchdog, notify, tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring, Watchdog, notify, tune_memory
+from celery_wheel.scheduler.occurrences import DeclaredQueues, ScheduleRenderer, cancel_replaced
 from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.share import SILENT_MS, Balance, Role
@@ -61,8 +61,7 @@ NOTHING_LOST = "nothing was lost; another scheduler, or this one after a restart
 class WheelService:
     """A service to start once and stop once. Threads begin with ``start``, so an instance may be made before a fork.
 
-    ``process`` is its number among the processes of ``supervisor``. Number 1 is beat's own; the others are children,
-    which serve all shards but the first.
+    ``process`` is its number among those of ``supervisor``: 1 is beat's own, and its children serve all shards but 0.
     """
 
     def __init__(self, app: Any, apply_entry: BeatApplyEntry | None = None, *, process: int = 1) -> None:
@@ -100,7 +99,7 @@ class WheelService:
         node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
-        on_cancelled, on_overlap = node.revoked_state(), ReplacedRuns(self._app, store)
+        on_cancelled, on_overlap = node.revoked_state(), partial(cancel_replaced, self._app, store)
         engines, readings = [], ClockReadings(clock)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
@@ -127,7 +126,8 @@ class WheelService:
         pool = self._pool
         self._runner = runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
         self._stops.callback(runner.stop)
-        balance = Balance(store, holder, engines, pool=pool, role=self._role())
+        role = Role.CHILD if self._process > 1 else Role.PARENT if conf.processes > 1 else Role.ANY
+        balance = Balance(store, holder, engines, pool=pool, role=role)
         self._stops.callback(balance.stop)
         self._stops.callback(setattr, self, "_runner", None)
         balance.start()
@@ -138,10 +138,7 @@ class WheelService:
             node.start()
 
     def _register(self, holder: str, clock: Clock) -> tuple[FullStore, list[str]]:
-        """Open the store, as soon as it is ready, and return it with the names of the schedulers that are alive.
-
-        Raises StoreConflict where the store dispatches to another broker.
-        """
+        """Open the store when it is ready; return it with the names of the schedulers alive. Raises StoreConflict."""
         backoff, log = Backoff(RETRY_FIRST_S, RETRY_MOST_S), RetryLog(logger, time.monotonic)
         why: WheelError
         while True:
@@ -177,11 +174,6 @@ class WheelService:
             watchdog.start()
             notify(f"READY=1\nSTATUS={self._summary()}")
 
-    def _role(self) -> Role:
-        if self._process > 1:
-            return Role.CHILD
-        return Role.PARENT if self._conf.processes > 1 else Role.ANY
-
     def holds(self, shard: int) -> bool:
         engines = self._engines()
         return bool(engines) and engines[shard].held
@@ -208,10 +200,7 @@ class WheelService:
         return f"holds {len(self._held())} of {len(self._engines())} shards"
 
     def raise_failure(self) -> None:
-        """Raise the error that ended a job, or name one that is stuck for good, so that the process ends.
-
-        Its supervisor starts it again. To be called every second, or more often.
-        """
+        """Raise the error that ended a job, or name one that is stuck for good: the supervisor restarts the process."""
         if self._pool.failure is not None:
             name, error = self._pool.failure
             raise WheelError(f"the job {name} ended: {error!r}; {NOTHING_LOST}") from error

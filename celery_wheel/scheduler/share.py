@@ -2,8 +2,6 @@
 
 ::
 
-    every half second    sign of life ─► alive, holders ─► share ─► engine.wanted of each shard ─► its next ``tend``
-
     7 shards, 3 schedulers      low 2, high 3      3 2 2
     a scheduler joins           low 1, high 2      2 2 2 1      one shard is handed over
     a scheduler ends            low 2, high 3      3 2 2        the others take its shards
@@ -48,10 +46,9 @@ class Share:
 def share(
     me: str, alive: Sequence[str], holders: Mapping[int, str | None], held: Sequence[int], role: Role = Role.ANY
 ) -> Share:
-    """Return the shards that the scheduler ``me`` takes or gives up now.
+    """Return the shards that the scheduler ``me``, a name that no other has or had, takes or gives up now.
 
     Args:
-        me: a name that no other scheduler has or had.
         alive: the schedulers that were seen lately.
         holders: shard → its holder, or its last holder.
         held: the shards that ``me`` certainly holds.
@@ -86,9 +83,6 @@ def share(
 logger = logging.getLogger(__name__)
 
 EVERY_S = 0.5
-
-#: With one shard the sign of life decides nothing but the names of control nodes.
-EVERY_S_OF_ONE = 1.0
 
 #: A stop waits no longer for a call that hangs.
 STOP_S = 10.0
@@ -149,7 +143,8 @@ class Balance:
 
     def _run(self) -> Wait:
         self._try_once()
-        every_s = EVERY_S if len(self._engines) > 1 else EVERY_S_OF_ONE
+        # With one shard the sign of life decides nothing but the names of control nodes.
+        every_s = EVERY_S if len(self._engines) > 1 else 1.0
         return Wait(every_s, every_s)
 
     def _try_once(self) -> None:

@@ -1,12 +1,7 @@
 """The spans of a scheduler: one for each publish, linked to the traces of its messages.
 
-::
-
-    trace of the request    apply_async ·                       the message keeps this context to its worker
-                                        ·  (30 days pending)
-    trace of the scheduler              └ ─ ─ link ─ ─ ─ publish      with the eta of the message and its lateness
-
-A span that waited for the eta would be open for 30 days. Only messages whose trace is sampled are read.
+A message keeps the context of its request to its worker. A span that waited for the eta would be open for 30 days. Only
+messages whose trace is sampled are read.
 """
 
 from __future__ import annotations
@@ -17,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_wheel.store.model import Row
-from celery_wheel.values import __version__
+from celery_wheel.values import __version__, parts
 
 #: Links of a span, as OpenTelemetry's SDK bounds them; a publish of more messages has several spans.
 MAX_LINKS = 128
 
 #: The header of a sampled trace, as the W3C's Trace Context defines it.
 _SAMPLED = re.compile(rb'"traceparent": ?"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]"')
-
-_NS_PER_MS = 1_000_000
 
 
 class DispatchSpans:
@@ -39,29 +32,26 @@ class DispatchSpans:
 
     def __call__(self, rows: Sequence[Row], began_ms: int, ended_ms: int) -> None:
         """Make the spans of a publish; none where no message of it has a sampled trace."""
-        links = list(self._links(rows, began_ms))
-        for first in range(0, len(links), MAX_LINKS):
-            self._span(links[first : first + MAX_LINKS], len(rows), began_ms, ended_ms)
-
-    def _span(self, links: list[Any], count: int, began_ms: int, ended_ms: int) -> None:
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind
 
+        links = list(self._links(rows, began_ms))
         attributes: dict[str, Any] = {
             "messaging.system": "celery",
             "messaging.operation.type": "send",
-            "messaging.batch.message_count": count,
+            "messaging.batch.message_count": len(rows),
             "wheel.shard": self._shard,
         }
-        span = self._tracer.start_span(
-            "celery_wheel publish",
-            context=Context(),  # a trace of its own
-            kind=SpanKind.PRODUCER,
-            links=links,
-            attributes=attributes,
-            start_time=began_ms * _NS_PER_MS,
-        )
-        span.end(ended_ms * _NS_PER_MS)
+        for part in parts(links, MAX_LINKS):
+            span = self._tracer.start_span(
+                "celery_wheel publish",
+                context=Context(),  # a trace of its own
+                kind=SpanKind.PRODUCER,
+                links=part,
+                attributes=attributes,
+                start_time=began_ms * 1_000_000,
+            )
+            span.end(ended_ms * 1_000_000)
 
     def _links(self, rows: Sequence[Row], began_ms: int) -> Iterator[Any]:
         from opentelemetry.trace import Link, SpanContext, TraceFlags

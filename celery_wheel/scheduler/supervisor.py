@@ -1,16 +1,11 @@
 """``wheel_processes``: children that share the shards with beat's process, and the supervisor that restarts them.
 
-::
-
-    celery beat ─ tick() ─► tend ─► child   a scheduler with a name of its own; ``share`` gives it its shards
-                              └───► child   ends unexpectedly ─► log ─► others take its shards
-                                            started again after 1 s, 2 s, 4 s … 30 s; after 1 s once it ran for a minute
-
 1. Children are spawned, never forked: beat has threads and connections. A child imports the module that has the app,
    and gets the settings that beat's process changed after its own import, such as those of the command line.
 2. Children serve all shards but the first, which beat's process holds with the periodic entries. A child is a node of
    Celery's remote control: its engines learn from it which stamps are revoked.
-3. SIGTERM to beat ends the children gracefully. The failure of an engine ends its child with exit code 1.
+3. SIGTERM to beat ends the children gracefully. The failure of an engine ends its child with exit code 1. A child that
+   ended is started again after 1 s, 2 s, 4 s … 30 s; after 1 s once it ran for a minute.
 4. No child outlives beat: on Linux the kernel kills it with the thread of ``tick``, which started it; everywhere a
    child stops when its pipe to beat's process ends.
 """
@@ -39,7 +34,7 @@ from celery.utils.imports import symbol_by_name
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
-from celery_wheel.scheduler.process import warn_once
+from celery_wheel.scheduler.monitoring import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.timing import Backoff, RetryLog
@@ -54,9 +49,6 @@ STEADY_S = 60.0
 #: A stop kills the children that have not ended after so many seconds; each gives its engines 10 s.
 STOP_S = 15.0
 
-#: Packages whose modules refer to the current app, whichever that is; and multiprocessing's own name of ``__main__``.
-NOT_THE_PROJECT = ("celery", "celery_wheel", "__mp_main__")
-
 
 @dataclass(slots=True)
 class Child:
@@ -69,10 +61,8 @@ class Child:
 class Supervisor:
     """Runs the children; all calls are made by the thread of ``tick``, or by its signal handlers.
 
-    Args:
-        install: function that makes the child's app an app of the wheel; children import it by its name.
-        on_end: called for each unexpected end of a child.
-        process: makes the process of a child, as ``multiprocessing.Process`` does.
+    ``install`` makes a child's app an app of the wheel; children import it by its name. ``on_end`` is called for each
+    unexpected end of a child.
     """
 
     def __init__(
@@ -170,7 +160,8 @@ class Supervisor:
 def path_of(app: Any) -> tuple[str, str]:
     """Return the module and the name under which a child finds the app; a script's own module comes last."""
     for module in sorted(sys.modules, key=lambda module: module == "__main__"):
-        if module.partition(".")[0] in NOT_THE_PROJECT:
+        # Their modules refer to the current app, whichever that is; "__mp_main__" is multiprocessing's ``__main__``.
+        if module.partition(".")[0] in ("celery", "celery_wheel", "__mp_main__"):
             continue
         for name, value in list(getattr(sys.modules[module], "__dict__", {}).items()):
             if value is app:
@@ -202,10 +193,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The parts of beat's process that a child needs.
-
-    ``install`` makes the app an app of the wheel; ``socket_timeout_s`` is the default of all sockets.
-    """
+    """The parts of beat's process that a child needs; ``socket_timeout_s`` is the default of all sockets."""
 
     number: int  #: of the process; beat's own is 1
     module: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 __version__ = "0.1.0"
@@ -38,3 +38,8 @@ class ItemPage(Generic[T]):
     def __repr__(self) -> str:
         shown = "".join(f" {one!r}" for one in self.items[:SHOWN]) + (" …" if len(self.items) > SHOWN else "")
         return f"<page of {len(self.items)}{':' if self.items else ''}{shown}; next={self.next!r}>"
+
+
+def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in their order, at most ``size`` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))

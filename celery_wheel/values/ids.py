@@ -1,10 +1,5 @@
 """Ids of messages: UUIDv7, the id of a message whose own one another task has, and dispatch ids.
 
-::
-
-    48 bits              4   12 bits         2   30 bits        32 bits
-    Unix milliseconds  | 7 | counter, high | 2 | counter, low | random
-
 A UUIDv7 sorts by the time of its making, so indexes grow at their end. Within a process ids increase strictly, also
 when the wall clock steps back: each millisecond the counter starts at a random number in the lower half of its range.
 Source: RFC 9562, section 6.2, method 1. Python has ``uuid.uuid7`` from 3.14 on.

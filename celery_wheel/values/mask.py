@@ -93,10 +93,7 @@ class Mask:
             return MASKED
 
     def restored(self, new: Any, old: Any) -> Any:
-        """Return values in which a user has left masks, with the former values in their places.
-
-        Raises ValueError, which names the place, where a mask has no former value.
-        """
+        """Return values with the former ones in place of the user's masks. ValueError names a mask without one."""
         return self._restored(new, old, "")
 
     def _object(self, pairs: Iterable[tuple[Any, Any]], inner: Any = None) -> dict[Any, Any]:

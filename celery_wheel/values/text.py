@@ -1,15 +1,8 @@
 """The text that every store and every broker can hold (ids, names, keys), whole numbers, and the URLs of stores.
 
-::
-
-    "order:42"      accepted
-    ""              refused: at least one character (unless the caller allows none)
-    "a\\0b"          refused: PostgreSQL stores no NUL
-    "\\ud800"        refused: a lone surrogate has no UTF-8
-    "ü" * 600       refused: more than MAX_TEXT characters, or than MAX_TEXT_BYTES as UTF-8
-
-The producer, the requests, the bulk loads and the scheduler share this rule: a text that one of them accepts must not
-fail in the transaction of another, which would roll back the other messages of that transaction.
+PostgreSQL stores no NUL, and a lone surrogate has no UTF-8. The producer, the requests, the bulk loads and the
+scheduler share the rule: a text that one of them accepts must not fail in the transaction of another, which would roll
+back the other messages of that transaction.
 """
 
 from __future__ import annotations

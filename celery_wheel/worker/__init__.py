@@ -1,14 +1,5 @@
 """The worker's side: a task reads its schedule's instant, and the steps of ``run_reports`` tell of runs and dispatches.
 
-::
-
-    message with the header wheel_occurrence ─► worker ─► self.request.wheel     the occurrence, None without a schedule
-                                                  │           .schedule          "nightly report"
-                                                  │           .scheduled_for     its instant; a retry has the same
-                                                  │           .previous          the one before it, or None
-                                                  │           .attempt           1, and one more for each retry
-                                                  └ run_reports   the run is over ─► wheel queue of the schedule's shard
-
 Producers import no module of this package: ``celery_wheel.app`` names its steps, and a worker imports them.
 """
 

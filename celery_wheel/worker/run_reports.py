@@ -1,15 +1,8 @@
 """The bootsteps of a worker: one reports the ends of runs, one tells monitoring when a delayed task was dispatched.
 
-::
-
-    task_received ─ an occurrence to report ──► FollowedRun   wraps on_success, on_failure and on_timeout of the request
-    task_revoked, task_unknown, task_rejected ─► reported at once: these messages have no run, or it was ended
-
-    put(header) ─► kept in memory ─► thread ─► Forwarder ─► wheel queue of the schedule's shard, confirmed
-                                       └ no answer: once more after a pause, up to RETRY_MOST_S
-
-    task_received ─ the message has a dispatch id ─┬─► event task-received   eta: the time of dispatch
-                                                   └─► Sentry's header       the time of dispatch
+A report is kept in memory, and a thread publishes it to the wheel queue of the schedule's shard, confirmed; without an
+answer once more after a pause, up to RETRY_MOST_S. The time of dispatch becomes the eta of the event task-received, and
+the time in Sentry's header.
 
 Only an occurrence whose schedule needs the end of its runs (any overlap but "allow") is reported. The run goes on after
 a retry, and after a message returned to its queue: another request is its next part.
@@ -155,8 +148,6 @@ def report_of(header: dict[str, Any]) -> ReceivedMessage:
 
 
 class _Step(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """A step of the consumer of a worker whose app the wheel serves."""
-
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def include_if(self, consumer: Any) -> bool:
@@ -255,9 +246,6 @@ class FollowedRun:
         self._report()
 
 
-#: The properties that may have a dispatch id.
-PROPERTIES = ("message_id", "delivery_tag")
-
 #: The time in seconds from which sentry_sdk counts the latency of a queue.
 SENTRY_ENQUEUED = "sentry-task-enqueued-time"
 
@@ -283,7 +271,7 @@ class DispatchTimes(_Step):
 def pass_dispatch_time(request: Any, **_: Any) -> None:
     """Put the time of dispatch where monitoring looks for it; a message that was not delayed stays as it is."""
     properties = request.message.properties or {}
-    found = (dispatched_ms(properties.get(name)) for name in PROPERTIES)
+    found = (dispatched_ms(properties.get(name)) for name in ("message_id", "delivery_tag"))
     at_ms = next((ms for ms in found if ms is not None), None)
     if at_ms is None:
         return

@@ -29,8 +29,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench import rig
-from celery_wheel.scheduler.monitoring import Monitoring
-from celery_wheel.scheduler.process import tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring, tune_memory
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory

@@ -229,7 +229,7 @@ def servers_instead(year: Year) -> Iterator[None]:
             (service, "broker_for", lambda *_: year.broker.edge(year.pushed)),
             (service, "meet_broker", lambda *_: year.broker_line.gate()),
             (service, "ScheduleRenderer", lambda *_, **__: YearRenderer()),
-            (service, "ReplacedRuns", lambda *_: year.overlapped.extend),
+            (service, "cancel_replaced", lambda _app, _store, task_ids: year.overlapped.extend(task_ids)),
             (service, "tune_memory", lambda: None),
             (beat_module, "end_on_hangup", lambda: None),
             (beat_module, "Supervisor", partial(supervisor.Supervisor, process=child)),

@@ -2,9 +2,6 @@
 
 ::
 
-    queue ──deliveries, at most PREFETCH──► socket ──drain──► unacknowledged (``broker.deliveries``)
-                                              └─ await_delivery: polls the socket, without the lock
-
     wheel.0.holder          durable, one message: the note with the store's identity, the epoch, the name of the sign
     wheel.0.holder.5f1c…    the sign of life: an exclusive queue of the holder's connection, which ends with it
     wheel.0.holder.lock     exclusive while a scheduler reads or replaces the note: two never decide at once

@@ -1,12 +1,5 @@
 """AMQP as bytes: what py-amqp writes and reads, in less than half its time.
 
-::
-
-    encode_properties   values ──► the bytes of ``amqp.Message``            decode_properties   bytes ──► the values
-    message_frames      a message: the publisher joins some dozens of them for one write
-    FrameReader         reads all that the socket has; py-amqp reads each frame by three calls of the socket
-    frame_handler       py-amqp's, with messages whose properties stay bytes until they are needed
-
 Text, null, booleans, integers, tables and arrays of nulls are handled here; all other values by py-amqp.
 """
 
@@ -25,7 +18,6 @@ from amqp.serialization import decode_properties_basic, dumps
 
 Properties = dict[str, Any]
 
-_HEADERS = "application_headers"
 _uint8, _uint16, _uint32, _uint64 = (Struct(f">{code}").pack for code in "BHIQ")
 _int32, _int64 = (Struct(f">{code}").pack for code in "iq")
 _read_uint16, _read_uint32, _read_uint64 = (Struct(f">{code}").unpack_from for code in "HIQ")

@@ -113,10 +113,7 @@ class AmqpLink:
             seconds = 0  # no wait for the rest of a frame, however long the server is silent
 
     def incoming(self) -> select.poll:
-        """Return a poll that ends when bytes arrive, or the connection ends; ``drain`` has read all before.
-
-        The caller holds the lock. The poll itself needs no lock: ``drop``, by any thread, ends it.
-        """
+        """Return a poll that ends when bytes arrive or any thread calls ``drop``; it is polled without the lock."""
         return _poll_of(self.connection.sock)
 
     def keep_alive(self, reads: bool) -> None:

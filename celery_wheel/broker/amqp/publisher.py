@@ -2,11 +2,6 @@
 
 ::
 
-    rows ──encode──► unwritten ──64 KiB──► socket ──► server         tag → row, outstanding
-                                             ▲          │
-                                             └── ack, nack (of one or of all up to a tag), return
-                                                            confirmed, refused, failed
-
     a message that may close   is sent alone: the first to an exchange (which may be missing, internal or forbidden), a
     the channel                large one, one that names a user. If the channel closes, that message has failed
     the channel dies           once: unconfirmed messages are sent again, marked; twice: they are sent one at a time,
@@ -37,15 +32,7 @@ import amqp
 from amqp import spec
 from kombu.utils import json
 
-from celery_wheel.broker.amqp.frames import (
-    BEFORE_PROPERTIES,
-    OVERHEAD,
-    RawMessage,
-    decode_properties,
-    encode_properties,
-    message_frames,
-    publish_method,
-)
+from celery_wheel.broker.amqp import frames
 from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, TIMEOUT_S, AmqpLink
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import UnencodableMessage, stopped
@@ -74,7 +61,7 @@ _MAX_NAME_BYTES = 255
 _NOT_FINITE = (b"NaN", b"Infinity")
 
 
-def decode(raw: RawMessage, reader: QueuedMessageReader) -> Message | Unreadable:
+def decode(raw: frames.RawMessage, reader: QueuedMessageReader) -> Message | Unreadable:
     """Read a delivery of the wheel queue."""
     properties: dict[str, Any] = {"application_headers": {UNREADABLE: raw.encoded}}
 
@@ -148,7 +135,7 @@ def encode(row: Row, now_ms: int, redelivered: bool, message_id: str) -> Encoded
             properties["expiration"] = str(max(0, row.expires_ms - now_ms))
         properties["priority"], properties["application_headers"] = row.route.priority or 0, headers
         is_checked = "user_id" in properties or "CC" in headers or "BCC" in headers
-        return EncodedMessage(*address, method, encode_properties(properties), body, is_checked)
+        return EncodedMessage(*address, method, frames.encode_properties(properties), body, is_checked)
     except Exception as error:
         raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
 
@@ -158,7 +145,7 @@ def _method(exchange: str, routing_key: str) -> bytes:
     for name, value in (("exchange", exchange), ("routing key", routing_key)):
         if (size := len(value.encode())) > _MAX_NAME_BYTES:
             raise UnencodableMessage(f"{name} must be at most {_MAX_NAME_BYTES} bytes in AMQP, got {size}: {value!r}")
-    return publish_method(exchange, routing_key)
+    return frames.publish_method(exchange, routing_key)
 
 
 def _loads(data: bytes) -> Any:
@@ -260,7 +247,8 @@ class AmqpPublisher:
             if not self._may_send():
                 self._probe_first = self._has_written
                 raise stopped(self._confirmed)
-            if size == 1 or self._must_go_alone(message):
+            is_known = self._exchanges.get(message.exchange, 0.0) > time.monotonic()
+            if size == 1 or not is_known or len(message.body) > ALONE_BYTES or message.is_checked:
                 self._send_alone(row, message)
                 continue
             self._add(row, message)
@@ -281,11 +269,11 @@ class AmqpPublisher:
             self._reject_closing(row, message, error)
 
     def _add(self, row: Row, message: EncodedMessage) -> None:
-        frames = message_frames(self._channel.channel_id, self._link.connection.frame_max, *message[2:5])
+        data = frames.message_frames(self._channel.channel_id, self._link.connection.frame_max, *message[2:5])
         self._tag += 1
         self._outstanding[self._tag] = Outstanding(row, message)
-        self._unwritten.append(frames)
-        self._unwritten_bytes += len(frames)
+        self._unwritten.append(data)
+        self._unwritten_bytes += len(data)
 
     def _write(self) -> None:
         if not self._unwritten:
@@ -304,19 +292,12 @@ class AmqpPublisher:
             return None
         to = message.exchange, message.routing_key
         reason = self._closed.get((message.exchange, "")) or self._closed.get(to) if self._closed else None
-        if len(message.properties) + BEFORE_PROPERTIES + OVERHEAD > self._link.connection.frame_max:
+        if len(message.properties) + frames.BEFORE_PROPERTIES + frames.OVERHEAD > self._link.connection.frame_max:
             reason = f"headers must fit into one frame of this connection, got {len(message.properties):,} bytes"
         if reason is None:
             return message
         self._result.failed[row.id] = reason
         return None
-
-    def _must_go_alone(self, message: EncodedMessage) -> bool:
-        return (
-            self._exchanges.get(message.exchange, 0.0) <= time.monotonic()
-            or len(message.body) > ALONE_BYTES
-            or message.is_checked
-        )
 
     def _reject_closing(self, row: Row, message: EncodedMessage, error: amqp.exceptions.ChannelError) -> None:
         """Reject a row over which the server closed the channel; it was sent alone."""
@@ -358,7 +339,7 @@ class AmqpPublisher:
         tags = list(takewhile(tag.__ge__, self._outstanding)) if multiple else [tag]
         return [self._outstanding.pop(tag).row for tag in tags if tag in self._outstanding]
 
-    def _on_return(self, error: Exception, exchange: str, routing_key: str, message: RawMessage) -> None:
+    def _on_return(self, error: Exception, exchange: str, routing_key: str, message: frames.RawMessage) -> None:
         """Fail the row of a returned message, which has no tag: destination, body and headers identify the row.
 
         Any of several equal messages will do.
@@ -372,7 +353,9 @@ class AmqpPublisher:
         ]
         same = [sent for sent in there if sent.message.body == message.body] or there
         same = [
-            sent for sent in same if decode_properties(sent.message.properties).get("application_headers") == headers
+            sent
+            for sent in same
+            if frames.decode_properties(sent.message.properties).get("application_headers") == headers
         ] or same
         if not same:
             raise self._interruption(f"it returned an unknown message, to {exchange!r} with key {routing_key!r}")

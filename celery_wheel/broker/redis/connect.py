@@ -1,10 +1,5 @@
 """The wheel's own Redis client: made of the broker URL as kombu reads it, its errors as BrokerError, its Lua scripts.
 
-::
-
-    redis://:secret@host:6380/2      rediss://host/0?ssl_cert_reqs=required      redis+socket:///run/redis.sock
-    sentinel://a:26379;sentinel://b:26379/0      with transport option master_name
-
 Unlike kombu's client it **repeats nothing by itself**, since only the caller knows what a repeated call means, and it
 always has a timeout. It speaks RESP2, in which servers send only answers. Several servers in one ``redis://`` URL are
 refused: the offsets of one server mean nothing on another. Only the state after a lost connection or a timeout is
@@ -72,26 +67,16 @@ _TYPES = {
     "MasterDownError": "MASTERDOWN",
 }
 
-_CODE = re.compile(rf"\b({'|'.join(_REPLIES)})\b")
-
 
 # Types where the libraries have none.
 _connection: Any = Connection
 _provider_class: Any = symbol_by_name
 _sentinel: Any = Sentinel
 
-DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
 
 #: Seconds; a longer wait gains nothing over another try.
 SOCKET_TIMEOUT_S = 5.0
-
-#: kombu's default: a connection that was idle for this many seconds is checked before it is used.
-HEALTH_CHECK_INTERVAL_S = 25
-
-# Without max_connections: each of the few calling threads has a connection, and a limit would fail one of them.
-_PASSED_ON = ("socket_keepalive", "socket_keepalive_options", "client_name")
-_TCP_ONLY = ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options")
 
 
 @contextmanager
@@ -110,7 +95,7 @@ def refuses_command(error: exceptions.ResponseError) -> bool:
 
 def _code_of(error: Exception) -> str | None:
     code = next((_TYPES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _TYPES), None)
-    if code is None and (found := _CODE.search(str(error))):
+    if code is None and (found := re.search(rf"\b({'|'.join(_REPLIES)})\b", str(error))):
         code = found[1]
     return code
 
@@ -164,12 +149,7 @@ class Script:
         return word.decode(), rest[0] if rest else None
 
 
-ADOPT = Script("adopt")
-CLAIM = Script("claim")
-CHANGE = Script("change")
-VERIFY = Script("verify")
-PUBLISH = Script("publish")
-TRIM = Script("trim")
+ADOPT, CHANGE, CLAIM, PUBLISH, TRIM, VERIFY = map(Script, ("adopt", "change", "claim", "publish", "trim", "verify"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +179,23 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     timeout_s = options.get("socket_timeout") or SOCKET_TIMEOUT_S
     parameters: dict[str, Any] = {
         "host": info.hostname or "127.0.0.1",
-        "port": info.port or (SENTINEL_PORT if info.transport_cls == "sentinel" else DEFAULT_PORT),
+        "port": info.port or (SENTINEL_PORT if info.transport_cls == "sentinel" else 6379),
         "virtual_host": info.virtual_host,
         "username": info.userid,
         "password": info.password,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": options.get("socket_connect_timeout") or timeout_s,
-        "health_check_interval": options.get("health_check_interval", HEALTH_CHECK_INTERVAL_S),
+        "health_check_interval": options.get("health_check_interval", 25),  # kombu's default
         **({"protocol": 2} if redis.VERSION >= (5,) else {}),  # older clients speak no other
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
         "connection_class": redis.Connection,
         "command_packer": OneBufferPacker(),
     }
-    parameters.update({name: options[name] for name in _PASSED_ON if options.get(name) is not None})
+    # Without max_connections: each of the few calling threads has a connection, and a limit would fail one of them.
+    for name in ("socket_keepalive", "socket_keepalive_options", "client_name"):
+        if options.get(name) is not None:
+            parameters[name] = options[name]
     if isinstance(info.ssl, Mapping):  # kombu leaves a bare True without effect
         parameters.update(info.ssl, connection_class=redis.SSLConnection)
     if "://" in parameters["host"]:
@@ -226,7 +209,7 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use_unix_socket(parameters: dict[str, Any]) -> None:
     parts = url_to_parts(parameters["host"])
-    for name in _TCP_ONLY:
+    for name in ("host", "port", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options"):
         parameters.pop(name, None)
     parameters.update(parts.query)
     parameters.update(

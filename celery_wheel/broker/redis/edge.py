@@ -1,17 +1,10 @@
 """The broker edge for Redis: implements ``engine.port.FencingBroker``, mostly with one round trip for a call.
 
-::
-
-    producers ──LPUSH──► wheel.3 ──peek──► engine ──commit──► store
-                            └───────trim──────┘
-                                                ┌─ push into mail, mail\\x06\\x166, news, …
-    engine ──publish(chunk)──► publish.lua ─────┤                                            one script
-                                                └─ wheel.offset.3: lane:0 = upto, failed:0 = …, last = number
-
-Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write; a loss is noticed
-(ROLLED_BACK, MISSING, OffsetLost). An older epoch changes nothing, and another store adopts nothing. A row that its
-queue does not take is reported, never dropped. A row with several queues, one of which is no list, goes to none of
-them. A key that is not a list is neither pushed to nor made to expire. All methods are thread-safe.
+Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write, since one script
+pushes its messages and moves the offset of its lane; a loss is noticed (ROLLED_BACK, MISSING, OffsetLost). An older
+epoch changes nothing, and another store adopts nothing. A row that its queue does not take is reported, never dropped.
+A row with several queues, one of which is no list, goes to none of them. A key that is not a list is neither pushed to
+nor made to expire. All methods are thread-safe.
 
 Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
 ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
@@ -35,19 +28,8 @@ from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.redis import keys
-from celery_wheel.broker.redis.connect import (
-    ADOPT,
-    CHANGE,
-    CLAIM,
-    PUBLISH,
-    TRIM,
-    VERIFY,
-    connect,
-    redis_errors,
-    refuses_command,
-)
-from celery_wheel.broker.redis.keys import Layout
+from celery_wheel.broker.redis import connect, keys
+from celery_wheel.broker.redis.connect import redis_errors
 from celery_wheel.broker.redis.publish import publish_call
 from celery_wheel.broker.redis.routing import Bindings, RedisRouter
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
@@ -66,8 +48,6 @@ SLICE = 512
 
 logger = logging.getLogger(__name__)
 
-#: A copy of the store that is refused tries again every two seconds.
-REFUSED_MS = 60_000
 
 _RESULTS = {
     "published": PublishResult.PUBLISHED,
@@ -132,11 +112,7 @@ class Copy(NamedTuple):
 class RedisBroker:
     """Implements ``FencingBroker`` for a Redis server that kombu's Redis transport uses as well.
 
-    Args:
-        store: the store to which the offsets' positions belong.
-        reader: reads the wheel queue; its namespace begins the keys.
-        transport_options, ssl: Celery's ``broker_transport_options`` and ``broker_use_ssl``.
-        monotonic: seconds, for the age of binding sets.
+    The offsets' positions belong to ``store``; the namespace of ``reader`` begins the keys.
     """
 
     fences: Literal[True] = True
@@ -152,10 +128,10 @@ class RedisBroker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         options = transport_options or {}
-        link = connect(url, options, ssl)
+        link = connect.connect(url, options, ssl)
         self._client, self._server = link.client, link.server
         self._store, self._reader = store, reader
-        self._layout = Layout.from_options(options, link.db)
+        self._layout = keys.Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.namespace)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
@@ -170,7 +146,7 @@ class RedisBroker:
         arguments = [*self._holder(epoch), store.address, store.place, str(OCCUPIED_MS), str(EPOCH_LEAP // 2)]
         with redis_errors(self._server, f"adopting shard {shard}"):
             seen_at_work = "1" if copy is not None and copy.at_work else ""
-            word, rest = ADOPT(self._client, [self._offset_key(shard)], [*arguments, seen_at_work])
+            word, rest = connect.ADOPT(self._client, [self._offset_key(shard)], [*arguments, seen_at_work])
         if word == "conflict":
             raise other_store(self._server, shard, _owner(rest), self._store)
         if word == "copy":
@@ -193,7 +169,7 @@ class RedisBroker:
             fields += keys.lane_values(lane, offset)
         with redis_errors(self._server, f"claiming shard {shard}"):
             arguments = [self._store.uuid, str(OCCUPIED_MS), *fields]
-            word, rest = CLAIM(self._client, [self._offset_key(shard)], arguments)
+            word, rest = connect.CLAIM(self._client, [self._offset_key(shard)], arguments)
         if word == "conflict":
             raise other_store(self._server, shard, _owner(rest), self._store)
 
@@ -208,7 +184,7 @@ class RedisBroker:
         uuid, place, seen, fence, address, refused, refused_at = (
             (one or b"").decode("utf-8", "replace") for one in found
         )
-        just_now = now_ms - int(refused_at or 0) < REFUSED_MS
+        just_now = now_ms - int(refused_at or 0) < 60_000  # a refused copy tries again every two seconds
         instance = keys.decode_fence(fence)[1]
         return Owner(uuid, place, now_ms - int(seen or 0), instance, address, refused if just_now else "")
 
@@ -226,14 +202,14 @@ class RedisBroker:
             self._serial = max(self._serial + 1, time.monotonic_ns())  # also above an earlier RedisBroker's serials
             serial = keys.encode_number("serial", self._serial)
             arguments = [*self._holder(epoch), serial, str(len(dropped)), *dropped, *fields]
-            word, rest = CHANGE(self._client, [self._offset_key(shard)], arguments)
+            word, rest = connect.CHANGE(self._client, [self._offset_key(shard)], arguments)
         if word != "changed":
             raise self._refused(shard, epoch, word, rest)
 
     def verify(self, shard: int, epoch: int, confirmed: int) -> None:
         number = keys.encode_number("confirmed", confirmed)
         with redis_errors(self._server, f"verifying the last chunk of shard {shard}"):
-            word, rest = VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
+            word, rest = connect.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
         if word != "verified":
             raise self._refused(shard, epoch, word, rest)
 
@@ -241,7 +217,7 @@ class RedisBroker:
         pipeline = self._client.pipeline(transaction=False)
         for shard, epoch, confirmed in chunks:
             arguments = [*self._holder(epoch), keys.encode_number("confirmed", confirmed)]
-            pipeline.evalsha(VERIFY.sha, 1, self._offset_key(shard), *arguments)
+            pipeline.evalsha(connect.VERIFY.sha, 1, self._offset_key(shard), *arguments)
         with redis_errors(self._server, f"verifying the last chunks of {len(chunks)} shards"):
             answers = pipeline.execute(raise_on_error=False)
         return {chunk.shard for chunk, answer in zip(chunks, answers, strict=True) if answer == [b"verified"]}
@@ -258,7 +234,7 @@ class RedisBroker:
         ]
         with redis_errors(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
-            word, rest = PUBLISH(
+            word, rest = connect.PUBLISH(
                 self._client,
                 [self._offset_key(chunk.shard), *call.keys()],
                 [*self._holder(chunk.epoch), *move, *call.arguments()],
@@ -291,7 +267,7 @@ class RedisBroker:
             return False
         touched = [self._queue_key(shard), self._offset_key(shard)]
         with redis_errors(self._server, f"trimming the wheel queue of shard {shard}"):
-            word, rest = TRIM(self._client, touched, [*self._holder(epoch), *proof])
+            word, rest = connect.TRIM(self._client, touched, [*self._holder(epoch), *proof])
         if word not in ("trimmed", "changed"):
             raise self._refused(shard, epoch, word, rest)
         return word == "trimmed"
@@ -314,7 +290,7 @@ class RedisBroker:
             try:
                 found = self._client.blmove(key, key, cast(int, timeout_s), "RIGHT", "RIGHT")
             except ResponseError as error:
-                if not refuses_command(error):
+                if not connect.refuses_command(error):
                     raise
                 found, self.can_wait = None, False
             finally:
@@ -389,8 +365,9 @@ class RedisBroker:
         return self._fenced(shard, epoch, None if word == "late" else rest)
 
     def _fenced(self, shard: int, epoch: int, holder: bytes | None) -> Fenced:
-        held = "" if holder is None else f"epoch {keys.decode_fence(holder.decode())[0]} holds it"
-        why = held or "a later request came before this one"
+        why = "a later request came before this one"
+        if holder is not None:
+            why = f"epoch {keys.decode_fence(holder.decode())[0]} holds it"
         return Fenced(
             f"epoch {epoch} does not hold shard {shard} in {self._server}: {why}; nothing was changed, and nothing "
             f"more is published under that epoch; `celery -A proj wheel status` shows the holder"

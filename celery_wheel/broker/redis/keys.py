@@ -2,30 +2,20 @@
 
 ::
 
-    queue "mail", priority 7, steps 0 3 6 9, prefix "app:"   list   app:mail\\x06\\x166         priority 0: app:mail
-    exchange "news" (direct, topic)                          set    app:_kombu.binding.news
-    exchange "all" (fanout), routing key "", database 0      topic  app:/0.all
-    wheel queue of shard 3                                   list   app:wheel.3
-
     app:wheel.offset.3                    hash
       uuid      0192f…                    the store to which these positions belong
       epoch     0000000000000000012:2049.7  the holder's epoch and the store's instance: no other publishes, trims, sets
-      address   /srv/wheel.sqlite3        the address of that store: where a restored one would be
-      place     /srv/wheel.sqlite3 on a   the same with the host, for people
+      address   /srv/wheel.sqlite3        the address of that store; place: the same with the host, for people
       seen      1700000000000             the holder's last sign of life, by Redis's clock: twice a second
       refused   /tmp/wheel.sqlite3 on a   the copy of the store that was last refused, if any; refused_at: when
-      last      0000000000000000031       the number of this epoch's last chunk
-      serial    0000000004213374422       the number of the last change without a chunk, see ``change.lua``
+      last      0000000000000000031       the number of this epoch's last chunk; serial: see ``change.lua``
       lane:0    0000001700000000000:0000000000000000771
-      failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk
+      failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk, for the next holder
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it
 
 Numbers are zero-padded to one width, so that comparing them as strings compares them as numbers: Lua would convert them
-to doubles, and a seq has 63 bits. ``failed`` moves with the offset: after a crash before the batch is committed
-the next holder still learns from ``adopt`` which rows reached no queue.
-
-Source: kombu 5.7 ``transport/redis.py`` and ``transport/virtual/base.py``. The transport options must be the same in
-producers, workers and schedulers.
+to doubles, and a seq has 63 bits. Source: kombu 5.7 ``transport/redis.py`` and ``transport/virtual/base.py``. The
+transport options must be the same in producers, workers and schedulers.
 """
 
 from __future__ import annotations
@@ -42,7 +32,6 @@ from celery_wheel.store.model import Position
 #: kombu's own defaults.
 PRIORITY_STEPS = (0, 3, 6, 9)
 SEP = "\x06\x16"
-FANOUT_PREFIX = "/{db}."
 #: Options that name the keys in which kombu keeps unacknowledged messages.
 UNACKED = ("unacked", "unacked_index", "unacked_mutex")
 BINDINGS = "_kombu.binding."
@@ -68,7 +57,7 @@ class Layout:
     def from_options(cls, options: Mapping[str, Any], db: int) -> Layout:
         """Read transport options as a kombu channel does."""
         fanout_prefix = options.get("fanout_prefix", True)
-        template = fanout_prefix if isinstance(fanout_prefix, str) else FANOUT_PREFIX
+        template = fanout_prefix if isinstance(fanout_prefix, str) else "/{db}."
         return cls(
             prefix=options.get("global_keyprefix") or "",
             sep=options.get("sep", SEP),

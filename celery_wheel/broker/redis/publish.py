@@ -7,10 +7,6 @@
                        2 → topic                   message message message   message
                        5 → no destination          and, among the first: {"5": "no queue is bound to …"}
 
-    message   {"body": "<base64>", "content-encoding": …, "content-type": …, "headers": <as stored>,
-               "properties": {<as stored>, "delivery_mode": 2, "expiration": "30000", "delivery_info": …,
-                              "priority": 0, "body_encoding": "base64", "delivery_tag": "<a dispatch id>"}}
-
 Promises: except for the delivery tag, the bytes equal those of Celery 5.7 with kombu 5.7; stored headers and properties
 are copied, not parsed. Within a list the order is that of the rows. An expired message is published with expiration
 "0", so that the worker records it as REVOKED. Source: ``prepare_message`` and ``_inplace_augment_message`` in kombu 5.7

@@ -1,18 +1,10 @@
 """Routing: the Redis lists and topics for a row's exchange and routing key, by kombu's rules.
 
-::
-
-    exchange ""                  the queue named by the routing key                        ──► 1 list
-    direct                       queues bound with an equal routing key                    ──► n lists
-    topic                        queues bound with a pattern that matches from the start   ──► n lists
-    fanout                       PUBLISH to every subscriber                               ──► 1 topic
-    any other type, no queue bound, a name of the wheel's or kombu's own keys              ──► refused, with the reason
-
-    exchange "news"  ──SMEMBERS──►  { routing key SEP pattern SEP queue, … }   kept for ``KEPT_S``
-
-A direct exchange without a match goes to ``deadletter_queue`` where the transport options name one. The answer "no
-queue is bound" comes only from reading the set anew. Unlike kombu, which raises, this module skips a member that has
-not three parts, and an empty queue name. Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
+A direct exchange has the queues bound with an equal routing key, a topic exchange those with a pattern that matches
+from the start; a fanout is one topic; any other type is refused. A direct exchange without a match goes to
+``deadletter_queue`` where the transport options name one. The answer "no queue is bound" comes only from reading the
+set anew. Unlike kombu, which raises, this module skips a member that has not three parts, and an empty queue name.
+Source: ``lookup`` in kombu 5.7 ``transport/virtual/exchange.py``.
 """
 
 from __future__ import annotations
@@ -49,12 +41,7 @@ class BindingTable:
 
 
 class Bindings:
-    """The binding tables of exchanges, kept for ``KEPT_S``.
-
-    Args:
-        read: returns, for each of some exchange names, the members of its set or an error.
-        sep: separates the parts of a member.
-    """
+    """The binding tables of exchanges, kept for ``KEPT_S``; ``sep`` separates the parts of a member."""
 
     def __init__(
         self,

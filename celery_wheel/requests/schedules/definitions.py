@@ -1,12 +1,7 @@
 """Schedules as users write and read them: the arguments of ``create``, datetimes, durations, Celery's own schedules.
 
-::
-
-    Crontab("0", "9"), zone="Europe/Paris"  ─┐
-    crontab(hour=9, minute=0)                ├─► {"recurrence": {…}, "task": …, "options": {"queue": "mail"}, …}
-    timedelta(minutes=5), queue="mail"      ─┘        a patch: the values that are given; None sets a default
-
-An interval counts from its ``start``, or else from 1970: every 5 minutes is at :00, :05, :10 wherever it is created.
+A *patch* has the values that are given; None sets a default. An interval counts from its ``start``, or else from 1970:
+every 5 minutes is at :00, :05, :10 wherever it is created.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from celery_wheel.errors import ArgumentError, RecurrenceError
 from celery_wheel.recurring.checks import check_duration
 from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
 from celery_wheel.requests.arguments import duration_ms, instant_ms
-from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, Skip, schedule_before
+from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, schedule_before
 from celery_wheel.values import json_object
 from celery_wheel.values.text import END_OF_TIME_MS
 
@@ -34,9 +29,6 @@ if TYPE_CHECKING:
 Duration = timedelta | float
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-#: Specs whose JSON is kept.
-SPECS = 10_000
 
 
 class RecurrenceFields(TypedDict, total=False):
@@ -100,10 +92,6 @@ def _calendar(name: str, value: Any) -> Any:
     return recurring.to_json(value) if isinstance(value, recurring.Calendar) else value
 
 
-def _seconds(name: str, value: Any) -> float:
-    return duration_ms(name, value) / 1_000
-
-
 #: Argument → the name of its value in the JSON, and the reader of the argument.
 _RECURRENCE: dict[str, tuple[str, Read]] = {
     **{name: (name, _same) for name in ("zone", "gap", "fold", "times")},
@@ -117,7 +105,6 @@ _POLICIES: dict[str, tuple[str, Read]] = {
     "max_runtime": ("max_runtime_ms", duration_ms),
     "jitter": ("jitter_ms", duration_ms),
 }
-_LETTERS = f"{ascii_lowercase}_"
 #: Value in the JSON → the argument that users give.
 _ARGUMENTS = {field: name for name, (field, _) in {**_RECURRENCE, **_POLICIES}.items()} | {"spec": "recurrence"}
 _NO_OPTIONS = frozenset(("recurrence", "task", "args", "kwargs", *_POLICIES, *_RECURRENCE))
@@ -128,10 +115,14 @@ _DEFAULTS = {"zone": "UTC", "gap": "shift", "fold": "first", "catch_up": "latest
 def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) -> dict[str, Any]:
     """Return the JSON of a new definition. Raises RecurrenceError, ArgumentError or TypeError.
 
-    Args:
-        checked: False leaves checks that need the whole definition to the holder.
+    ``checked=False`` leaves checks that need the whole definition to the holder.
     """
-    definition = _whole(app, values)
+    patch = patch_of(app, values)
+    if patch.get("recurrence", {}).get("spec") is None:
+        raise TypeError("a schedule must have a recurrence, got None")
+    if values.get("zone") is None and "zone" not in patch["recurrence"]:
+        patch["recurrence"]["zone"] = _zone_of(app)
+    definition = merged({"recurrence": {}}, patch)
     try:
         (to_text if checked else dumped)(definition)
     except RecurrenceError as error:
@@ -142,22 +133,13 @@ def definition_of(app: Any, values: Mapping[str, Any], *, checked: bool = True) 
 def in_arguments(refusal: str) -> str:
     """Return the refusal of a definition with the argument's name in place of the path of the value in the JSON."""
     bare = refusal.removeprefix("recurrence: ").removeprefix("options.")
-    field = bare[: len(bare) - len(bare.lstrip(_LETTERS))]
+    field = bare[: len(bare) - len(bare.lstrip(f"{ascii_lowercase}_"))]
     return _ARGUMENTS.get(field, field) + bare.removeprefix(field)
 
 
 def recurrence_of(app: Any, values: Mapping[str, Any]) -> recurring.Recurrence:
     """Return the recurrence that a schedule with these values would have."""
     return read_definition(dumped(definition_of(app, {**values, "task": "preview"}))).recurrence
-
-
-def _whole(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    patch = patch_of(app, values)
-    if patch.get("recurrence", {}).get("spec") is None:
-        raise TypeError("a schedule must have a recurrence, got None")
-    if values.get("zone") is None and "zone" not in patch["recurrence"]:
-        patch["recurrence"]["zone"] = _zone_of(app)
-    return merged({"recurrence": {}}, patch)
 
 
 def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +152,7 @@ def patch_of(app: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         patch["recurrence"] = {name: _unless_default(name, value) for name, value in recurrence.items()}
     options = {name: value for name, value in values.items() if name not in _NO_OPTIONS}
     if options.get("expires") is not None:
-        options["expires"] = _seconds("expires", options["expires"])
+        options["expires"] = duration_ms("expires", options["expires"]) / 1_000
     if options:
         patch["options"] = options
     if "task" in values:
@@ -245,7 +227,7 @@ def _argument(name: str, value: Any) -> Any:
     return dict(value) if name == "kwargs" else list(value)
 
 
-@lru_cache(SPECS)
+@lru_cache(10_000)
 def _spec(value: recurring.Spec) -> dict[str, Any]:
     """Return the JSON of a spec, which many schedules may share: do not change it."""
     return recurring.to_json(value)
@@ -361,7 +343,12 @@ def history_view(detail: ScheduleDetail) -> ScheduleHistory:
     return ScheduleHistory(
         None if detail.schedule is None else schedule_view(detail.schedule),
         [_run(one) for one in detail.runs],
-        [_skip(one) for one in detail.skips],
+        [
+            PastSkip(
+                moment(one.from_ms), moment(one.to_ms), abs(one.count), one.reason, moment(one.at_ms), one.count > 0
+            )
+            for one in detail.skips
+        ],
         [_revision(one) for one in detail.revisions],
     )
 
@@ -381,12 +368,6 @@ def _run(run: ScheduleRun) -> PastRun:
         _moment(run.ended_ms),
         run.requested,
         run.reason,
-    )
-
-
-def _skip(skip: Skip) -> PastSkip:
-    return PastSkip(
-        moment(skip.from_ms), moment(skip.to_ms), abs(skip.count), skip.reason, moment(skip.at_ms), skip.count > 0
     )
 
 

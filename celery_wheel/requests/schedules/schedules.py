@@ -1,10 +1,6 @@
 """``Schedules``: queries and commands of ``app.wheel.schedules``, for one name, several, or all that a filter selects.
 
-::
-
-    "report"                        one answer, a refused definition raises RecurrenceError
-    ["report", "backup"]            name ─► answer
-    schedules.where(queue="mail")   the same, read page by page in the order of the names, AT_ONCE in a request
+A filter's names are read page by page, AT_ONCE in a request.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from celery_wheel.requests.schedules.definitions import Duration
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria, ScheduleDetail, schedule_before
-from celery_wheel.values import ItemPage, json_object
+from celery_wheel.values import ItemPage, json_object, parts
 
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
@@ -42,12 +38,8 @@ BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_run
 AT_ONCE = 5_000
 
 _HOW = ("reason", "actor", "origin", "bulk", "timeout", "transactional")
-
-
 #: The most schedules of a page, and instants of a preview.
-MOST_LISTED, MOST_INSTANTS = 10_000, 10_000
-
-_FLAGS, _TEXTS = ("paused", "broken"), ("prefix", "part", "source", "task", "queue")
+MOST = 10_000
 
 
 class Asker(Protocol):
@@ -124,11 +116,11 @@ class Schedules:
     def where(self, **criteria: Unpack[Where]) -> ScheduleCriteria:
         """Return a filter of schedules, for the commands; without criteria it selects all."""
         for name, value in criteria.items():
-            if name in _FLAGS and not isinstance(value, bool | None):
+            if name in ("paused", "broken") and not isinstance(value, bool | None):
                 raise TypeError(f"{name} must be True or False, got {value!r:.60}")
             if name == "shard" and not (value is None or (type(value) is int and 0 <= value < 1 << SHARD_BITS)):
                 raise TypeError(f"shard must be the number of a shard, got {value!r:.60}")
-            if name in _TEXTS and value is not None:
+            if name in ("prefix", "part", "source", "task", "queue") and value is not None:
                 arguments.text_of(name, value, 0)
         return ScheduleCriteria(**criteria)
 
@@ -153,7 +145,7 @@ class Schedules:
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """
-        made, n = 0, arguments.count_of("n", n, MOST_INSTANTS)
+        made, n = 0, arguments.count_of("n", n, MOST)
         if isinstance(what, str):
             detail = self._detail(what)
             if detail is None or detail.schedule is None:
@@ -437,27 +429,24 @@ class Schedules:
             arguments.check_task_name(self.conf.app, name)
             good.add(name)
 
-    def _each(self, do: str, names: str | Several, how: Any, patch: dict[str, Any] | None = None) -> Any:
+    def _each(self, do: str, names: Any, how: Any, patch: dict[str, Any] | None = None) -> Any:
         """Carry out one change of each name; ``patch`` is the part of an update."""
 
-        def with_patch(part: list[str]) -> Names:
+        def with_patch(part: Sequence[str]) -> Names:
             return part if patch is None else dict.fromkeys(part, patch)
 
         worded = str if patch is None else definitions.in_arguments
         if isinstance(names, str):
             return self.change(do, with_patch(arguments.texts_of("a name", names)), how, single=names, worded=worded)
-        parts = (
-            self._parts(names)
-            if isinstance(names, ScheduleCriteria)
-            else _in_parts(arguments.texts_of("a name", names))
-        )
-        return self._change_parts(do, map(with_patch, parts), how, worded)
+        selected = isinstance(names, ScheduleCriteria)
+        found = self._selected(names) if selected else parts(arguments.texts_of("a name", names), AT_ONCE)
+        return self._change_parts(do, map(with_patch, found), how, worded)
 
     def _change_parts(
-        self, do: str, parts: Iterator[Any], how: Any, worded: Callable[[str], str], **options: Any
+        self, do: str, changes: Iterator[Any], how: Any, worded: Callable[[str], str], **options: Any
     ) -> Any:
         if self._wheel.joins_transaction(how):
-            whole = list(parts)
+            whole = list(changes)
             names: Any = [name for part in whole for name in part]
             if whole and isinstance(whole[0], Mapping):
                 names = {name: body for part in whole for name, body in part.items()}
@@ -466,7 +455,7 @@ class Schedules:
         found: Answers = {}
         sent: deque[Request] = deque()  # the holders carry out one while the next is made
         try:
-            for part in filter(None, parts):
+            for part in filter(None, changes):
                 sent.append(self._wheel.request(SCHEDULE, part, None, how, fields, OnlyAnswer(worded)))
                 sent[-1].send()
                 if len(sent) > 1:
@@ -484,7 +473,7 @@ class Schedules:
             raise
         return found
 
-    def _parts(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
+    def _selected(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
         after: str | None = ""
         while after is not None:
             page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
@@ -493,7 +482,7 @@ class Schedules:
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""
-        most = arguments.count_of("limit", limit, MOST_LISTED)
+        most = arguments.count_of("limit", limit, MOST)
         page = self._wheel.store.browse.schedules(self.where(**criteria), arguments.text_of("after", after, 0), most)
         return ScheduleListing([definitions.schedule_view(one) for one in page.items], page.next)
 
@@ -509,10 +498,6 @@ def _certain(request: Request, error: WheelUnavailable | RequestInDoubt) -> Answ
     except RequestInDoubt as doubt:
         error.add_note(str(doubt))
         return doubt.results
-
-
-def _in_parts(names: list[str]) -> Iterator[list[str]]:
-    return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
 
 
 def _fields(do: str, how: Mapping[str, Any] | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,7 @@
 """The scheduler as a node of Celery's own remote control: commands for workers reach pending tasks as well.
 
-::
-
-    celery.pidbox ──► node ──┬─► revocation        revoke: into the inbox of every shard
-                       │     └─► inspection        scheduled, query_task, stats: as a worker shows its own
-                       └──► celeryev               worker-online, worker-heartbeat, worker-offline
-    engine ── announce ──► revoked_state           REVOKED, chords, task-revoked: as a worker does
+``node`` hears the broadcasts and sends the events of a worker; ``revocation`` puts a revoke into the inbox of every
+shard, ``inspection`` answers as a worker does, and ``revoked_state`` records what a worker records of a revoked task.
 """
 
 from __future__ import annotations

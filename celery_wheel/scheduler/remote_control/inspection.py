@@ -38,12 +38,8 @@ def eta_of(task: Task) -> str:
 
 def request_item(task: Task, head: MessageHead, node: str) -> dict[str, Any]:
     headers = json.loads(head.headers or b"{}")
-    place = {
-        "exchange": head.exchange,
-        "routing_key": head.routing_key,
-        "priority": task.priority,
-        "redelivered": False,
-    }
+    address = {"exchange": head.exchange, "routing_key": head.routing_key}
+    place = {**address, "priority": task.priority, "redelivered": False}
     args, kwargs = headers.get("argsrepr") or "", headers.get("kwargsrepr") or ""
     return _request(task.task_id, headers.get("shadow") or task.task, args, kwargs, task.task, node, place)
 
@@ -137,15 +133,12 @@ def wheel(view: SchedulerView) -> dict[str, Any]:
 def _shard(view: SchedulerView, shard: int) -> dict[str, Any]:
     state = view.store.state(shard)
     snapshot = state.snapshot or {}
-    counts = {
-        name: snapshot.get(name, 0) for name in ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")
-    }
+    names = ("late_ms_max", "accepted", "dispatched", "cancelled", "rejected")
     # The snapshot has only the next due of the window, and most pending tasks are due later.
     _, due_ms = view.store.browse.lanes(shard)
-    next_due_ms = min(due_ms.values(), default=None)
     return {
         "pending": view.store.browse.count_pending(shard),
         "epoch": state.epoch,
-        "next_due_ms": next_due_ms,
-        **counts,
+        "next_due_ms": min(due_ms.values(), default=None),
+        **{name: snapshot.get(name, 0) for name in names},
     }

@@ -1,13 +1,7 @@
 """The node: a mailbox of Celery's remote control, in a thread and on a connection of its own, with commands and events.
 
-::
-
-    connect ─► listen ─► drain, at most a second ─┐      an error ends the connection; after a pause, longer each
-       ▲                  ├ commands, one by one   │      time up to RETRY_MOST_S, the node connects again
-       │                  ├ heartbeat              │
-       └── pause ◄────────┴ error ─────────────────┘      dispatch waits for nothing here
-
-Every scheduler is a node of its own name and answers about the shards that it holds, in the form of
+An error ends the connection; the node connects again after a pause, longer each time up to RETRY_MOST_S. Dispatch waits
+for nothing here. Every scheduler is a node of its own name and answers about the shards that it holds, in the form of
 ``celery.worker.control``. All commands that it does not handle are for workers: the node ignores them, unless they name
 it as their destination; then it answers that it is no worker. A transport without fanout has no node.
 
@@ -59,8 +53,6 @@ class Heartbeat(EventDispatcher):  # type: ignore[misc]  # celery carries no typ
 
 Handler = Callable[..., Any]
 
-#: Ignored ids that an answer names.
-NAMED = 5
 
 #: The part of a worker's pool that Flower and others read.
 _NO_POOL = {
@@ -121,8 +113,8 @@ class Commands:
         ids, ignored = self._revokes.revoke(maybe_list(task_id) or ())
         text = f"tasks {', '.join(ids)} flagged as revoked"
         if ignored:
-            named = ", ".join(f"{one!r:.60}" for one in ignored[:NAMED])
-            text += f"; {len(ignored):,} ignored, which cannot be task ids: {named}" + " …" * (len(ignored) > NAMED)
+            named = ", ".join(f"{one!r:.60}" for one in ignored[:5])
+            text += f"; {len(ignored):,} ignored, which cannot be task ids: {named}" + " …" * (len(ignored) > 5)
         return {"ok": text}
 
     def revoke_by_stamped_headers(self, state: Any, headers: Any = (), **_: Any) -> dict[str, Any]:
@@ -227,7 +219,7 @@ class Node:
                 )
                 self._stop.wait(pause_s)
             # Each connection of kombu to Redis has an epoll, in a cycle that the collector of this process would leave
-            # for long (``process.GARBAGE_EVERY``): half an hour without Redis held seventy of them.
+            # for long (``monitoring.GARBAGE_EVERY``): half an hour without Redis held seventy of them.
             gc.collect(0)
         self._revokes.close()
 
@@ -267,7 +259,10 @@ class Node:
         """Handle a command. Its errors are answered and logged, and the node goes on."""
         try:
             self._app.clock.forward()
-            if not isinstance(body, dict) or _is_for_workers(body):
+            if not isinstance(body, dict):
+                return
+            # A ping that names nobody, as of ``celery status`` and of probes, asks for workers.
+            if body.get("method") == "ping" and not (body.get("destination") or body.get("pattern")):
                 return
             if body.get("method") in self._handlers:
                 node.handle_message(body, message)
@@ -277,8 +272,3 @@ class Node:
                 node.reply({self._name: {"error": error}}, to["exchange"], to["routing_key"], body.get("ticket"))
         except Exception:
             logger.exception("a control command failed: %r", body, extra={"action": "command_failed"})
-
-
-def _is_for_workers(body: dict[str, Any]) -> bool:
-    """Whether a command asks for workers: a ping that names nobody, as of ``celery status`` and of probes."""
-    return body.get("method") == "ping" and not (body.get("destination") or body.get("pattern"))

@@ -1,12 +1,9 @@
 """Revokes: from a broadcast that the node hears into the store.
 
-::
-
-    revoke             ids ─► a cancel command in the inbox of every shard, which is durable
-                        └ the store does not answer: MAX_KEPT ids are kept in memory, and written later together;
-                          more are refused. Either way the answer to the broadcast is an error that says which
-    by stamped headers     kept in memory (``engine.state.stamps``) for messages that arrive from now on
-                        └ pending tasks: a scan of the held shards, MAX_SCANNED tasks of each, the next due first
+A revoke by ids is a cancel command in the inbox of every shard, which is durable. Where the store does not answer,
+MAX_KEPT ids are kept in memory and written later together, and more are refused; the answer to the broadcast says
+which. Revoked stamps are kept in memory for messages that arrive from now on, and the held shards are scanned,
+MAX_SCANNED pending tasks of each, the next due first.
 
 Every scheduler that hears a revoke writes it for all shards: in the seconds after a crash no scheduler holds the dead
 one's shards, and a second cancel changes nothing. A scheduler scans a shard that it acquires for the stamps in its
@@ -30,6 +27,7 @@ from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.store.model import CANCEL, ORIGIN
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.timing import Backoff, RetryLog
+from celery_wheel.values import parts
 from celery_wheel.values.text import text_rule
 
 logger = logging.getLogger(__name__)
@@ -37,8 +35,6 @@ logger = logging.getLogger(__name__)
 #: Ids kept while the store does not answer: 20 MB of UUIDs.
 MAX_KEPT = 100_000
 
-#: Commands of one transaction.
-COMMANDS_AT_ONCE = 20
 
 #: Pending tasks of a shard that a revoke by stamps scans.
 MAX_SCANNED = 1_000_000
@@ -51,8 +47,7 @@ RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 
 def cancel_commands(task_ids: Sequence[str], reason: str, actor: str) -> Iterator[tuple[str, bytes]]:
     """Yield kind and payload of the commands that cancel tasks, also those that arrive later."""
-    for start in range(0, len(task_ids), TASKS_AT_ONCE):
-        names = task_ids[start : start + TASKS_AT_ONCE]
+    for names in parts(task_ids, TASKS_AT_ONCE):
         yield CANCEL, json.dumps({"task_ids": names, "reason": reason, "actor": actor, "for_good": True}).encode()
 
 
@@ -71,10 +66,7 @@ class RevokeListener:
     # -- by id -----------------------------------------------------------------------------------------
 
     def revoke(self, task_ids: Iterable[Any], reason: str = "revoked") -> tuple[list[str], list[Any]]:
-        """Write a cancel command. Returns the ids that can be task ids, and the values that were ignored.
-
-        Raises StoreError where the ids are kept in memory, or refused because too many are; its text says which.
-        """
+        """Write a cancel command; return the ids, and the ignored values. The text of StoreError says what is kept."""
         values = list(task_ids)
         ignored = [one for one in values if text_rule(one) is not None]
         usable = sorted({one for one in values if text_rule(one) is None})
@@ -89,7 +81,7 @@ class RevokeListener:
 
     def _write(self) -> None:
         while self._kept:
-            part = list(islice(self._kept.items(), TASKS_AT_ONCE * COMMANDS_AT_ONCE))
+            part = list(islice(self._kept.items(), 20 * TASKS_AT_ONCE))
             commands: list[tuple[str, bytes]] = []
             for reason, pairs in groupby(part, key=lambda one: one[1]):
                 commands += cancel_commands([task_id for task_id, _ in pairs], reason, "control")

@@ -1,10 +1,4 @@
-"""The state that a worker records of a revoked task, recorded for tasks that were cancelled while pending.
-
-::
-
-    event      task-revoked            where task events are on; a lost event is lost, as in Celery
-    backend    REVOKED, with the request: a chord of which the task was a member ends as well
-    signal     task_revoked            in the scheduler process
+"""The event, result and signal with which a worker records a revoked task, for tasks that were cancelled while pending.
 
 The request comes from the headers, and from a body of JSON, msgpack or YAML. A pickle is never opened here, and may say
 that the task belongs to a chord: if it has a group, the message is sent to its queue with an ``expires`` long ago, and
@@ -100,18 +94,12 @@ def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> di
 
 logger = logging.getLogger(__name__)
 
-REASON = "revoked"
-
-LONG_AGO = "1970-01-01T00:00:00+00:00"
 
 #: After so many failures in a row a call ends: each may take a minute.
 AWAY_AFTER = 3
 
 TRIES = 5
 SUSPECTS = 1_000
-
-#: Errors of a task's own values; no backend is away with them.
-_OF_THE_TASK = (SerializationError, TypeError, ValueError, LookupError)
 
 
 class RevokedState:
@@ -155,7 +143,8 @@ class RevokedState:
     def _is_given_up(self, one: Row, error: Exception) -> bool:
         with self._lock:
             tries, recorded = self._suspects.pop(one.id, (0, self._recorded))
-            tries += isinstance(error, _OF_THE_TASK) or recorded < self._recorded
+            of_the_task = isinstance(error, SerializationError | TypeError | ValueError | LookupError)
+            tries += of_the_task or recorded < self._recorded
             if tries < TRIES:
                 if len(self._suspects) >= SUSPECTS:
                     self._suspects.pop(next(iter(self._suspects)))
@@ -163,11 +152,11 @@ class RevokedState:
         level, cause, then = logging.WARNING, "tried_again", "it is tried again"
         if tries >= TRIES:
             level, cause, then = logging.ERROR, "given_up", "it is not tried again: its AsyncResult stays PENDING"
-        self._say(level, cause, one, "was cancelled, and the result backend could not record that", error, then)
+        what = "was cancelled, and the result backend could not record that"
+        self._say(level, cause, one, what, type(error).__name__, then)
         return tries >= TRIES
 
-    def _say(self, level: int, cause: str, one: Row, what: str, error: Exception | str, then: str) -> None:
-        kind = error if isinstance(error, str) else type(error).__name__
+    def _say(self, level: int, cause: str, one: Row, what: str, kind: str, then: str) -> None:
         self._log.write(
             level,
             cause,
@@ -192,7 +181,7 @@ class RevokedState:
         if not left_to_worker and (task is None or task.send_events):
             send(one.task_id)
         store = _stores(self._app, task, pending)
-        backend.mark_as_revoked(one.task_id, REASON, request=context, store_result=store)
+        backend.mark_as_revoked(one.task_id, "revoked", request=context, store_result=store)
         if left_to_worker:
             self._leave_to_worker(one, pending)
         else:
@@ -231,7 +220,7 @@ class RevokedState:
                 row.parts().body,
                 exchange=exchange,
                 routing_key=row.route.routing_key,
-                headers=pending.headers | {"expires": LONG_AGO},
+                headers=pending.headers | {"expires": "1970-01-01T00:00:00+00:00"},
                 content_type=kind,
                 content_encoding=encoding,
                 priority=row.route.priority,

@@ -1,14 +1,6 @@
 """Sources of recurring schedules: ``beat_schedule``, the tables of django-celery-beat, and declarations of tasks.
 
-::
-
-    beat's own thread                       the thread "wheel-sources", while this process holds shard 0
-    ┌──────────────────────────────┐        ┌───────────────────────────────────────────────────────────────┐
-    │ populate_heap ─► entries ────┼───────►│ EntryListing ─┐                                               │
-    │   keeps those of the base    │        │ DjangoSource ─┴► Follower ─► difference ─► create, update,    │
-    └──────────────────────────────┘        │      ▲              ▲                      delete by the inbox │
-      beat_entries                          │      └ RunCounts    └ the store's schedules of the source     │
-                                            └─ django_source, django_rows ─ sources ────────────────────────┘
+The thread "wheel-sources" makes the store's schedules equal to them, while this process holds shard 0 (``sources``).
 
 1. The difference is computed from the source and the store alone, anew at each start and takeover: a crash between
    two commands loses nothing.
@@ -41,11 +33,9 @@ _DTSTART = re.compile(r"DTSTART:\d{8}").sub
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """An entry of a source.
+    """An entry of a source; ``document`` is its definition.
 
-    Args:
-        document: its definition, as ``recurring.definition`` describes it.
-        after_ms: a schedule that has made nothing begins after it: the last instant that another scheduler has sent.
+    A schedule that has made nothing begins after ``after_ms``: the last instant that another scheduler has sent.
     """
 
     document: Document

@@ -1,9 +1,4 @@
-"""``Scheduler.apply_entry`` for the wheel's occurrences, where something has patched or overridden it.
-
-::
-
-    Schedule, Definition ──► ScheduleEntry with Celery's own schedule object ──► apply_entry(entry, producer)
-                                                                                    └ Sentry's Crons, tracing, …
+"""``Scheduler.apply_entry`` for the wheel's occurrences, where Sentry's Crons, tracing, … patch or override it.
 
 The method is called on an instance of the base scheduler's class that is never set up and holds no entries. Where
 Celery's own functions are unchanged, occurrences are rendered by templates, which are a hundred times as fast.
@@ -27,21 +22,12 @@ from celery_wheel.store.schedule_model import BEAT, DJANGO, Schedule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: The functions through which Beat sends an entry.
-_FUNCTIONS = ("apply_entry", "apply_async", "send_task")
-
-_days = re.compile(r"INTERVAL=(\d+)").search
-
 #: Schedules of Celery in the cache; a crontab takes 50 µs to make.
 CACHED = 10_000
 
 
 class BeatApplyEntry:
-    """Publishes occurrences by code of the application, instead of the templates.
-
-    Args:
-        base: the class of the base scheduler.
-    """
+    """Publishes occurrences by the base scheduler's class ``base``, instead of the templates."""
 
     def __init__(self, base: type, app: Any) -> None:
         self._base = base
@@ -67,12 +53,12 @@ class BeatApplyEntry:
 
 def is_patched(base: type) -> bool:
     """Whether a class sends entries by other functions than Celery's own."""
-    return any(not _is_own(getattr(base, name, None)) for name in _FUNCTIONS)
-
-
-def _is_own(function: Any) -> bool:
-    # A wrapper may have taken over the name and the module of the function, but not its code.
-    return type(function) is FunctionType and function.__code__.co_filename == beat.__file__
+    for name in ("apply_entry", "apply_async", "send_task"):
+        function = getattr(base, name, None)
+        # A wrapper may have taken over the name and the module of the function, but not its code.
+        if type(function) is not FunctionType or function.__code__.co_filename != beat.__file__:
+            return True
+    return False
 
 
 def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: Any, due: datetime) -> Any:
@@ -107,15 +93,11 @@ def to_celery(recurrence: Recurrence, app: Any) -> Any:
     if isinstance(spec, Solar):
         return solar(spec.event, spec.latitude, spec.longitude, app=app)
     if isinstance(spec, Instants):
-        return _clocked(spec, app)
+        from django_celery_beat.clockedschedule import clocked  # the only package with a schedule of one instant
+
+        return clocked(_EPOCH + timedelta(milliseconds=spec.at_ms[0]), app=app)
     if isinstance(spec, RRule):  # of so many days, see ``recurring.celery_schedules``
-        days = _days(spec.text)
+        days = re.search(r"INTERVAL=(\d+)", spec.text)
         return schedule(timedelta(days=int(days[1]) if days else 1), relative=True, app=app)
     every_ms = spec.every_ms if isinstance(spec, Interval) else 0
     return schedule(timedelta(milliseconds=every_ms), app=app)
-
-
-def _clocked(spec: Instants, app: Any) -> Any:
-    from django_celery_beat.clockedschedule import clocked  # the only package with a schedule of one instant
-
-    return clocked(_EPOCH + timedelta(milliseconds=spec.at_ms[0]), app=app)

@@ -2,25 +2,19 @@
 
 ::
 
-    ScheduleEntry ─► {"recurrence", "task", "args", "kwargs", "options"}; with the base scheduler stay, with the reason:
-      a class of entry or schedule with an is_due of its own, or a recurrence that the wheel refuses
-      arguments or options that JSON cannot express; options that a schedule does not have
-
     @app.task(wheel_schedule=Crontab("0", "9"))                          a schedule with the name of the task
     @shared_task(wheel_schedule={"recurrence": crontab(hour=9), "zone": "Asia/Tokyo", "queue": "mail"})
     @app.task(wheel_schedule=[{"name": "hourly", "recurrence": 3600}, {"name": "nightly", …}])
 
-    takeover ─► setup_schedule ─► Sources starts
-    tick ─► Celery's tick ─► populate_heap ─► sift     every entry is listed; the heap keeps those of the base scheduler
-                                                       before the first difference is in the store: none
-         └─ settled: the heap is made again, with last_run_at of the entries that the wheel ran before, which is saved
-            at once: a process killed before Celery saves it would repeat their runs
-
-1. Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
-2. Declarations are read when a scheduler takes shard 0. An invalid one becomes a broken schedule, with the reason; of
+1. An entry stays with the base scheduler, with the reason, if its class or its schedule has an ``is_due`` of its own,
+   the wheel refuses its recurrence or an option, or JSON cannot express its arguments.
+2. Celery counts an interval from the last run; the anchor is ``last_run_at``, for a new entry the time of its listing.
+3. Declarations are read when a scheduler takes shard 0. An invalid one becomes a broken schedule, with the reason; of
    two with one name, the second is broken under a name of its own.
-3. A base scheduler that changes its schedule at run time is followed. One with another ``tick``, like RedBeat's, keeps
-   all its entries.
+4. A base scheduler that changes its schedule at run time is followed. One with another ``tick``, like RedBeat's, keeps
+   all its entries. Before the first difference is in the store, the heap has none. Then it is made again, with
+   ``last_run_at`` of the entries that the wheel ran before, which is saved at once: a process killed before Celery
+   saves it would repeat their runs.
 """
 
 from __future__ import annotations
@@ -153,7 +147,8 @@ def declared_entries(app: Any) -> dict[str, SourceEntry]:
         for one in value if isinstance(value, list | tuple) else [value]:
             name, entry = _entry(app, task_name, one)
             if name in found:
-                name, entry = _free_name(task_name, found), broken(task_name, f"another task declares {name!r:.100}")
+                entry = broken(task_name, f"another task declares {name!r:.100}")
+                name = next(free for number in count(2) if (free := f"{task_name} {number}") not in found)
             found[name] = entry
     return found
 
@@ -167,11 +162,6 @@ def _entry(app: Any, task_name: str, value: Any) -> tuple[str, SourceEntry]:
         return name, SourceEntry(definition_of(app, {**declared, "task": task_name}))
     except (WheelError, TypeError, ValueError) as error:
         return (task_name if text_rule(name) else name), broken(task_name, f"{OPTION} of {task_name}: {error}")
-
-
-def _free_name(task_name: str, found: Mapping[str, SourceEntry]) -> str:
-    names = (f"{task_name} {number}" for number in count(2))
-    return next(name for name in names if name not in found)
 
 
 class PeriodicEntries:

@@ -1,13 +1,8 @@
 """Rows of django-celery-beat, read with their schedules, as definitions; for the source and for the import.
 
-::
-
-    interval    Interval, counted from start_time, or else from last_run_at, or else from the row's last change
-    crontab     Crontab in its own zone           solar   Solar           clocked   Instants, one of them
-    start_time  start_ms      expires  until_ms      one_off  times = 1      expire_seconds  the option expires
-
-    first instant   after last_run_at; of a row that has not run: after its last change, or from start_time on
-    ended           a one-off row that has run, or ``expires`` is past: it is disabled, as by django-celery-beat
+An interval counts from ``start_time``, or else from ``last_run_at``, or else from the row's last change; a crontab has
+its own zone. The first instant is after ``last_run_at``; of a row that has not run, after its last change, or from
+``start_time`` on. A one-off row that has run, and one past its ``expires``, is disabled, as by django-celery-beat.
 
 Naive times, of a project without USE_TZ, are read as UTC, as django-celery-beat's own scheduler reads them. A row that
 cannot be read is a broken entry with the reason.

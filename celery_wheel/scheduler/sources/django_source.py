@@ -11,15 +11,11 @@
                   4  none of it at two looks: all tasks                           an update that changes the marker only
     as it was     the next PAGE tasks in the order of their ids, so that          an update that changes no marker
                   all are read once in FULL_READ_S
-    at the first look, and after a failure: all tasks
-
-    every EVERY_S    runs of the store after the last one ─► those whose instant has come, by instant and count
-                     ─► an UPDATE of last_run_at and total_run_count; one-off tasks are disabled
-    at the start     schedules whose last instant is after ``last_run_at``: a former holder did not write it back
 
 The marker and date_changed are django-celery-beat's own, and an update by queryset changes neither. ``last_run_at`` is
-the instant; its former value is a condition of the update, so an instant counts once. A subclass of
-``DatabaseScheduler`` that reads other rows, or decides otherwise when they are due, keeps its entries.
+the instant; its former value is a condition of the update, so an instant counts once; at the start, instants that a
+former holder did not write back are counted. A subclass of ``DatabaseScheduler`` that reads other rows, or decides
+otherwise when they are due, keeps its entries.
 """
 
 from __future__ import annotations
@@ -39,6 +35,7 @@ from celery_wheel.scheduler.sources.django_rows import PAGE, TableTask, TaskColu
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
+from celery_wheel.values import parts
 
 #: The parts of a DatabaseScheduler that read the rows and decide when they are due.
 _OWN = ("Entry", "Model", "Changes", "tick", "is_due", "all_as_schedule", "enabled_models", "enabled_models_qs")
@@ -105,7 +102,7 @@ class DjangoSource:
         self._expiring: list[tuple[int, int]] = []  #: (expires, id), the first first
         self._finished: list[int] = []  #: ids of one-off tasks that have run, until the next look
         self._marker: Any = None
-        self._is_read = self._is_followed = False
+        self._is_read = self.is_followed = False
         self._after = 0  #: id after which the next page is read
         self._page_at_s = 0.0
         self._is_unexplained = False  #: the marker has changed, and nothing else that was looked at
@@ -135,14 +132,10 @@ class DjangoSource:
         return changes if changes.entries or changes.gone else None
 
     def followed(self) -> None:
-        self._is_followed = True
+        self.is_followed = True
 
     def reset(self) -> None:
         self._is_read = False
-
-    @property
-    def is_followed(self) -> bool:
-        return self._is_followed
 
     def finish(self, ids: list[int]) -> None:
         """Disable one-off tasks that have run."""
@@ -196,7 +189,7 @@ class DjangoSource:
             now = dict(self._hashes(kind))
             changed = [pk for pk, one in before.items() if now.get(pk, one) != one]
             self._schedules[kind] = now
-            for part in _parts(changed):
+            for part in parts(changed, IDS):
                 self._read_ids(changes, self._enabled().filter(**{f"{kind}_id__in": part}).values_list("pk", flat=True))
 
     def _hashes(self, kind: str) -> Iterator[tuple[int, int]]:
@@ -210,7 +203,7 @@ class DjangoSource:
         return ((row[0], hash(row[1:])) for row in rows.iterator(PAGE))
 
     def _read_ids(self, changes: EntryChanges, ids: Iterable[int]) -> None:
-        for part in _parts(list(ids)):
+        for part in parts(list(ids), IDS):
             self._add(changes, self._reader.read(self._enabled().filter(pk__in=part)))
 
     def _enabled(self) -> Any:
@@ -251,12 +244,8 @@ class DjangoSource:
 
     def _disable(self, ids: list[int], **values: Any) -> None:
         """Disable tasks as django-celery-beat does, which also empties their ``last_run_at``."""
-        for part in _parts(ids):
+        for part in parts(ids, IDS):
             self._enabled().filter(pk__in=part).update(enabled=False, last_run_at=None, **values)
-
-
-def _parts(ids: list[int]) -> Iterator[list[int]]:
-    return (ids[start : start + IDS] for start in range(0, len(ids), IDS))
 
 
 #: Seconds from one batch to the next.
@@ -342,8 +331,8 @@ class RunCounts:
         for name, last in found.items():
             alike.setdefault(last, []).append(name)
         for (last_ms, count), names in alike.items():
-            for start in range(0, len(names), NAMES):
-                self._count(names[start : start + NAMES], last_ms, count)
+            for part in parts(names, NAMES):
+                self._count(part, last_ms, count)
 
     def _count(self, names: Sequence[str], last_ms: int, count: int) -> None:
         from django.db.models import F, Q

@@ -2,10 +2,6 @@
 
 ::
 
-    every POLL_S    each source: changes ─► its follower ─► commands ─► answers of the shards' holders
-                    the counts of runs ─► the tables of django-celery-beat
-    a failure       logged once until it is over; the source and the store are read anew, with back-off
-
     changes of the source ─┐                ┌ in the store only     delete
                            ├─► difference ──┤ digests differ        update, with the anchor of the stored interval
     name → digest, once    │                └ in the source only    create, after the last instant that was sent
@@ -13,15 +9,16 @@
                                     refused     the entry becomes broken, with the reason
                                     already     the name is taken by another source: a clash, tried again later
 
-Deletions are sent first, so an entry that is renamed never runs twice. Memory has a digest of each definition. ``stop``
-ends a wait for an answer: the request is withdrawn, and the next holder computes the difference anew.
+Deletions are sent first, so an entry that is renamed never runs twice. Memory has a digest of each definition. A
+failure is logged once until it is over; the source and the store are read anew, with back-off. ``stop`` ends a wait for
+an answer: the request is withdrawn, and the next holder computes the difference anew.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import shard_of
@@ -45,7 +42,7 @@ from celery_wheel.scheduler.sources import (
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, Schedule, ScheduleCriteria
 from celery_wheel.timing import Backoff, SystemClock
-from celery_wheel.values import json_object
+from celery_wheel.values import json_object, parts
 
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.django_source import RunCounts
@@ -63,11 +60,7 @@ POLL_S = 0.25
 
 #: Seconds for an answer: after a takeover the holders of all shards answer within three.
 ANSWER_S = 10.0
-
-#: Seconds after which entries whose names were taken are tried again.
-RETRY_CLASHES_S = 60.0
-
-BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
+BACK_OFF_MOST_S = 30.0
 
 #: The actor of the revisions that sources make.
 ACTOR = "beat"
@@ -120,7 +113,7 @@ class Follower:
         return found
 
     def _delete(self, stored: dict[str, bytes], names: list[str]) -> None:
-        for part in _parts(names):
+        for part in parts(names, AT_ONCE):
             before = schedules_named(self._store(), part) if self._hands_back else {}
             answers = self._ask("delete", part, {})
             for name in part:
@@ -128,7 +121,7 @@ class Follower:
                 self._hand_back(before.get(name), answers[name])
 
     def _update(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
-        for part in _parts(list(entries)):
+        for part in parts(list(entries), AT_ONCE):
             found = schedules_named(self._store(), part)
             before = {name: one for name, one in found.items() if one.source == self.source}
             self._create(stored, {name: entries[name] for name in part if name not in before})
@@ -148,7 +141,7 @@ class Follower:
                     self._hand_back(before[name], answer)
 
     def _create(self, stored: dict[str, bytes], entries: dict[str, SourceEntry]) -> None:
-        for part in _parts(list(entries)):
+        for part in parts(list(entries), AT_ONCE):
             documents = {name: entries[name].document for name in part}
             answers = self._ask("create", documents, _after_ms(entries, part))
             taken = schedules_named(self._store(), [name for name in part if answers[name].result == "already"])
@@ -209,10 +202,6 @@ def _after_ms(entries: Mapping[str, SourceEntry], names: Sequence[str]) -> dict[
     return {"after_ms": {name: at_ms for name in names if (at_ms := entries[name].after_ms) is not None}}
 
 
-def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
-
-
 def _digest_of(schedule: Schedule) -> bytes:
     """Return a digest; of a schedule that broke as it ran none: new code of the application may run it again."""
     document = json_object(schedule.definition)
@@ -222,11 +211,8 @@ def _digest_of(schedule: Schedule) -> bytes:
 class Sources:
     """Started once, stopped once.
 
-    Args:
-        held: returns whether this process still holds shard 0.
-        hands_back: names of the sources whose entries may go back to the base scheduler.
-        counts: run in the same thread, after the sources.
-        report: called with the sources' part of the status, whenever it has changed.
+    ``hands_back`` names the sources whose entries may go back to the base scheduler. ``counts`` runs after the sources.
+    ``report`` is called with the sources' part of the status, whenever it has changed.
     """
 
     def __init__(
@@ -266,15 +252,12 @@ class Sources:
         return all(one.is_followed for one in self._sources)
 
     def take_back(self, put: Callable[[str, int], None]) -> bool:
-        """Put name and last instant of the entries that the base scheduler runs from now on; returns whether any were.
-
-        Each is put once, and forgotten only then: a signal's handler that comes between puts it again.
-        """
+        """Put name and last instant of the entries that the base scheduler runs from now on; returns whether any."""
         found = False
         for follower in self._sources.values():
             for name, last_ms in list(follower.handed_back.items()):
                 put(name, last_ms)
-                follower.handed_back.pop(name, None)
+                follower.handed_back.pop(name, None)  # only now: a signal's handler that comes between puts it again
                 found = True
         return found
 
@@ -289,7 +272,7 @@ class Sources:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        backoff, clashes_at_s = Backoff(BACK_OFF_FIRST_S, BACK_OFF_MOST_S), 0.0
+        backoff, clashes_at_s = Backoff(1.0, BACK_OFF_MOST_S), 0.0
         self._interruption.enter()
         while not self._stop.is_set():
             self._wake.clear()
@@ -299,7 +282,7 @@ class Sources:
             else:
                 backoff.succeeded()
             now_s = self._clock.monotonic_ms() / 1_000
-            if now_s - clashes_at_s > RETRY_CLASHES_S:
+            if now_s - clashes_at_s > 60.0:
                 clashes_at_s = now_s
                 self._guarded("clashes", self._retry_clashes)
             self._wake.wait(wait_s)

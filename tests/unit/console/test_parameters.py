@@ -9,7 +9,7 @@ from freezegun import freeze_time
 from celery_wheel.cli import wheel
 from celery_wheel.cli.selection import Selection, selected
 from celery_wheel.console.parameters import CursorParameter, DurationParameter, InstantParameter, take_criteria
-from celery_wheel.results.backlog import BacklogEstimate, estimate_backlog
+from celery_wheel.results import BacklogEstimate, estimate_backlog
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000

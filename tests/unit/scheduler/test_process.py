@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from celery_wheel.engine.pool import Pool
-from celery_wheel.scheduler.process import ARENAS, GARBAGE_EVERY, Watchdog, notify, watchdog_s
+from celery_wheel.scheduler.monitoring import ARENAS, GARBAGE_EVERY, Watchdog, notify, watchdog_s
 from tests.kit.patience import patience
 
 #: Eight threads hold memory at the same time, which glibc describes afterwards.
 PROGRAM = """
 import ctypes, gc, threading
-from celery_wheel.scheduler.process import tune_memory
+from celery_wheel.scheduler.monitoring import tune_memory
 if {tuned}:
     tune_memory()
 barrier, held = threading.Barrier(8), []
