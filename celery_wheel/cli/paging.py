@@ -1,10 +1,4 @@
-"""Commands that print pages: one of them, or all as they are read; as tables or as JSON.
-
-::
-
-    --limit 50          a page, and the cursor of the next    {"items": […], "next": "1800000000000:4352" or null}
-    --after <cursor>    the next page
-    --all               page after page until the last        {…}\n{…}\n…   nothing is kept in memory
+"""Commands that print pages: one of them, with the cursor of the next, or all as they are read (``--all``).
 
 ``--all`` is not the state of one moment: a task that comes or goes meanwhile may be in it; one that stays is, once.
 """

@@ -1,12 +1,7 @@
 """Requests of commands: the chosen names, confirmed, sent in parts, and each name's result printed.
 
-::
-
-    cancel 3fa1… 77c0…          these ids                              not confirmed
-    cancel -                    ids on stdin, separated by blanks      not confirmed
-    cancel --task app.remind    the pending tasks that match now       counted and confirmed; --yes does not ask
-
-Each part has the whole time-out. A task that is dispatched before the holder's answer is too late.
+Names are given, or are words on stdin (``-``), or the matches of a filter: those are counted and confirmed. Each part
+has the whole time-out. A task that is dispatched before the holder's answer is too late.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Output of commands: tables by rich, JSON by the standard library, and a bar on stderr while a command takes long.
 
-Text that came with a message is escaped by ``seen`` and given to rich as Text: neither the terminal nor rich's own
-markup may interpret it. JSON has the whole text, its control characters escaped.
-
-On a narrow terminal names and ids are folded; an instant or a number never is, since half of it is another value. Where
-folding does not make room enough, ``optional`` columns are left out, and stderr names them.
+Text that came with a message is escaped and given to rich as Text: neither the terminal nor rich's own markup may
+interpret it. On a narrow terminal names and ids are folded; an instant or a number never is, since half of it is
+another value. Where folding does not make room enough, ``optional`` columns are left out, and stderr names them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Parameters of commands: filters, instants, lengths of time and cursors; a wrong one is refused with its rule.
-
-::
-
-    instant   2027-01-15T08:00  2027-01-15T08:00+01:00  1800000000000  now  +30m  -1h30m
-              without an offset: UTC, as in all output; a number: Unix milliseconds
-    cursor    1800000000000:4352   printed by the previous page
-    length    90  90s  10m  1h30m  2d   a number alone is seconds
-"""
+"""Parameters of commands: filters, instants, lengths of time and cursors; a wrong one is refused with its rule."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
 """Measurements: for ``celery wheel bench``, and a rig for the project's own benchmarks.
 
-::
-
-    send       apply_async(countdown=…) by one producer           Celery and the broker
-    ingest     wheel queue ─► store                               the broker and the disk's fsync
-    move       app.wheel.run_now of all of them                   the store
-    dispatch   store ─► the task's own queue                      the store and the broker
-
 1. The site's app is only read, once; its copy has a store beside the site's and the queues NAME and NAME.0. Written
    into the site's app, a value would lose against the site's own in some spelling, by the version of Celery.
 2. ``check_own`` raises before the first write where the store or the queues are not NAME's. In the end, also after an

@@ -2,26 +2,15 @@
 
 ::
 
-    commits ──► wheel_tally ──► wheel_total        sums by hour, by day, by queue and task: changed in the same commits
-                                    │
-    store.browse.overview(now) ◄────┴─ wheel_shard, wheel_lane, wheel_gate, wheel_scheduler
-                │                   4 statements on one snapshot, for 1 shard and for 64
-                ▼
-    read_overview ──► Overview ──► shards      ShardStatus: holder, lease, pending, overdue, lanes, gates, inbox
-                               ├─► due         DueLoad: by the second, the hour and the day
-                               └─► queues, tasks, gates, schedulers
-
     OverviewCache.get ── fresh ────────────────────────────────────────────────► the last reading
       └─── older than FRESH_S ─┬─ no other thread reads: read ─────────────────► the new reading
                                └─ another reads ─┬─ last is older than STALE_S, or there is none: wait for it
                                                  └─ otherwise ─────────────────► the last reading, at once
 
-The cost of a reading depends on shards, names, lanes and days, and hardly on the pending tasks. Figures that are
-counted from rows are bounded: a lane's overdue rows, and the seconds and names that ``OverviewCache`` reads a second.
-
-Promises: all figures of an Overview are of one moment, ``read_ms``; only the seconds, the names and the holder's
-snapshot are older. A figure of the cache is at most a second old, or the time that a reading takes. An error is a
-reading, too: a store that does not answer is asked once a second.
+A reading is four statements on one snapshot, whatever the number of shards: sums that the commits keep, and figures
+counted from rows, which are bounded. Promises: all figures of an Overview are of one moment, ``read_ms``; only the
+seconds, the names and the holder's snapshot are older. A figure of the cache is at most a second old, or the time that
+a reading takes. An error is a reading, too: a store that does not answer is asked once a second.
 Non-promises: ``pending`` counts a message until its batch is stored, up to a twentieth of a second later.
 """
 

@@ -1,14 +1,8 @@
 """``celery-wheel-pipeline JOB …``, which is ``python -m celery_wheel.pipeline JOB …``.
 
-::
-
-    --json     print the summary as one JSON object on stdout; else words. Progress goes to stderr
-    --master   local[2], spark://…, yarn: the cluster; --remote sc://… a Spark Connect server; default: as spark-submit
-               says, else this machine
-
-Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C.
-
-An error is one line. A Java that is started here has its stderr in a file, which an error names and keeps.
+Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C. Progress
+goes to stderr. An error is one line. A Java that is started here has its stderr in a file, which an error names and
+keeps.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """The options that jobs share, and what a job reads: tables of a store, Parquet that another job wrote, and logs.
 
-::
-
-    --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
-    --input PATH    an archive, by its manifest; or other Parquet with the same columns, as ``tail`` writes it
-    --from, --to    rows      --output DIR    results      emails=500ms    an objective      emails=100/s    a rate
-
-    read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
-
-In logs an instant may be a timestamp, a text in ISO 8601 (UTC if it names no zone), or ``<name>_ms``: milliseconds.
-
-``split_usable`` separates the rows that a job can use from the rest, which keeps its columns and gets a reason: no row
-is dropped silently.
+A log is Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz). In it an instant may be a
+timestamp, a text in ISO 8601 (UTC if it names no zone), or ``<name>_ms``: milliseconds. ``split_usable`` separates the
+rows that a job can use from the rest, which get a reason: no row is dropped silently.
 """
 
 from __future__ import annotations

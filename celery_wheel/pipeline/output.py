@@ -1,12 +1,7 @@
 """The folder of a job's results: its tables as Parquet, the picture, and last the summary.
 
-::
-
-    DataFrame ──► executors write DIR/<table>-<run>.parquet/part-….parquet ──► read back: counts, first rows, points
-    pa.Table  ──► this process writes DIR/<table>-<run>.parquet                 (a few rows that the driver made)
-
-No table of millions of rows comes to this process: a job's summary and picture are queries of what was written. So the
-executors and this process must see the same folder. ``celery_wheel.results.reader`` describes the folder, and reads it.
+Executors write a table; this process reads back counts, first rows and points, and never millions of rows. So both must
+see the same folder. ``celery_wheel.results.reader`` describes the folder, and reads it.
 """
 
 from __future__ import annotations

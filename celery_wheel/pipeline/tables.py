@@ -3,12 +3,8 @@
 ::
 
     pending = read(spark, "pending", url, queue="mail", dueTo="2027-01-15")
-    history = read(spark, "history", url, schema="task string, lateness_ms long")
     query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  new history to Parquet, as a stream
     write(rows, "trials-2026-11-21", url, key="trial")                        all of the rows as tasks, or none
-
-Each works in any thread. Spark looks for a data source in Python in the session that is active in the calling thread,
-and a new thread has none; ``activate`` makes one the active session.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 ::
 
-    check_rows(rows, rules)     every row, with its task (``wheel_task``) and its reason (``wheel_reason``)
-      valid_tasks(…)            the columns of a write of the data source ``wheel``
-      rejected_rows(…)          the unchanged rows, with their reason
-
     task                    a name; default: that of the rules
     args, kwargs            JSON text, or an array, a map or a struct, which become JSON with their nulls
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
@@ -14,14 +10,12 @@
     queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
     (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
-A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. A wall-clock time may be
-rejected, unlike an occurrence of a recurring schedule:
-
     2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
     2013-11-03 01:30  America/New_York    occurs twice: a fold     first EDT | second EST | reject
 
-Python converts wall-clock times, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` would choose the
-later or the first instant silently, fail the query for an unknown zone, and use Java's time zone data.
+A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. Python converts
+wall-clock times, on Arrow batches: Spark's ``to_utc_timestamp`` would choose the later or the first instant silently,
+fail the query for an unknown zone, and use Java's time zone data.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
 """The patches of an app during a test: parts that are replaced, and restored exactly.
 
-::
-
-    settings      task_always_eager off (it ignores delays), a store of the test's own, one shard
-    now           virtual time
-    connections   of the app, its pool and its producers: to the transport in memory
-    backend       results in memory, unless the app keeps its own
-    send_task     where the app is eager: tasks without a delay run within the call
-    class         a plain Celery app gets a wheel, as by ``install``
-
 Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
 """
 

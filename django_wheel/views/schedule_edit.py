@@ -1,12 +1,4 @@
-"""The form of a schedule, with a preview of its next instants: as HTML with the form, and alone for the page's script.
-
-::
-
-    GET  edit/                 the form of a new schedule; with ?name= of that one
-    POST edit/  preview        the form with its errors and the preview; nothing is saved
-    POST edit/                 create or update, by the holder; then the page of the schedule
-    POST preview/              {"html": …, "errors": {field: [text, …]}}
-"""
+"""The form of a schedule, with a preview of its next instants, which the page's script also asks for alone."""
 
 from __future__ import annotations
 

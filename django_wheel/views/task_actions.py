@@ -1,11 +1,5 @@
 """The actions on tasks: their texts, their forms, their requests, and the tasks that a browser selected.
 
-::
-
-    action                        applies to              too late means
-    cancel, run_now, reschedule   pending tasks           the task was handed to the broker
-    requeue                       rejected and expired    the task is in no such state any more
-
 A browser sends row numbers. It may send any number, so the store decides which tasks exist, and no text from a browser
 is used as a task id. Requests name tasks by id: each pending try of a selected task is included.
 """

@@ -1,7 +1,4 @@
-"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room, lasts; history is archived.
-
-On PostgreSQL: whether commits last, and the transaction for which the server keeps replaced rows.
-"""
+"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room, lasts; history is archived."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""Drain a wheel into Celery's own queues or into a file, and import such a file.
-
-::
-
-    drain(app, store, to_broker=True)    wheel ──► each task's own queue, with its eta: workers hold it
-    drain(app, store, file=path)         wheel ──► a file, one line for each task
-    import_(app, path)                    file ──► wheel: this one, or another
+"""Drain a wheel into Celery's own queues (``to_broker``) or into a file, and import such a file into this wheel or
+another.
 
 ``drain`` first accepts the messages in the wheel queues and the inbox; a second drain goes on where a killed one ended.
 """

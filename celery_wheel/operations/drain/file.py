@@ -2,18 +2,14 @@
 
 ::
 
-    ingest ─► count ─► <file>.part ─ fsync ─► <file> ─ fsync of the folder ─► outcome "moved" of the rows
-                                                                          └─► schedules removed, with a revision
-
     {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "created_ms": …}
     {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
     {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
 
-A line is a JSON object, with bodies in base64. A drain killed before the file has its name has changed nothing. After a
-later kill, the next drain to the file finds it complete, writes no task again, and retires the file's tasks that are
-still pending; ``dispatched_since`` counts those that a scheduler has dispatched, which the file has all the same. A
-schedule that has changed or made an occurrence in between stays in the store.
+A drain killed before the file has its name has changed nothing. After a later kill, the next drain to the file writes
+no task again, and retires the file's tasks that are still pending; ``dispatched_since`` counts those that a scheduler
+has dispatched, which the file has all the same. A schedule that has changed or made an occurrence in between stays.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The hold of a drain on all shards of a store: nothing is dispatched, and no scheduler takes a shard over.
 
-::
-
-    begin     an engine a shard: acquire ─ adopt           refused while a scheduler holds one
-    ingest    wheel queue and inbox ─► store               the engine's own ingest
-    end_engine(shard)  the engine's state ends, the shard stays held: a new epoch, by which the tables may be written
-    thread    renews every lease, of engines and of epochs
+An engine a shard acquires and adopts, which is refused while a scheduler holds one, and ingests the wheel queue and the
+inbox. ``end_engine`` ends its state: a new epoch, by which the drain writes the tables. A thread renews every lease.
 """
 
 from __future__ import annotations

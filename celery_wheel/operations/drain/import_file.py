@@ -2,10 +2,6 @@
 
 ::
 
-    line ─► task_of ─► compare ─► wire ─► inbox of the shard of its key, or task id, in groups
-       ├─► schedule_of ─► compare ─► command "restore" ─► inbox of the shard of its name
-       └─ cannot be read: its number and the reason are reported; the others go on
-
     the store has the envelope's id      the task of the file
     ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     no                                   is put into the inbox
@@ -15,7 +11,7 @@
     for another task                     is put into the inbox under an id made of the envelope's and the task's
 
 So a second import schedules nothing twice, and what is not in the store afterwards is reported. The scheduler compares
-by the same rule (``engine.ingest``). A schedule goes on with the file's next instant; one that exists stays as it is.
+by the same rule (``engine.ingest``). A line that cannot be read is reported with its number; the others go on.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Drain into the tasks' own queues, with their eta, as Celery itself would have sent them.
 
-::
-
-    ingest ─► load ─ dispatch ─ settle, with all pending tasks counted as due ─► again, until nothing is left
-                        └─ publish: headers get their eta back, and the mark that keeps rescue from taking them back
-    then       rows dispatched before their eta get the outcome "moved", and the offset goes back to now
-
-The engine dispatches by its own rules, and rejects a task that has no destination; the drain waits for a queue that
-refuses. A task that is due already has no eta; the eta of protocol 1 is in the body, where it was. If a drain is killed
-and a scheduler starts, the history shows the tasks dispatched so far as early; the others are dispatched at their time.
+The engine dispatches by its own rules, with all pending tasks counted as due; ``publish`` gives headers their eta back,
+and the mark that keeps rescue from taking them back. A queue that refuses is waited for. Then the rows get the outcome
+"moved", and the offset goes back to now. If a drain is killed and a scheduler starts, the history shows the tasks
+dispatched so far as early; the others are dispatched at their time.
 """
 
 from __future__ import annotations

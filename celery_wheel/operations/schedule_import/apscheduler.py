@@ -3,9 +3,6 @@
 Opening such a pickle runs code: of APScheduler, of the application, and of anybody who can write to that store. So it
 takes ``trusted``, and APScheduler itself. The function of a job becomes the task of the same dotted name, the task
 whose ``delay`` or ``apply_async`` it is, or the task that the user names for it.
-
-    coalesce, misfire_grace_time    catch-up "latest" where the time of grace has no end, "none" or "all" else
-    max_instances                   overlap "skip" for 1, "allow" for more
 """
 
 from __future__ import annotations

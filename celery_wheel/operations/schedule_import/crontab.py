@@ -2,8 +2,6 @@
 
 ::
 
-    30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays
-
                       cron, rq-scheduler             APScheduler            here (``recurring.Crontab``)
     weekday 0         Sunday, as 7                   Monday                 Sunday
     day and weekday   cron: either, where both are   both                   both

@@ -1,14 +1,7 @@
 """``compact``: the small files of an archive's days as few large ones, and files that no longer count removed.
 
-::
-
-    run=A/day=…, run=B/day=…, … ─► run=K/day=…, sorted, counted ─► manifest ─► after --keep, A's and B's files removed
-
-An archive of every hour has 24 files a day; a reader opens each. Run the job once a day, also beside ``archive``: both
-take effect. Readers see the files before or after. A day that has no more files than its events need is left alone.
-
 Files that were replaced stay for --keep, for readers and runs that began before, and so do the files of runs that were
-killed. ``--keep`` has to be longer than any run of ``archive``.
+killed: ``--keep`` has to be longer than any run of ``archive``. A day with no more files than it needs is left alone.
 """
 
 from __future__ import annotations

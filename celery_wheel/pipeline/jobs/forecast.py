@@ -2,18 +2,10 @@
 
 ::
 
-    pending ──► due: (queue, task, second, n), one pass ──┬► minutes, seconds
-    history of the ten minutes before (of a store) ───────┼► herds, with their tasks and a jitter
-                                                          └► drain: a queue at a rate, second by second
-
     minutes-….parquet/  minute, queue, n                       up to --to
     seconds-….parquet/  second, queue, n                       of the first --seconds
     herds-….parquet/    second, queue, n, usual, limit, jitter_s, tasks (list of {n, task}, the first five)
     drain-….parquet/    queue, rate, n, worst_backlog, worst_at, longest_wait_s, drained_at
-    rejects-….parquet/  the rejected rows with a reason, if there are any
-    forecast.png        tasks due a minute of the ten largest queues, with the largest herds
-    summary.json        now, pending, overdue, beyond, busiest_second, busiest_minute, herds, drain (the longest
-                        waits), drained (queues), rejects
 
 A herd is a second of a queue with at least --herd due tasks that exceeds the mean of the ten minutes before it, empty
 seconds included, by eight standard deviations. Where those ten minutes are unknown, the ten minutes after it count:

@@ -2,18 +2,13 @@
 
 ::
 
-    history ──► dispatched rows ──► hours ──► merge_hours: sketches merged to a day, a week, a queue
-                     └─ rejected: no task, no lateness, …
-
     hours-….parquet/   task, queue, hour (UTC, of the dispatch), n, p50_ms, p90_ms, p99_ms, max_ms,
                        objective_ms (null: none), over (tasks later than it), missed (more than 1 % of n), sketch
-    rejects-….parquet/ the rejected rows with a reason, if there are any
-    lateness.png       heat map: p99 by task and hour of the largest tasks, and the hours that missed their objective
-    summary.json       tasks, hours, latest_ms, missed, judged, worst, rejects
 
 An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others; a queue takes precedence over a task.
 An hour meets it where at least 99 of 100 tasks were dispatched within it: counted, not estimated. The percentiles come
-from the KLL sketch (k = 1000) of the row: the rank of a p99 is off by at most about 0.3 % of n. Merging needs Spark.
+from the KLL sketch (k = 1000) of the row: the rank of a p99 is off by at most about 0.3 % of n. ``merge_hours`` merges
+sketches to a day, a week, a queue.
 """
 
 from __future__ import annotations

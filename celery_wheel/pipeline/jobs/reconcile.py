@@ -2,23 +2,7 @@
 
 ::
 
-    scheduled ─┐                        lost                    expected, and never dispatched (or never ran)
-    dispatched ┼─► findings, by task    lost_by_worker          dispatched, and never ran; either of any message
-    executed  ─┘   and kind             duplicated              ran as several messages, and no second one is marked
-                                        repeated                ran as several messages, and all but one are marked
-                                        unproven                ran as several messages, which may be retries: no log
-                                                                has ``retries``, and as many were dispatched
-                                        dispatched_twice        occurs twice in the log of dispatches
-                                        early, late             before its eta; more than --late after it
-                                        wrong_queue             ran from a queue that no message was scheduled for
-                                        ran_though_cancelled    its cancel was answered ``done``
-                                        unknown                 ran without being scheduled
-
-    findings-….parquet/ task_id, finding, eta, started, dispatches, messages
-    rejects-….parquet/  the unreadable lines with log and reason; each is a finding, too: the proof is incomplete
-    reconcile.png, summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
-
-Columns of the logs; those in brackets are optional (``inputs`` has the forms of a log and of an instant):
+    findings-….parquet/   task_id, finding, eta, started, dispatches, messages; docs/pipeline-jobs.md has the kinds
 
     scheduled   task_id [eta] [cancelled] [in_doubt: its sending failed with an unknown result] [retries] [queue]
     dispatched  task_id [retries]: a line for each dispatch. Or --store / --input: the wheel's own history and pending

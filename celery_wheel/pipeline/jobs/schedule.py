@@ -1,17 +1,11 @@
 """``schedule``: the rows of a file, a table or a query as pending tasks, all of them or none.
 
-::
-
-    rows ─► check ─┬► valid ────► load before and after, herds ──(unless --dry-run)──► format("wheel"), one batch
-                   └► rejected ► kept with their reason
-
-``celery_wheel.pipeline.task_rows`` describes the columns. ``--sql`` derives them from other columns. A batch has a name
+``celery_wheel.pipeline.task_rows`` describes the columns; ``--sql`` derives them from other columns. A batch has a name
 and is loaded once: a repeated job with the same name writes nothing, or resumes a load that was interrupted. With
 ``--id`` a row is scheduled once whatever its batch.
 
 The job computes the load before it writes anything: due tasks by minute (by hour for more than three days), before and
-with these rows; and the herds: seconds with far more due tasks than around them, some of them of these rows, with the
-jitter that spreads them.
+with these rows; and the herds of which some tasks are of these rows, with the jitter that spreads them.
 """
 
 from __future__ import annotations

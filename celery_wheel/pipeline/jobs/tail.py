@@ -1,12 +1,8 @@
 """``tail``: the history as a stream into Parquet, each event once, also after a kill.
 
-::
-
-    store ─► events since the checkpoint ─► micro-batches ─► DIR/day=2026-11-20/part-….parquet ─► the checkpoint
-
 With ``--every`` the job runs until it is stopped; else it ends when the present events are written. The summary counts
-the events of the last 100 micro-batches, which is all that Spark remembers. Read its folder with Spark, which knows
-which files count. ``archive`` writes the same rows sorted, for every reader of its manifest; ``tail`` has them sooner.
+the events of the last 100 micro-batches, which is all that Spark remembers. Read the folder with Spark, which knows
+which files count. ``archive`` writes the same rows sorted, for every reader; ``tail`` has them sooner.
 """
 
 from __future__ import annotations

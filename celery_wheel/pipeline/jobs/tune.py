@@ -2,19 +2,14 @@
 
 ::
 
-    history or pending ──► (created, eta) ──┬► placed timers, cascades, rounding: one pass for all shapes
-                                            ├► bursts: tasks dispatched in one tick, by the finest tick, then coarser
-                                            └► a sample ──► the wheel itself; an error if its cost differs
-
     shapes-….parquet  tick_ms, wheel_size, levels, buckets (at most open), memory (their bytes, about), cascades,
                       cascades_a_task, rounding_ms (mean, later than asked), burst_max, burst_p99 (tasks in one tick),
                       recommended
-    tune.png          heat map of cascades, with the buckets
-    summary.json      tasks, longest_ms, shapes, checked, rejects
 
-``cost_model`` derives the closed form. A scheduler holds only its window in the wheel (``wheel_window``, --window): a
-task enters the wheel that long before it is due. Recommended is the coarsest tick whose mean rounding is within
---within, and of its sizes the smallest with at most a tenth more cascades than the best.
+``cost_model`` has the closed form, which one pass computes for all shapes and the wheel itself confirms on a sample. A
+scheduler holds only its window in the wheel (``wheel_window``, --window): a task enters it that long before it is due.
+Recommended is the coarsest tick whose mean rounding is within --within, and of its sizes the smallest with at most a
+tenth more cascades than the best.
 """
 
 from __future__ import annotations

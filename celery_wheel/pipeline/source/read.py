@@ -1,25 +1,19 @@
-"""Reading a store in Spark: the driver plans the read at one moment, and each task reads its part.
+"""Reading a store in Spark: the driver plans the read at one moment, and each task reads its part by one statement.
 
 ::
 
-    driver   one snapshot: offsets of all lanes, highest numbers ─► partitions
-    task     one statement, in a session of its own that writes nothing and takes no lock ─► Arrow batches
-             PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
-             SQLite       cursor.fetchmany ─► columns ─► batch
-
-Tasks read at different moments, while a scheduler is at work, but up to the same offsets and numbers:
+    PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
+    SQLite       cursor.fetchmany ─► columns ─► batch
 
 history   Promise: one row an event that was committed before the driver's snapshot, and none of a later event; a
           replayed message has one row a dispatch. Non-promises: rows that retention removes before a task reads them
-          are missing; so is the first dispatch of a row that was repeated, moved or cancelled since: its position has
-          changed.
+          are missing; so is the first dispatch of a row that was repeated, moved or cancelled since.
 pending   Promise: a message that was pending at the driver's snapshot and is not changed occurs once, also if it is
-          dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled at that moment or later may be
-          there or not, and a rescheduled message may occur at both positions.
+          dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled later may be there or not, and
+          a rescheduled message may occur at both positions.
 
 Options become conditions of the statements. Conditions of a query do not: Spark (4.3) keeps them with the DataFrame, so
-its second query would count the rows of the first one's. COPY and csv reach 0.44 to 0.59 million rows/s (PostgreSQL 15,
-two cores), a server-side cursor 0.30 to 0.40.
+its second query would count the rows of the first one's.
 """
 
 from __future__ import annotations

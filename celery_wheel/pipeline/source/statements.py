@@ -3,19 +3,13 @@
 ::
 
     pending   one row a pending message: behind its lane's offset, as the driver saw it
-              timer, a range of ids           all of the table
-              timer, a range of positions     where the options bound the due time: other positions are not read
     history   one row an event: a message was dispatched (outcome ``dispatched``), or it had another outcome
-              batch ─► timer                  the rows in (from, to] of each batch of a range of numbers
-              outcome ─► timer                a range of numbers
 
-Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. Headers and bodies stay
-in the store. ``queue`` is the queue's name, or the routing key where no queue was named. In ``history``, (lane, due_ms,
-seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of the
-outcome), which never changes. ``batch`` is the number of the batch, ``epoch`` that of its holder.
-
-A batch covers the rows that had their position when it was numbered (``seq < number``): after a rollback of the
-broker, new rows may come into a range whose older rows were dispatched before. A replayed range has two batches.
+Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. In ``history``, (lane,
+due_ms, seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of
+the outcome), which never changes. A batch covers the rows that had their position when it was numbered (``seq <
+number``): after a rollback of the broker, new rows may come into a range whose older rows were dispatched before. A
+replayed range has two batches.
 """
 
 from __future__ import annotations

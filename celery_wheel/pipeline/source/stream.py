@@ -6,17 +6,10 @@
                              │                └ offset of each lane at that number: the next batch begins there
                              └ all batches and outcomes up to this number were read
 
-    latestOffset   (driver)   highest number of each shard, one statement; at most ``maxRows`` rows ahead
-    partitions     (driver)   (start, end] of each shard, as in ``read``
-    read           (task)     one statement
-
-No row is skipped and none occurs twice: the store gives numbers in the order of commits (``celery_wheel.store.sql.
-changes``), so the rows between two offsets are the same at every attempt. A later offset is ahead in every shard, so
-the events of a task never occur in an earlier micro-batch than its older events. Within one, sort by ``at``.
-
+No row is skipped and none occurs twice: the store gives numbers in the order of commits, so the rows between two
+offsets are the same at every attempt. The events of a task never occur in an earlier micro-batch than its older ones.
 A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
-batch must begin where the last one that was read ended. Outcomes that were removed unread are not detected alone:
-retention removes them after the batches of their time.
+batch must begin where the last one that was read ended. Outcomes are removed after the batches of their time.
 """
 
 from __future__ import annotations

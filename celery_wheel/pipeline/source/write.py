@@ -3,31 +3,19 @@
 ::
 
     write          driver   begin or resume the load "monday"; for a committed load, write nothing
-                   tasks    a part each
+                   tasks    a part each: claim ─► slices of rows, packed, a chunk a shard ─► finish
                    driver   commit exactly the parts that Spark counts, or remove everything
-    writeStream    driver   read the stream's loads: which are loaded, and the runs of open ones
-                   tasks    a part each of the load "orders" / query / number, which they join in its next run
-                   driver   commit exactly the parts that Spark counts; loads of earlier micro-batches are forgotten
-    a part         claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish
+    writeStream    the same with the load "orders" / query / number, which the tasks join in its next run
 
 ``celery_wheel.store.store_model`` has the protocol behind it. A killed driver leaves its load open: a repeated job with
-the same batch name, or the restarted query, resumes it and keeps slices that were written of the same rows. ``celery
-wheel loads --abort`` ends a load that nobody resumes.
+the same batch name, or the restarted query, resumes it and keeps slices that were written of the same rows. A row's id
+is given again: a UUIDv5 of the value of the key column, the same in every load; or a UUIDv7 of (begin of the load;
+load, part, row), which keeps the store's index of ids append-friendly.
 
-Each row has an id that a repeated write gives again: a UUIDv5 of the value of the key column, the same in every load;
-or without one a UUIDv7 of (begin of the load; load, part, row), which keeps the store's index of ids append-friendly.
-
-The option ``batch`` names a stream; a load is called ``orders/9b0c3d2a-…/41``. Its middle is the query's id, which lies
-in the checkpoint. So a query that finds only loads of other queries has a new checkpoint, and is refused. Spark repeats
-a micro-batch, with the same rows, until the checkpoint has it; its rows are scheduled once:
-
-    1. The load of a micro-batch is committed in one transaction, so all of its rows are visible, or none.
-    2. A micro-batch up to the last one that is loaded is not written again. Spark commits in order, so the loads of
-       earlier ones need not be kept.
-    3. A repeated execution plans anew and joins the open load in its next run, which fences all writers and the commit
-       of the run before; parts and slices of the same rows are kept, and other parts are removed.
-    4. Two drivers that plan at once have one run. The attempts of its parts fence each other, and the commit names
-       its attempts, so that at most one of the two commits.
+Spark repeats a micro-batch, with the same rows, until the checkpoint has it. Its load is committed in one transaction;
+one up to the last that is loaded is not written again. A repeated execution joins the open load in its next run, which
+fences all writers and the commit of the run before. At most one of two drivers that plan at once commits, because the
+commit names the attempts. A query that finds only loads of other queries has a new checkpoint, and is refused.
 """
 
 from __future__ import annotations
