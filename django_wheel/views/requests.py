@@ -191,15 +191,8 @@ def log_names(
     names = [printable(name, 40) for name in list(results)[:LOGGED]] + ["…"] * (len(results) > LOGGED)
     subject = names[0] if len(results) == 1 else counted(of_count, len(results))
     named = str(of_names % dict.fromkeys(("names", "ids"), ", ".join(names)))
-    log(
-        request,
-        page,
-        f"{label}: {subject}",
-        f"{label}: {results_text(Counter(results.values()))}",
-        reason,
-        named,
-        row=row,
-    )
+    result = f"{label}: {results_text(Counter(results.values()))}"
+    log(request, page, f"{label}: {subject}", result, reason, named, row=row)
 
 
 def log(request: HttpRequest, page: str, title: str, result: str, reason: str, *more: str, row: str = "") -> None:

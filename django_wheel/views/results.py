@@ -260,7 +260,11 @@ def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str
         "busiest": _busiest(summary),
         "herds": [{**one, "query": _query_of_herd(one)} for one in herds],
         "range": page_range(query, page, len(herds), of),
-        "drains": [{**one, "a_second": _plain(one["rate"]), "wait_ms": _ms(one["longest_wait_s"])} for one in drains],
+        "drains": [
+            {**one, "a_second": "-" if rate is None else f"{rate:g}/s", "wait_ms": _ms(one["longest_wait_s"])}
+            for one in drains
+            for rate in (one["rate"],)
+        ],
         "drains_of": drains_of,
     }
 
@@ -284,10 +288,6 @@ def _query_of_herd(herd: dict[str, Any]) -> str:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None or not math.isfinite(seconds) else round(seconds * 1_000)
-
-
-def _plain(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:g}/s"
 
 
 admin.site.register(models.Lateness, ResultsAdmin, template="django_wheel/lateness.html", values=staticmethod(lateness))
