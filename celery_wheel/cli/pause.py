@@ -46,9 +46,8 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
 
 @wheel.command(short_help="Undo a pause.")
 @_names
-@click.option(
+@options.length(
     "--over",
-    type=options.DurationParameter(),
     help="Time over which the backlog is dispatched evenly: seconds, or a length like 10m or 1h.",
 )
 @request

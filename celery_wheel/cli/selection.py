@@ -36,8 +36,8 @@ filters = options.all_of(
     options.names,
     click.option("--key", help="Only tasks sent with this key."),
     options.shard,
-    click.option("--due-after", "from_ms", type=options.InstantParameter(), help="Due at this instant or later."),
-    click.option("--due-before", "to_ms", type=options.InstantParameter(), help="Due before this instant."),
+    options.instant("--due-after", "from_ms", help="Due at this instant or later."),
+    options.instant("--due-before", "to_ms", help="Due before this instant."),
 )
 
 

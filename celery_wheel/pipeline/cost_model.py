@@ -45,15 +45,12 @@ class WheelShape:
 
 @dataclass(frozen=True, slots=True)
 class WheelCost:
-    """The work with some timers: how many were placed, their cascades, and the sum of their rounding."""
-
     placed: int
     cascades: int
     rounding_ms: int
 
 
 def count_cascades(created_ms: int, due_ms: int, shape: WheelShape) -> int:
-    """Return the number of times that a timer moves to a lower level."""
     size = shape.wheel_size
     created, due = created_ms // shape.tick_ms, -(-due_ms // shape.tick_ms)
     count = 0

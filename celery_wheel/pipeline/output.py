@@ -26,13 +26,10 @@ from celery_wheel.results.reader import FORMAT, SUMMARY
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The most rejected rows that are kept; the summary has the count of all of them, by kind of reason.
-REJECTS_KEPT = 100_000
 #: The part of a reason before the value that it quotes: "eta cannot be read", "priority must be a whole number …".
 KIND = r"(?s)^(.*?)(?:, got |: |$)"
-#: Rows of a Parquet row group: a reader of the last rows of a large table reads only their groups.
-ROW_GROUP = 50_000
-WRITE = {"compression": "zstd", "parquet.block.row.count.limit": str(ROW_GROUP)}
+#: A reader of the last rows of a large table reads only their row groups.
+WRITE = {"compression": "zstd", "parquet.block.row.count.limit": "50000"}
 
 
 class OutputFolder:
@@ -81,7 +78,7 @@ class OutputFolder:
         by_kind = rejected.groupBy(f.regexp_extract("reason", KIND, 1)).count()
         counts = {str(row[0]): int(row[1]) for row in by_kind.collect()}
         if counts:
-            self.table("rejects", rejected.limit(REJECTS_KEPT))
+            self.table("rejects", rejected.limit(100_000))
         return dict(sorted(counts.items()))
 
     def picture(self, draw: Callable[[Any], Figure]) -> str | None:

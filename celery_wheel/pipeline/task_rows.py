@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -44,8 +44,6 @@ TASK, REASON = "wheel_task", "wheel_reason"
 ID = "wheel_id"
 PLAIN = ("queue", "key", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
-#: As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
-_WITH_NULLS = {"ignoreNullFields": "false"}
 _INSTANT = (t.TimestampType, t.TimestampNTZType, t.DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
 _READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringType, t.NullType, t.NumericType)}
@@ -53,8 +51,6 @@ _READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringTy
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Defaults for values that a row lacks, and the conditions of a rejection."""
-
     now_ms: int
     task: str | None = None
     queue: str | None = None
@@ -146,7 +142,8 @@ def _json(name: str, type_: t.DataType) -> Column:
     is_json = isinstance(type_, t.StringType | t.NullType)
     if not is_json and not isinstance(type_, t.ArrayType | t.MapType | t.StructType):
         raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
-    return (_text(name, type_) if is_json else f.to_json(name, _WITH_NULLS)).alias(name)
+    # As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
+    return (_text(name, type_) if is_json else f.to_json(name, {"ignoreNullFields": "false"})).alias(name)
 
 
 def _plain(name: str, type_: t.DataType) -> tuple[Column, Column]:
@@ -198,19 +195,15 @@ def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column
 
 
 def _jitter(rows: DataFrame, rules: RowRules) -> Column:
-    """Return a number of milliseconds from 0 to jitter_ms, derived from the values of the row."""
     columns = [rules.id] if rules.id else rows.columns
     return f.pmod(f.xxhash64(*(f.col(name).cast("string") for name in columns)), f.lit(rules.jitter_ms + 1))
 
 
 def _write_reasons(tasks: pa.Array) -> pa.Array:
-    """Return the reason why the write would refuse each task, by the rules of the write itself."""
-    return pa.array([reject_reason(_with_utc(task)) for task in tasks.to_pylist()], "string")
-
-
-def _with_utc(task: dict[str, Any]) -> dict[str, Any]:
-    eta = task["eta"]
-    return task if eta is None or eta.tzinfo else {**task, "eta": eta.replace(tzinfo=UTC)}
+    found = tasks.to_pylist()
+    for task in found:
+        task["eta"] = task["eta"] and (task["eta"] if task["eta"].tzinfo else task["eta"].replace(tzinfo=UTC))
+    return pa.array([reject_reason(task) for task in found], "string")
 
 
 def _reject_repeated(checked: DataFrame, name: str) -> DataFrame:
@@ -239,31 +232,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class LocalInstant(NamedTuple):
-    at_us: int | None  #: Unix microseconds; None where there is a reason
-    reason: str | None = None
-
-
-def to_instant(local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first") -> LocalInstant:
-    """Convert an ISO text without an offset, in a zone (an IANA name, or ``+02:00``)."""
+def to_instant(
+    local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first"
+) -> tuple[int | None, str | None]:
+    """Return (Unix microseconds, reason of none) of an ISO text without an offset, in a zone like ``+02:00``."""
     if not local or not zone:
-        return LocalInstant(None, "time zone is missing" if local else "local time is missing")
+        return None, "time zone is missing" if local else "local time is missing"
     try:
         wall = datetime.fromisoformat(local)
     except ValueError:
-        return LocalInstant(None, f"local time cannot be read: {local}")
+        return None, f"local time cannot be read: {local}"
     if wall.tzinfo is not None:
-        return LocalInstant(None, f"local time must be without an offset, got {local}")
+        return None, f"local time must be without an offset, got {local}"
     if (tz := zone_of(zone)) is None:
-        return LocalInstant(None, f"time zone is not known: {zone}")
+        return None, f"time zone is not known: {zone}"
     kind, at, second = resolve(wall, tz)
     if kind == "gap" and gap == "reject":
-        return LocalInstant(None, f"local time does not exist in {zone}: {local}")
+        return None, f"local time does not exist in {zone}: {local}"
     if kind == "fold" and fold == "reject":
-        return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
+        return None, f"local time occurs twice in {zone}: {local}"
     if (kind == "gap" and gap == "earlier") or (kind == "fold" and fold == "second"):
         at = second
-    return LocalInstant((at - _EPOCH) // _MICROSECOND)
+    return (at - _EPOCH) // _MICROSECOND, None
 
 
 def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "first") -> Column:
@@ -273,9 +263,11 @@ def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "f
     def convert(texts: pa.Array, zones: pa.Array) -> pa.Array:
         pairs = zip(texts.to_pylist(), zones.to_pylist(), strict=True)
         instants = [to_instant(text, name, gap, fold) for text, name in pairs]
-        at_us, reasons = [one.at_us for one in instants], [one.reason for one in instants]
-        columns = [pa.array(at_us, "int64"), pa.array(reasons, "string")]
-        return pa.StructArray.from_arrays(columns, list(LocalInstant._fields))
+        columns = [
+            pa.array([at_us for at_us, _ in instants], "int64"),
+            pa.array([why for _, why in instants], "string"),
+        ]
+        return pa.StructArray.from_arrays(columns, ["at_us", "reason"])
 
     both = convert(local.cast("string"), zone)
     return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))

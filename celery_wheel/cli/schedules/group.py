@@ -217,8 +217,8 @@ def trigger(ctx: click.Context, /, **params: Any) -> None:
 
 @schedules.command(short_help="Run past instants of a schedule.")
 @click.argument("name")
-@click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="The first instant.")
-@click.option("--to", "to_ms", type=options.InstantParameter(), default="now", help="The last instant; now.")
+@options.instant("--from", "from_ms", required=True, help="The first instant.")
+@options.instant("--to", "to_ms", default="now", help="The last instant; now.")
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),

@@ -160,7 +160,7 @@ def history(ctx: click.Context, name: str, as_json: bool) -> None:
 @schedules.command(short_help="Compute the next instants of a schedule, or of a recurrence.")
 @click.argument("name", required=False)
 @recurrence
-@click.option("--from", "from_ms", type=options.InstantParameter(), default="now", help="After this instant; now.")
+@options.instant("--from", "from_ms", default="now", help="After this instant; now.")
 @click.option("--count", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Instants to compute.")
 @options.as_json
 @click.pass_context

@@ -7,7 +7,7 @@ imported when a job is called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,11 @@ JOBS: dict[str, str] = {
     "tune": "Recommend a tick and a wheel size for the tasks of a store or an archive.",
     "reconcile": "Audit scheduled against dispatched against executed tasks.",
 }
+
+
+Options = Mapping[str, Any]
+#: Shows the current step.
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

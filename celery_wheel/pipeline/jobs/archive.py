@@ -14,7 +14,7 @@ not reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from celery_wheel.pipeline.archive import Archived, ArchiveFolder, ArchiveRun, count_outcomes, with_day
 from celery_wheel.pipeline.inputs import resolve_store, store_option
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.pipeline.source.options import format_events
 from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.tables import read
@@ -39,7 +39,7 @@ OPTIONS = (
 )
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     url, folder, mark = resolve_store(options["store"]), ArchiveFolder(spark, options["output"]), not options["no_mark"]
     folder.refuse_stream_output()
 

@@ -6,9 +6,6 @@ killed: ``--keep`` has to be longer than any run of ``archive``. A day with no m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import click
 from pyspark.sql import SparkSession
 
@@ -16,7 +13,7 @@ from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.archive import ArchiveFolder, Compaction
 from celery_wheel.pipeline.inputs import duration_option
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.values.format import format_count
 
 NAME = "compact"
@@ -24,14 +21,13 @@ OPTIONS = (
     click.option("--archive", metavar="DIR", required=True, help="Folder of the archive, as archive --output has it."),
     duration_option("--keep", "1d", "Time for which replaced files stay."),
 )
-LEAST_KEEP_S = 3_600
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
-    if options["keep"] < LEAST_KEEP_S:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+    if options["keep"] < 3_600:
         raise SettingError("--keep must be 1h or more: readers and runs of archive use replaced files that long")
     folder, keep_ms = ArchiveFolder(spark, options["archive"]), round(options["keep"] * 1_000)
-    done = Compaction(folder, now_ms=now_ms(), keep_ms=keep_ms, progress=progress).run()
+    done = Compaction(folder, now_ms(), keep_ms, progress).run()
     facts = {"days": {day: [*files] for day, files in done.days.items()}, "removed": done.removed}
     words = [
         f"{day}: {format_count(before, 'file')} are now {after:,}" for day, (before, after) in done.days.items()

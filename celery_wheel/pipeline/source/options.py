@@ -115,15 +115,11 @@ def _events(named: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
         ranges = {int(shard): (after, upto) for shard, (after, upto) in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
         ranges = {-1: (0, 0)}
-    if any(shard < 0 or not (_is_number(after) and _is_number(upto)) for shard, (after, upto) in ranges.items()):
+    if any(type(number) is not int or number < 0 for shard, range_ in ranges.items() for number in (shard, *range_)):
         raise SettingError(
             f'events must be like {{"0": [512, 7680]}}: shard, number to start after, last number; got {text!r}'
         )
     return ranges
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _instant(named: Mapping[str, str], name: str) -> int | None:
@@ -173,19 +169,15 @@ class WriteTarget:
     chunk: int
 
 
-#: The option ``batch`` in words, with an example, by what is written.
-_BATCH = {
-    "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
-    "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
-}
-
-
 def read_target(options: Mapping[str, str], schema: StructType, kind: str = "load") -> WriteTarget:
     """Parse the options of a write, and check the columns. Raises SettingError for a wrong one."""
     named = {name.lower(): value for name, value in options.items()}
     batch = named.get("batch", "").strip()
     if not batch:
-        why, example = _BATCH[kind]
+        why, example = {
+            "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
+            "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
+        }[kind]
         raise SettingError(f"option batch must name this {kind}, {why}; .option('batch', '{example}')")
     if rule := text_rule(batch):
         raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")

@@ -46,8 +46,6 @@ from celery_wheel.store.sql.store import SqlStore
 FIRST_MS, LAST_MS = 0, 2**62
 ROWS_AT_ONCE = 10_000
 BYTES_AT_ONCE = 2**20
-#: The last instant that Spark's calendar and Python's share; a later one becomes null.
-LAST_INSTANT_MS = 253_402_300_799_999
 BUSY_TIMEOUT_S = 10
 
 
@@ -240,13 +238,13 @@ def _storage_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _batch(raw: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        _as_instants(column, type_) if pa.types.is_timestamp(type_) else column
-        for column, type_ in zip(raw, schema.types, strict=True)
-    ]
+    columns = []
+    for column, type_ in zip(raw, schema.types, strict=True):
+        if pa.types.is_timestamp(
+            type_
+        ):  # the last instant that Spark's calendar and Python's share; a later one is null
+            shared = pc.if_else(pc.less_equal(column, 253_402_300_799_999), column, pa.scalar(None, pa.int64()))
+            columns.append(shared.cast(pa.timestamp("ms", tz=type_.tz)).cast(type_))
+        else:
+            columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _as_instants(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    representable = pc.if_else(pc.less_equal(column, LAST_INSTANT_MS), column, pa.scalar(None, pa.int64()))
-    return representable.cast(pa.timestamp("ms", tz=type_.tz)).cast(type_)
