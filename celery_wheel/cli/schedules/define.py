@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import click
 
@@ -16,8 +16,6 @@ from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import RecurrenceError, ScheduleExists
 from celery_wheel.values.format import to_datetime
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 KINDS = ("every", "cron", "rrule", "at")
 
@@ -197,11 +195,7 @@ def _options_named(ctx: click.Context) -> Iterator[None]:
         raise RecurrenceError(text) from error
 
 
-def _defining(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the name of a schedule, and the options that define it."""
-    for option in (_document, _any_task, policies, call, recurrence, click.argument("name")):
-        command = option(command)
-    return command
+_defining = options.all_of(click.argument("name"), recurrence, call, policies, _any_task, _document)
 
 
 @schedules.command(short_help="Create a schedule.")
@@ -266,16 +260,11 @@ def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[bool, di
     """Return whether the task is checked, the fields of the definition, and the document in their place."""
     check_task = not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
-    return check_task, fields, _read(definition, fields)
-
-
-def _read(file: IO[str] | None, fields: dict[str, Any]) -> Any:
-    """Return the JSON of a definition; None where there is no file."""
-    if file is None:
-        return None
+    if definition is None:
+        return check_task, fields, None
     if fields:
         raise click.UsageError("--definition is a whole definition: name no other part of one")
     try:
-        return json.load(file)
+        return check_task, fields, json.load(definition)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"must be JSON ({error})", param_hint="--definition") from error

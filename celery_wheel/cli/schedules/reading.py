@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +95,6 @@ def definition_of(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
 
-
-UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
 
 #: Runs, skips and revisions that ``show`` prints; ``history`` prints all that the store returns.
 LATEST = 5
@@ -189,7 +187,7 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
         ctx.exit(NEEDS_ACTION)
     upcoming = _upcoming(found, count, made, from_ms)
     if as_json:
-        print_json({"zone": found.zone, "instants": [_upcoming_as_dict(at) for at in upcoming]})
+        print_json({"zone": found.zone, "instants": [asdict(at) for at in upcoming]})
     else:
         _print_upcoming(found, upcoming)
 
@@ -216,17 +214,16 @@ def _unknown_task(app: Any, name: str) -> str:
         is_unknown = bool(unknown_tasks(app, [name]))
     except Exception as error:  # raised by modules of the project
         return f"the modules of the app's tasks cannot be imported ({printable(repr(error), PART_CUT)})"
-    return UNKNOWN_TASK.format(printable(name)) if is_unknown else ""
+    text = (
+        f"the app does not have the task {printable(name)}: it is sent by its name, and a worker without it discards it"
+    )
+    return text if is_unknown else ""
 
 
 def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:
     from celery_wheel.recurring.words import upcoming
 
     return upcoming(recurrence, options.now_ms() if at_ms is None else at_ms, count, made)
-
-
-def _upcoming_as_dict(one: UpcomingInstant) -> dict[str, Any]:
-    return {"at_ms": one.at_ms, "left_out": one.left_out, "shift_ms": one.shift_ms}
 
 
 def _print_upcoming(recurrence: Recurrence, upcoming: list[UpcomingInstant]) -> None:
