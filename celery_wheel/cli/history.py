@@ -212,7 +212,6 @@ def audit(ctx: click.Context, /, **params: Any) -> None:
 
 
 def counts_of(results: dict[str, Any]) -> str:
-    """Return the number of names with each result."""
     counts = Counter(word_of(one) for one in results.values())
     return ", ".join(f"{count:,} {word}" for word, count in counts.items())
 

@@ -92,13 +92,9 @@ def _owners(store: FullStore, broker: Broker) -> dict[int, Owner]:
 
 
 def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStore:
-    """Move a store to the database ``to``, whose tables are made, also in Django's databases.
+    """Move a store, by default that of wheel_store, to the database ``to``, whose tables are made, also in Django's.
 
-    Args:
-        source: URL of the old store; by default the one that wheel_store names.
-
-    Raises StoreUnusable or SettingError, with the remedy; the old store is as before then. A move that was killed is
-    continued by the next one.
+    Raises StoreUnusable or SettingError; the old store is as before then. The next move continues one that was killed.
     """
     conf = Conf(app)
     conf.check()

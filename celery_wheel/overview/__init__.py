@@ -78,7 +78,6 @@ class ShardStatus:
 
 
 def status_of(rows: OverviewRows, now_ms: int) -> list[ShardStatus]:
-    """Return the status of all shards of a store, in order."""
     lanes, gates = defaultdict[int, list[LaneHead]](list), defaultdict[int, list[Gate]](list)
     for one in rows.lanes:
         lanes[one.shard].append(one)
@@ -210,13 +209,7 @@ def read_overview(
     with_names: bool = True,
     last: Overview | None = None,
 ) -> Overview:
-    """Read the store.
-
-    Args:
-        with_levels: include the levels of each holder's wheel in its snapshot.
-        with_seconds: count the seconds of the next hour; else they are those of ``last``, if any.
-        with_names: count by queue and task; else the counts are those of ``last``, if any.
-    """
+    """Read the store: the wheel's levels, the seconds of the next hour, counts by name; else the two of ``last``."""
     options = {"with_seconds": with_seconds, "with_levels": with_levels, "with_names": with_names}
     rows = store.browse.overview(now_ms, _days_from(now_ms), **options)
     if rows.names is not None:
@@ -325,8 +318,6 @@ class Shared(Generic[T]):
 
 
 class OverviewCache(Shared[Overview]):
-    """The overview of one open store, in one process."""
-
     def __init__(self, store: FullStore, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic):
         super().__init__(self._overview, clock)
         self._store = store

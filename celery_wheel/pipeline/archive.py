@@ -230,11 +230,8 @@ class ArchiveSurvey:
 def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[int, int]) -> ArchiveSurvey:
     """Survey the store at ``url``. Raises StoreUnusable for a store that is not the archive's, or an older copy of it.
 
-    Args:
-        store: UUID of the archive's store; None for a new archive, which begins with the store's oldest event.
-        marks: by shard, the number up to which the archive has every event.
-        noted: by shard, the mark that was written to the store: it only rises, and a copy includes it. So an older copy
-            is detected even after it has given more numbers than the archive has.
+    ``store`` is None for a new archive, which begins with the store's oldest event. ``noted`` are the marks that were
+    written to the store: they only rise, so an older copy is detected even after it has given more numbers.
     """
     with open_for_reading(url) as opened:
         name, uuid = opened.name, opened.uuid

@@ -23,8 +23,6 @@ from celery_wheel.timing import TimingWheel
 
 @dataclass(frozen=True, slots=True, order=True)
 class WheelShape:
-    """A tick and a wheel size: the number of buckets of a level."""
-
     tick_ms: int
     wheel_size: int
 

@@ -151,7 +151,6 @@ def parse_milliseconds(text: str, ctx: click.Context, param: click.Parameter) ->
 
 
 def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """Parse NAME=LENGTH to milliseconds by name."""
     limits: dict[str, int] = {}
     for value in values:
         name, sign, length = value.rpartition("=")

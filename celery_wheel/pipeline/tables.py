@@ -24,10 +24,9 @@ from celery_wheel.pipeline.spark_errors import unwrap_errors
 
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
-    """Return ``pending`` or ``history`` of the store at ``url``.
+    """Return ``pending`` or ``history``; ``options`` of ``source.options``, and ``schema`` for fewer columns.
 
-    ``options`` are those of ``source.options``, and ``schema`` for fewer columns. All queries of one DataFrame see the
-    moment of its first query: call ``read`` again for a later moment.
+    All queries of one DataFrame see the moment of its first query: call ``read`` again for a later moment.
     """
     schema = options.pop("schema", None)
     reader = _register(spark).read.format(WheelDataSource.name())
@@ -60,9 +59,6 @@ def tail(
     spark: SparkSession, url: str | None, target: str, checkpoint: str, *, every: str | None = None, **options: Any
 ) -> StreamingQuery:
     """Write the history to Parquet files in ``target``, in folders by day of ``at``: each row once, also after a kill.
-
-    Spark records in ``target`` which files count: read the folder with Spark. Another reader also sees files of
-    attempts that were killed.
 
     Args:
         checkpoint: folder in which Spark keeps its progress; a new one begins from the start.

@@ -41,7 +41,6 @@ class VirtualClock:
         self.last_stop = self._last  #: the end of the last stop; an advance cannot go back beyond it
 
     def now(self) -> datetime:
-        """Return the time in UTC."""
         return self._stopped_at or datetime.now(UTC) + self._moved
 
     def now_ms(self) -> int:

@@ -42,10 +42,7 @@ LIMITS = Limits(chunk_count=1)
 
 
 class SteppedEngine(TransactionalInbox):
-    """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits.
-
-    ``rejected`` is called for each message that cannot be accepted or dispatched, with its headers and the reason.
-    """
+    """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits."""
 
     in_transaction = False
 

@@ -33,7 +33,6 @@ def _updated(mapping: dict[str, Any], values: dict[str, Any]) -> Iterator[None]:
 
 
 def attributes(thing: Any, **values: Any) -> AbstractContextManager[None]:
-    """Set an object's own attributes, and restore them."""
     return _updated(vars(thing), values)
 
 
@@ -55,7 +54,6 @@ def whole(thing: Any) -> Iterator[None]:
 
 @contextmanager
 def installed(app: Any) -> Iterator[None]:
-    """Give a plain Celery app a wheel."""
     had_amqp = "amqp" in vars(app)
     classes = type(app), type(app.amqp)
     with whole(app.amqp):
@@ -90,7 +88,6 @@ def connected(app: Any, connection: Any) -> Iterator[None]:
 
 
 def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None]:
-    """Call ``run`` with the task's id after each ``send_task``."""
     send = app.send_task
 
     def send_and_run(*args: Any, **options: Any) -> Any:

@@ -187,10 +187,7 @@ def _recorded_traces(app: Any, task: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _stack_protection() -> Iterator[None]:
-    """Protect the request of a task class that overrides ``__call__`` and calls super's, as a worker does.
-
-    Celery 5.4 needs the protection; 5.7 copies the request.
-    """
+    """Protect the request of a task class that overrides ``__call__``, as a worker does: Celery 5.4 needs it."""
     if getattr(Task, "_stackprotected", False):
         yield
         return
@@ -223,7 +220,6 @@ _state: Any = virtual.BrokerState
 
 
 def connection_to(sink: MessageSink) -> Any:
-    """Return a connection whose transport belongs to this test."""
     channel = type("Channel", (_Channel,), {"sink": sink})
     transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
     return _connection("wheel.testing", transport=transport)

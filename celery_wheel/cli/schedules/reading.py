@@ -193,7 +193,6 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
 
 
 def _masked(found: definitions.ScheduleHistory | None, mask: Mask) -> definitions.ScheduleHistory | None:
-    """Return a schedule and its past without the values that ``wheel_mask`` names."""
     if found is None:
         return None
     schedule = None if found.schedule is None else masked(found.schedule, mask)

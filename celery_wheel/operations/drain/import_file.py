@@ -43,9 +43,6 @@ LINES_AT_ONCE, BYTES_AT_ONCE, SCHEDULES_AT_ONCE = 500, 4 * 2**20, 100
 #: Envelope id → the messages that have it, each in another shard.
 _Stored = dict[str, list[tuple[int, StoredMessage]]]
 
-#: Lines that are reported one by one; further ones are counted.
-REPORTED = 1_000
-
 
 @dataclass(frozen=True, slots=True)
 class ReportedLine:
@@ -89,11 +86,7 @@ def import_(
 ) -> ImportResult:
     """Schedule the pending tasks of a file. Schedulers may run. An import may be killed, and called again.
 
-    Args:
-        store: by default the app's own, which is made if it does not exist.
-        include: "rejected": these tasks of the file are scheduled as well. Bytes that never were a message are
-            rejected again.
-
+    ``include`` "rejected": these tasks are scheduled as well; bytes that never were a message are rejected again.
     Raises FileUnusable for a file that no drain has made; StoreError, and the tasks committed so far are in the inbox.
     """
     conf = Conf(app)
@@ -145,7 +138,7 @@ class _Import:
         return done
 
     def _report(self, number: int, reason: str) -> None:
-        if len(self._done.lines) < REPORTED:
+        if len(self._done.lines) < 1_000:  # further ones are counted
             self._done.lines.append(ReportedLine(number, reason))
 
     def _add(self, number: int, task: drained.DrainedTask) -> None:
@@ -201,8 +194,11 @@ class _Import:
             if here := next((one for one in same if one.outcome != MOVED), None):
                 self._compare(number, task, here)
                 return None
-            if same and id_ == own and task.task and self._took_away(same[-1]):
-                return task.with_id(back)
+            if same and id_ == own and task.task:
+                last = same[-1]
+                # The file is younger than the stay of a task that was drained: the task comes back by it.
+                if last.accepted_ms <= self._created_ms or (last.reason or "").endswith(str(self._drain)):
+                    return task.with_id(back)
             if same:
                 self._done.left += 1
                 self._report(number, f"task {task.task_id!r} is not in the store, which it left: {same[-1].reason}")
@@ -210,10 +206,6 @@ class _Import:
         if all(where != shard for where, _ in stored.get(own, ())):
             return task
         return task.with_id(id_beside(own, task.task_id))
-
-    def _took_away(self, row: StoredMessage) -> bool:
-        """Whether the file is younger than the stay of a task that was drained: the task comes back by it."""
-        return row.accepted_ms <= self._created_ms or (row.reason or "").endswith(str(self._drain))
 
     def _compare(self, number: int, task: drained.DrainedTask, here: StoredMessage) -> None:
         if differing := task.differing(here.message):

@@ -36,14 +36,10 @@ def plain_value(raw: bytes) -> Any:
 
 
 JOBS = "rq:scheduler:scheduled_jobs"
-DEFAULT_URL = "redis://localhost:6379/0"
-
-#: The remark on a job of another queue than the default one.
-QUEUE = "its queue of rq, {}, is not one of Celery's: name a queue by `schedules update`"
 
 
 def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
-    with options.redis(DEFAULT_URL) as client:
+    with options.redis("redis://localhost:6379/0") as client:
         for job_id, next_s in client.zscan_iter(JOBS):
             name = job_id.decode(errors="replace")
             job = client.hgetall(f"rq:job:{name}")
@@ -68,7 +64,8 @@ def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: Import
     if task is None:
         raise NotImportable(f"no task of the app is called {function}; name one: --map {function}=<task>")
     origin = job.get("origin", b"default").decode(errors="replace")
-    note = "" if origin == "default" else QUEUE.format(origin)
+    other = f"its queue of rq, {origin}, is not one of Celery's: name a queue by `schedules update`"
+    note = "" if origin == "default" else other
     return ForeignSchedule.of(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
 
 

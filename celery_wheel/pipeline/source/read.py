@@ -51,8 +51,6 @@ BUSY_TIMEOUT_S = 10
 
 @dataclass(slots=True)
 class ReadRequest:
-    """The columns and conditions of one read, and the partitions in which it is read."""
-
     options: SourceOptions
     schema: StructType
     url: str = field(init=False)  #: of the database itself
