@@ -36,8 +36,11 @@ def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schem
     if url and path:
         raise SettingError("--store and --input exclude each other; use the one that this run should read")
     if path:
-        archive = read_archive(spark, path)
-        return _select(read_parquet(spark, path) if archive is None else archive, schema, path)
+        archive, columns = read_archive(spark, path), [part.split() for part in schema.split(",")]
+        frame = read_parquet(spark, path) if archive is None else archive
+        if missing := [column for column, _ in columns if column not in frame.columns]:
+            raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
+        return frame.select(*(f.col(column).cast(type_).alias(column) for column, type_ in columns))
     if not url and not os.environ.get(ENVIRONMENT):
         raise SettingError(
             f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
@@ -57,13 +60,6 @@ def read_parquet(spark: SparkSession, path: str) -> DataFrame:
             "(pandas: to_parquet(…, coerce_timestamps='us', allow_truncated_timestamps=True))"
         ) from error
     return frame
-
-
-def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
-    columns = [part.split() for part in schema.split(",")]
-    if missing := [name for name, _ in columns if name not in frame.columns]:
-        raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
-    return frame.select(*(f.col(name).cast(type_).alias(name) for name, type_ in columns))
 
 
 def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -232,28 +232,31 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def to_instant(
-    local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first"
-) -> tuple[int | None, str | None]:
-    """Return (Unix microseconds, reason of none) of an ISO text without an offset, in a zone like ``+02:00``."""
+class LocalInstant(NamedTuple):
+    at_us: int | None  #: Unix microseconds; None where there is a reason
+    reason: str | None = None
+
+
+def to_instant(local: str | None, zone: str | None, gap: Gap = "shift", fold: Fold = "first") -> LocalInstant:
+    """Convert an ISO text without an offset, in a zone (an IANA name, or ``+02:00``)."""
     if not local or not zone:
-        return None, "time zone is missing" if local else "local time is missing"
+        return LocalInstant(None, "time zone is missing" if local else "local time is missing")
     try:
         wall = datetime.fromisoformat(local)
     except ValueError:
-        return None, f"local time cannot be read: {local}"
+        return LocalInstant(None, f"local time cannot be read: {local}")
     if wall.tzinfo is not None:
-        return None, f"local time must be without an offset, got {local}"
+        return LocalInstant(None, f"local time must be without an offset, got {local}")
     if (tz := zone_of(zone)) is None:
-        return None, f"time zone is not known: {zone}"
+        return LocalInstant(None, f"time zone is not known: {zone}")
     kind, at, second = resolve(wall, tz)
     if kind == "gap" and gap == "reject":
-        return None, f"local time does not exist in {zone}: {local}"
+        return LocalInstant(None, f"local time does not exist in {zone}: {local}")
     if kind == "fold" and fold == "reject":
-        return None, f"local time occurs twice in {zone}: {local}"
+        return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
     if (kind == "gap" and gap == "earlier") or (kind == "fold" and fold == "second"):
         at = second
-    return (at - _EPOCH) // _MICROSECOND, None
+    return LocalInstant((at - _EPOCH) // _MICROSECOND)
 
 
 def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "first") -> Column:

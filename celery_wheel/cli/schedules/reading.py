@@ -250,13 +250,16 @@ def _mark(one: UpcomingInstant) -> str:
 
 
 def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
+    last_ms = instant_ms(one.last_at)
+    silent = one.next_at is not None and last_ms is not None and last_ms > options.now_ms() + AHEAD_MS
+    silence = f"until {format_utc(last_ms)}: it ran up to then before the clock went back"
     lines = [
         ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
         ("when", printable(when(one), PART_CUT)),
         ("zone", "-" if one.recurrence is None else one.recurrence.zone),
         ("next", format_utc(instant_ms(one.next_at))),
-        ("last", format_utc(instant_ms(one.last_at))),
-        *_silence(one),
+        ("last", format_utc(last_ms)),
+        *([("silent", silence)] if silent else []),
         ("made", f"{one.made:,}"),
         ("task", printable(one.task)),
         ("args", printable(json.dumps(one.args), PART_CUT)),
@@ -266,13 +269,6 @@ def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
     ]
     more = {**one.policies, **one.options}
     return lines + [(name.replace("_", " "), printable(str(value), PART_CUT)) for name, value in more.items()]
-
-
-def _silence(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
-    last_ms = instant_ms(one.last_at)
-    if one.next_at is None or last_ms is None or last_ms <= options.now_ms() + AHEAD_MS:
-        return []
-    return [("silent", f"until {format_utc(last_ms)}: it ran up to then before the clock went back")]
 
 
 def _past(found: definitions.ScheduleHistory, limit: int | None) -> dict[str, Any]:

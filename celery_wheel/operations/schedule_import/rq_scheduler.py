@@ -56,7 +56,10 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
 def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: ImportOptions) -> ForeignSchedule:
     if "data" not in job:
         raise NotImportable("its job is gone from Redis")
-    function, instance, args, kwargs = _four(_value(_inflated(job["data"])))
+    found = _value(_inflated(job["data"]))
+    if not isinstance(found, list | tuple) or len(found) != 4 or not isinstance(found[0], str):
+        raise NotImportable("its job must be a function with its arguments")
+    function, instance, args, kwargs = found
     meta = _value(job["meta"]) if job.get("meta") else {}
     if instance is not None:
         raise NotImportable(f"it calls a method of an object, {function}")
@@ -82,12 +85,6 @@ def _value(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return plain_value(raw)
-
-
-def _four(value: Any) -> tuple[str, Any, Any, Any]:
-    if not isinstance(value, list | tuple) or len(value) != 4 or not isinstance(value[0], str):
-        raise NotImportable("its job must be a function with its arguments")
-    return value[0], value[1], value[2], value[3]
 
 
 def _recurrence(next_ms: int, meta: Mapping[str, Any], options: ImportOptions) -> Recurrence:

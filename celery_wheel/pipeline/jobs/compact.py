@@ -2,6 +2,7 @@
 
 Files that were replaced stay for --keep, for readers and runs that began before, and so do the files of runs that were
 killed: ``--keep`` has to be longer than any run of ``archive``. A day with no more files than it needs is left alone.
+A file of its own, as each job has one.
 """
 
 from __future__ import annotations
