@@ -293,7 +293,7 @@ class ArchiveRun:
     events: Callable[[Mapping[int, tuple[int, int]]], Any]
     mark: bool  #: whether the store's mark moves, so that retention may remove archived history
     progress: Callable[[str], None]
-    name: str = field(default_factory=new_run)
+    name: str = field(default_factory=lambda: new_run())
 
     def run(self) -> Archived:
         base = self.storage.last() or self._begin()
