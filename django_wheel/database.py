@@ -1,12 +1,8 @@
 """``wheel_store = "django://default"``: the wheel's tables in an entry of ``DATABASES``.
 
-::
-
-    DATABASES["default"] ──► place_of ──► Place(postgresql://…, tables made by "python manage.py migrate")
-                         ──► store_alias ──► WheelRouter: migrations create django_wheel's tables there only
-
-The store opens its own connections to that database, with its own settings, and does not use Django's. Checks and
-commands open it by ``open_store``, whose error names the remedy where Django's migrations have not made the tables.
+The store opens its own connections to that database, with its own settings, and does not use Django's. ``WheelRouter``
+makes migrations create the tables there only. Checks and commands open the store by ``open_store``, whose error names
+the remedy where Django's migrations have not made the tables.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """Django fields and models from the store's schema, so that the schema is described once.
 
-::
-
-    class TimerRow(StoreTable, table=schema.timer, text="{0.task}")   ──►  a field for each column of ``wheel_timer``
-                                                                          str(row) is "{0.task}".format(row)
-
-So ``makemigrations`` notices every change of the schema. Three kinds of keys need other columns than Django's own
-fields create:
-
-    GivenKey      a number that the holder assigns: INTEGER PRIMARY KEY on SQLite, where only that type keeps a table in
-                  the order of its key; no sequence on PostgreSQL
-    Surrogate     a number without meaning: Django's field without SQLite's AUTOINCREMENT
-    NameKey       a text, without a second index for LIKE on PostgreSQL
+``makemigrations`` notices every change of the schema. Three kinds of keys need other columns than Django's own fields
+create: ``GivenKey``, a number that the holder assigns, is INTEGER PRIMARY KEY on SQLite, where only that type keeps a
+table in the order of its key; ``Surrogate``, a number without meaning, has no AUTOINCREMENT there; ``NameKey``, a text,
+has no second index for LIKE on PostgreSQL.
 """
 
 from __future__ import annotations

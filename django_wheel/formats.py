@@ -9,6 +9,7 @@ from datetime import timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
+from django.utils import translation
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.timezone import get_current_timezone, localtime
@@ -103,6 +104,11 @@ def number(value: int | None) -> str:
         return "-"
     # Below a thousand there is nothing to set apart, at a fiftieth of the cost.
     return str(value) if 0 <= value < 1_000 else str(number_format(value, force_grouping=True))
+
+
+def ngettext_lazy(one: str, many: str) -> Any:
+    """Return a text for ``counted``, by the number of things."""
+    return translation.ngettext_lazy(one, many, "count")
 
 
 def counted(text: Promise, count: int, **values: Any) -> str:

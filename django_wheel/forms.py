@@ -167,7 +167,7 @@ _BACKFILL_OVERLAP = (
 class BackfillForm(ScheduleReasonForm):
     begin = forms.CharField(label=_("From"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
     end = forms.CharField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "2026-11-21 08:30"}))
-    overlap = forms.ChoiceField(label=_("Overlap"), required=False, choices=_BACKFILL_OVERLAP)
+    overlap = forms.TypedChoiceField(label=_("Overlap"), required=False, choices=_BACKFILL_OVERLAP, empty_value=None)
     field_order = ("begin", "end", "overlap", "reason")
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -15,116 +15,91 @@ from django_wheel.fields import StoreTable
 # -- the log: messages and their bytes, lanes with their offsets, batches, outcomes and counts ---------------------
 
 
-class TimerRow(StoreTable, table=schema.timer, text="message {0.id}"):
-    """A message, from its acceptance until retention removes it."""
+class TimerRow(StoreTable, table=schema.timer, text="message {0.id}"): ...
 
 
-class RouteRow(StoreTable, table=schema.route, text="{0.task} to {0.target}"):
-    """The task and the destination of messages."""
+class RouteRow(StoreTable, table=schema.route, text="{0.task} to {0.target}"): ...
 
 
-class DictionaryRow(StoreTable, table=schema.dictionary, text="dictionary {0.id}"):
-    """A dictionary of zstd: the common text of messages, by which they are packed."""
+class DictionaryRow(StoreTable, table=schema.dictionary, text="dictionary {0.id}"): ...
 
 
-class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.shard}"):
-    """A sequence of messages with an offset and a watermark of its own."""
+class LaneRow(StoreTable, table=schema.lane, text="lane {0.lane} of shard {0.shard}"): ...
 
 
-class BatchRow(StoreTable, table=schema.batch, text="{0.count} messages of shard {0.shard}"):
-    """A batch: a range of positions that the broker has confirmed."""
+class BatchRow(StoreTable, table=schema.batch, text="{0.count} messages of shard {0.shard}"): ...
 
 
-class OutcomeRow(StoreTable, table=schema.outcome, text="{0.kind}: {0.reason}"):
-    """The outcome of a message that was not dispatched at its time."""
+class OutcomeRow(StoreTable, table=schema.outcome, text="{0.kind}: {0.reason}"): ...
 
 
-class TallyRow(StoreTable, table=schema.tally, text="{0.pending} of route {0.route}"):
-    """The number of pending messages of a queue and a task in an hour."""
+class TallyRow(StoreTable, table=schema.tally, text="{0.pending} of route {0.route}"): ...
 
 
-class TotalRow(StoreTable, table=schema.total, text="{0.pending} of {0.kind} {0.number}"):
-    """A sum of these numbers: of an hour, of a day, or of a queue and a task."""
+class TotalRow(StoreTable, table=schema.total, text="{0.pending} of {0.kind} {0.number}"): ...
 
 
 # -- shards with the snapshots of their holders, schedulers, and the identity of the store -----------------------------
 
 
-class ShardRow(StoreTable, table=schema.shard, text="shard {0.shard}"):
-    """A shard, and its holder."""
+class ShardRow(StoreTable, table=schema.shard, text="shard {0.shard}"): ...
 
 
-class SnapshotRow(StoreTable, table=schema.snapshot, text="snapshot of shard {0.shard}"):
-    """The last figures of a shard's holder."""
+class SnapshotRow(StoreTable, table=schema.snapshot, text="snapshot of shard {0.shard}"): ...
 
 
-class SchedulerRow(StoreTable, table=schema.scheduler, text="{0.name}"):
-    """A scheduler, and the time of its last sign of life."""
+class SchedulerRow(StoreTable, table=schema.scheduler, text="{0.name}"): ...
 
 
-class MetaRow(StoreTable, table=schema.meta, text="{0.uuid}"):
-    """The one row that identifies the store."""
+class MetaRow(StoreTable, table=schema.meta, text="{0.uuid}"): ...
 
 
 # -- requests to the holders, their answers, tombstones, claims on keys, and gates -------------------------------------
 
 
-class InboxRow(StoreTable, table=schema.inbox, text="{0.kind} {0.id}"):
-    """A request or a message that another process wrote for the holder."""
+class InboxRow(StoreTable, table=schema.inbox, text="{0.kind} {0.id}"): ...
 
 
-class AnswerRow(StoreTable, table=schema.answer, text="{0.id}"):
-    """The results of a command."""
+class AnswerRow(StoreTable, table=schema.answer, text="{0.id}"): ...
 
 
-class AuditRow(StoreTable, table=schema.audit, text="{0.action} by {0.actor}"):
-    """A shard's part of a person's request."""
+class AuditRow(StoreTable, table=schema.audit, text="{0.action} by {0.actor}"): ...
 
 
-class TombstoneRow(StoreTable, table=schema.tombstone, text="{0.task_id}"):
-    """A task id that was cancelled before the task arrived."""
+class TombstoneRow(StoreTable, table=schema.tombstone, text="{0.task_id}"): ...
 
 
-class WatchRow(StoreTable, table=schema.watch, text="{0.kind} {0.key}"):
-    """A task's claim on a key."""
+class WatchRow(StoreTable, table=schema.watch, text="{0.kind} {0.key}"): ...
 
 
-class GateRow(StoreTable, table=schema.gate, text="{0.scope} {0.name}"):
-    """A pause, or a slow resume, of a queue, a task or everything."""
+class GateRow(StoreTable, table=schema.gate, text="{0.scope} {0.name}"): ...
 
 
 # -- recurring schedules, their changes, and what became of their instants ---------------------------------------------
 
 
-class ScheduleRow(StoreTable, table=schema.schedule, text="{0.name}"):
-    """A recurring schedule, and its next instant."""
+class ScheduleRow(StoreTable, table=schema.schedule, text="{0.name}"): ...
 
 
-class RevisionRow(StoreTable, table=schema.revision, text="{0.what} {0.name}"):
-    """A change of a schedule."""
+class RevisionRow(StoreTable, table=schema.revision, text="{0.what} {0.name}"): ...
 
 
-class ScheduleRunRow(StoreTable, table=schema.schedule_run, text="{0.timer_id} of schedule {0.schedule}"):
-    """An occurrence of a schedule, and the message that it became."""
+class ScheduleRunRow(StoreTable, table=schema.schedule_run, text="{0.timer_id} of schedule {0.schedule}"): ...
 
 
-class ScheduleSkipRow(StoreTable, table=schema.schedule_skip, text="{0.count} {0.reason} of schedule {0.schedule}"):
-    """Consecutive occurrences of a schedule that did not run."""
+class ScheduleSkipRow(StoreTable, table=schema.schedule_skip, text="{0.count} {0.reason} of schedule {0.schedule}"): ...
 
 
 # -- bulk loads, their parts, and their messages that no holder has accepted yet ---------------------------------------
 
 
-class LoadRow(StoreTable, table=schema.load, text="{0.name}: {0.state}"):
-    """A bulk load."""
+class LoadRow(StoreTable, table=schema.load, text="{0.name}: {0.state}"): ...
 
 
-class LoadPartRow(StoreTable, table=schema.load_part, text="{0.part} of {0.load}"):
-    """A part of a bulk load, and the attempt that may write it."""
+class LoadPartRow(StoreTable, table=schema.load_part, text="{0.part} of {0.load}"): ...
 
 
-class LoadChunkRow(StoreTable, table=schema.load_chunk, text="{0.number} of {0.part} of {0.load}"):
-    """Messages of a bulk load that no holder has accepted yet."""
+class LoadChunkRow(StoreTable, table=schema.load_chunk, text="{0.number} of {0.part} of {0.load}"): ...
 
 
 #: Django keeps these names in a table, as the project's language has them when it migrates.
@@ -136,41 +111,31 @@ PERMISSIONS = [
 ]
 
 
-class Wheel(ShardRow, permissions=PERMISSIONS, verbose_name=_("wheel"), verbose_name_plural=_("wheel")):
-    """The page of the wheel."""
+class Wheel(ShardRow, permissions=PERMISSIONS, verbose_name=_("wheel"), verbose_name_plural=_("wheel")): ...
 
 
-class Pending(TimerRow, verbose_name=_("pending task"), verbose_name_plural=_("pending tasks")):
-    """The page of pending tasks."""
+class Pending(TimerRow, verbose_name=_("pending task"), verbose_name_plural=_("pending tasks")): ...
 
 
-class Schedule(ScheduleRow, verbose_name=_("schedule"), verbose_name_plural=_("schedules")):
-    """The page of recurring schedules."""
+class Schedule(ScheduleRow, verbose_name=_("schedule"), verbose_name_plural=_("schedules")): ...
 
 
-class History(TimerRow, verbose_name_plural=_("history")):
-    """The page of dispatched tasks."""
+class History(TimerRow, verbose_name_plural=_("history")): ...
 
 
-class Rejected(OutcomeRow, verbose_name_plural=_("rejected tasks")):
-    """The page of rejected tasks, and of the other outcomes."""
+class Rejected(OutcomeRow, verbose_name_plural=_("rejected tasks")): ...
 
 
-class Lateness(BatchRow, verbose_name_plural=_("lateness")):
-    """The page of the job ``lateness``."""
+class Lateness(BatchRow, verbose_name_plural=_("lateness")): ...
 
 
-class Forecast(TallyRow, verbose_name_plural=_("forecast from archive")):
-    """The page of the job ``forecast``."""
+class Forecast(TallyRow, verbose_name_plural=_("forecast from archive")): ...
 
 
-class Audit(AuditRow, verbose_name_plural=_("audit log")):
-    """The page of the audit log."""
+class Audit(AuditRow, verbose_name_plural=_("audit log")): ...
 
 
-class Batch(BatchRow, verbose_name=_("batch"), verbose_name_plural=_("batches")):
-    """The page of batches."""
+class Batch(BatchRow, verbose_name=_("batch"), verbose_name_plural=_("batches")): ...
 
 
-class Shard(ShardRow, verbose_name=_("shard"), verbose_name_plural=_("shards")):
-    """The page of shards."""
+class Shard(ShardRow, verbose_name=_("shard"), verbose_name_plural=_("shards")): ...

@@ -1,12 +1,7 @@
 """The project's Celery app: where it is, and how the wheel is installed on it.
 
-::
-
-    ready() ──► existing apps ─┐
-                               ├─► beat_scheduler = "wheel"? ─► celery_wheel.install
-    an app created later ──────┘        no: left as it is; its scheduler would never read the wheel's queue
-
-The project does not change the code that creates its app, and an app of another broker in the process is left alone.
+Each app of the process whose ``beat_scheduler`` is "wheel" gets the wheel, now or when it is created. Another one is
+left alone: its scheduler would never read the wheel's queue. The project does not change the code that creates its app.
 """
 
 from __future__ import annotations

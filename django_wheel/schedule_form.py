@@ -1,12 +1,5 @@
 """The forms of a schedule and of changes of several schedules, and a definition as the values of a form, and back.
 
-::
-
-    {"recurrence": {"spec": {"kind": "crontab", …}, "zone": …, "without": …}, "task": …}
-        │ to_values   ▲ to_document ──► read_definition: RecurrenceError "spec.hour must be …"
-        ▼             │                                                       └──► the field ``hour``
-    {"kind": "crontab", "minute": "0", …, "zone": …, "weekdays": ["sat"], "calendar": "", "task": …}
-
 A form has fields for days of the week, one calendar of holidays, and dates; any other part of ``without`` is JSON in
 the field ``calendar``. A definition that the form does not change stays as it is, also where it names a default.
 Errors are those of the definition, each beside the field that its path names, before anything is requested. Fields of

@@ -1,17 +1,8 @@
 """``WheelBackend``: tasks of Django as tasks of Celery; ``run_after`` waits on the wheel.
 
-::
-
-    TASKS = {"default": {"BACKEND": "django_wheel.tasks.WheelBackend", "QUEUES": ["default", "mail"]}}
-
-    remind.using(run_after=…).enqueue(7)
-       │  call     {"task": "app.tasks.remind", "args": [7], …} ─► result backend, as "<id>.call"
-       └─ message  Celery's task "django_wheel.run" with the call, eta = run_after ─► wheel ─► queue ─► worker
-                                          result, error and worker of the run ─► result backend, as "<id>"
-
-The queue "default" is Celery's own default queue; other names are those of Celery's queues. ``get_result`` joins the
-call with Celery's record of the run; both are there for Celery's ``result_expires`` after they were written, and the
-worker writes the call once more when it starts. Without a result backend there are no results.
+``enqueue`` writes the call to the result backend as "<id>.call", and sends Celery's task "django_wheel.run" with it.
+The worker writes the call once more when it starts, and Celery its record of the run as "<id>"; ``get_result`` joins
+the two. Without a result backend there are no results. The queue "default" is Celery's own default queue.
 
 Promises: those of a Celery task with this app, whose settings hold (``task_acks_late`` …). ``enqueue`` is part of the
 caller's transaction where ``wheel_transactional`` is set.

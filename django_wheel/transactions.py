@@ -1,13 +1,8 @@
 """``wheel_transactional`` in Django: the wheel's inbox, written on the caller's own connection.
 
-::
-
-    with transaction.atomic():            one transaction of DATABASES[alias], alias as in wheel_store = "django://alias"
-        order.save()
-        remind.apply_async(countdown=60)  INSERT INTO wheel_inbox: commits and rolls back with the order
-
-In autocommit mode the row is committed at once. If the only open transaction is on another alias, scheduling is
-refused, because a rollback there would not remove the row. If several are open, the one on the store's alias counts.
+The row commits and rolls back with the caller's transaction of DATABASES[alias], alias as in wheel_store =
+"django://alias"; in autocommit mode it is committed at once. If the only open transaction is on another alias,
+scheduling is refused, because a rollback there would not remove the row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,6 @@ import click
 from celery_wheel.cli.group import NEEDS_ACTION, start_project, user_errors, wheel
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
-from celery_wheel.operations.figure import Figure, number
 from celery_wheel.values.format import format_count
 
 if TYPE_CHECKING:
@@ -52,21 +50,11 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(code)
 
 
-COLUMNS: tuple[Column[Figure], ...] = (
-    Column("bench", lambda one: one.bench),
-    Column("what", lambda one: one.name),
-    Column("value", lambda one: number(one.value), "right"),
-    Column("unit", lambda one: one.unit),
-    Column("yardstick", lambda one: one.yardstick),
-    Column("its value", lambda one: number(one.against), "right"),
-    Column("times better", lambda one: number(one.ratio), "right"),
-    Column("target", lambda one: one.aim, "right"),
-)
-
-
-def print_figures(figures: Sequence[Figure]) -> None:
-    """Print all figures in one table, without the columns that are empty for all."""
-    GrowingTable([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
+def number(value: float | None) -> str:
+    """Return the value with three significant digits or more; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 @wheel.command(short_help="Measure how many tasks a second this site handles.")
@@ -95,4 +83,9 @@ def bench(ctx: click.Context, tasks: int, body: int, as_json: bool) -> None:
         print_json({"tasks": tasks, "bytes": body, "figures": figures})
     else:
         click.echo(f"{tasks:,} tasks with an argument of {body:,} bytes")
-        print_figures([Figure("", name, one.per_s, "tasks/s") for name, one in paces.items()])
+        columns: list[Column[tuple[str, Pace]]] = [
+            Column("what", lambda pair: pair[0]),
+            Column("value", lambda pair: number(pair[1].per_s), "right"),
+            Column("unit", lambda _: "tasks/s"),
+        ]
+        GrowingTable(columns).print(paces.items())

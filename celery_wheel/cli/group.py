@@ -49,11 +49,7 @@ class _NoAnswer(click.ClickException):
 
 @contextmanager
 def user_errors(mask: Mask = NO_MASK) -> Iterator[None]:
-    """End the command with a sentence and an exit code, without a traceback, for an error that a user can cause.
-
-    Args:
-        mask: hides values that the error may quote.
-    """
+    """End the command with a sentence and an exit code, without a traceback, for an error that a user can cause."""
     try:
         yield
     except (WheelError, ImportError) as error:
@@ -89,10 +85,9 @@ def open_wheel(ctx: click.Context, shard: int | None = None) -> Iterator[Wheel]:
 
 
 def start_project() -> None:
-    """Set Django up in a Django project, for commands that examine the app itself or send with it.
+    """Set Django up in a Django project, whose app gets the wheel then: Celery does so for workers and beat alone.
 
-    A Django project's app gets the wheel when Django is set up (``django_wheel``). Celery's own command line leaves
-    that to workers and beat. Raises SettingError where Django does not start.
+    Raises SettingError where Django does not start.
     """
     if not os.environ.get("DJANGO_SETTINGS_MODULE") or find_spec("django") is None:
         return

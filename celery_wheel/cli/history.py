@@ -151,8 +151,8 @@ def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **
 @wheel.command(short_help="Dispatch tasks once more that a broker has lost.")
 @options.names
 @options.shard
-@click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="Due from this instant on.")
-@click.option("--to", "to_ms", type=options.InstantParameter(), help="Due before this instant.  [default: now]")
+@options.instant("--from", "from_ms", required=True, help="Due from this instant on.")
+@options.instant("--to", "to_ms", help="Due before this instant.  [default: now]")
 @options.yes
 @request
 @click.pass_context
@@ -178,8 +178,8 @@ def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) ->
 
 
 @wheel.command(short_help="List the requests of people, with their results.")
-@click.option("--since", "from_ms", type=options.InstantParameter(), help="Asked at this instant or later.")
-@click.option("--until", "to_ms", type=options.InstantParameter(), help="Asked before this instant.")
+@options.instant("--since", "from_ms", help="Asked at this instant or later.")
+@options.instant("--until", "to_ms", help="Asked before this instant.")
 @click.option("--by", "actor", help="A part of the person's name; case is ignored.")
 @click.option("--action", help="Only this action, like cancel, pause or schedule_update.")
 @click.option("--origin", help="Where the person asked: admin, cli or api.")
@@ -212,7 +212,6 @@ def audit(ctx: click.Context, /, **params: Any) -> None:
 
 
 def counts_of(results: dict[str, Any]) -> str:
-    """Return the number of names with each result."""
     counts = Counter(word_of(one) for one in results.values())
     return ", ".join(f"{count:,} {word}" for word, count in counts.items())
 

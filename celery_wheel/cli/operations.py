@@ -171,14 +171,6 @@ def claim_store_(ctx: click.Context, yes: bool) -> None:
     click.echo("this copy goes on, and the other holds nothing any more; schedulers here dispatch within a minute")
 
 
-ANSWERS = {
-    "accepted": "due time follows the wall clock now",
-    "agreed": "no shard disputes the wall clock; nothing was changed",
-    "refused": "the wall clock differs from that of the broker or the store by more than wheel_max_clock_skew; nothing "
-    "was changed there; set the clock of the scheduler's host right",
-}
-
-
 @wheel.command(short_help="Show the schedulers' clocks; accept a disputed clock.")
 @click.argument("action", required=False, type=click.Choice(["accept"]), metavar="[accept]")
 @request
@@ -200,12 +192,25 @@ def clock(ctx: click.Context, action: str | None, how: Any, as_json: bool) -> No
     if as_json:
         print_json({"answer": answer})
     else:
-        click.echo(ANSWERS[answer])
+        text = {
+            "accepted": "due time follows the wall clock now",
+            "agreed": "no shard disputes the wall clock; nothing was changed",
+            "refused": "the wall clock differs from that of the broker or the store by more than wheel_max_clock_skew; "
+            "nothing was changed there; set the clock of the scheduler's host right",
+        }
+        click.echo(text[answer])
     ctx.exit(0 if answer == "accepted" else NEEDS_ACTION)
 
 
 def _show_clocks(shards: list[ShardStatus], as_json: bool) -> None:
-    clocks = [_clock_as_dict(one) for one in shards]
+    clocks = [
+        {
+            **{name: getattr(one, name) for name in ("shard", "holder", "live")},
+            **{f"{name}_ms": found.get(f"clock_{name}_ms") for name in ("disputed", "skew")},
+        }
+        for one in shards
+        for found in ((one.live and one.snapshot) or {},)
+    ]
     if as_json:
         print_json({"clocks": clocks})
         return
@@ -224,17 +229,6 @@ def _difference(ms: int | None, other: str, unknown: str) -> str:
     if ms is None:
         return unknown
     return f"{format_duration(abs(ms))} {'ahead of' if ms > 0 else 'behind'} {other}" if ms else f"agrees with {other}"
-
-
-def _clock_as_dict(one: ShardStatus) -> dict[str, Any]:
-    snapshot = (one.live and one.snapshot) or {}
-    return {
-        "shard": one.shard,
-        "holder": one.holder,
-        "live": one.live,
-        "disputed_ms": snapshot.get("clock_disputed_ms"),
-        "skew_ms": snapshot.get("clock_skew_ms"),
-    }
 
 
 #: Bad lines that are shown to people.
@@ -358,10 +352,7 @@ def _show_imported(found: ImportResult) -> None:
     if found.renamed:
         click.echo(f"{found.renamed:,} of these tasks have the ids of other tasks here, and got ids of their own")
     for count, what in (
-        (
-            found.different,
-            "are here otherwise than in the file, as the lines below say, and stay so",
-        ),
+        (found.different, "are here otherwise than in the file, as the lines below say, and stay so"),
         (found.left, "came by an import and left this store since: import the file of the drain that took them away"),
         (found.skipped, "are rejected, and were skipped: --include schedules them"),
         (found.bad_count, "are lines that cannot be read"),
@@ -417,7 +408,9 @@ def _abort(store: FullStore, name: str, yes: bool) -> int:
 def _show_loads(store: FullStore, limit: int, as_json: bool) -> None:
     found = store.loads.latest(limit)
     if as_json:
-        print_json({"loads": [_load_as_dict(one) for one in found]})
+        names = ("name", "state", "run", "created_ms", "begun_ms", "ended_ms")
+        same = [(one, {name: getattr(one.load, name) for name in names}) for one in found]
+        print_json({"loads": [{**load, "messages": one.load.rows, "not_accepted": one.rows} for one, load in same]})
         return
     columns: list[Column[BulkLoadSummary]] = [
         Column("load", lambda one: one.load.name),
@@ -434,8 +427,3 @@ def _show_loads(store: FullStore, limit: int, as_json: bool) -> None:
         Column("runs", lambda one: one.load.run, "right", optional=True),
     ]
     print_table(columns, found, empty="there are no loads")
-
-
-def _load_as_dict(one: BulkLoadSummary) -> dict[str, Any]:
-    same = {name: getattr(one.load, name) for name in ("name", "state", "run", "created_ms", "begun_ms", "ended_ms")}
-    return {**same, "messages": one.load.rows, "not_accepted": one.rows}

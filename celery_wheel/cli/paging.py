@@ -1,10 +1,4 @@
-"""Commands that print pages: one of them, or all as they are read; as tables or as JSON.
-
-::
-
-    --limit 50          a page, and the cursor of the next    {"items": […], "next": "1800000000000:4352" or null}
-    --after <cursor>    the next page
-    --all               page after page until the last        {…}\n{…}\n…   nothing is kept in memory
+"""Commands that print pages: one of them, with the cursor of the next, or all as they are read (``--all``).
 
 ``--all`` is not the state of one moment: a task that comes or goes meanwhile may be in it; one that stays is, once.
 """
@@ -15,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 
@@ -23,29 +17,16 @@ from celery_wheel.console.output import Column, GrowingTable, print_json, print_
 from celery_wheel.store.model import Position
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: Rows of one page where all are wanted.
 PAGE = 1_000
 
 
-class PageOf(Protocol[T_co]):
-    @property
-    def items(self) -> Sequence[T_co]: ...
-
-    @property
-    def next(self) -> Any: ...
+#: Reads the page after a cursor, of so many rows at most: ``items``, and the cursor ``next``.
+Read = Callable[[Any, int], Any]
 
 
-#: Reads the page after a cursor, of so many rows at most.
-Read = Callable[[Any, int], PageOf[T]]
-
-
-def position_text(at: Any) -> str:
-    return f"{at[0]}:{at[1]}"
-
-
-def pages(read: Read[T], start: Any) -> Iterator[Sequence[T]]:
+def pages(read: Read, start: Any) -> Iterator[Sequence[Any]]:
     """Yield the rows of each page; a page may be empty, where a filter matched nothing in the part that was read."""
     at = start
     while at is not None:
@@ -61,10 +42,10 @@ class Listing(Generic[T]):
     title: str  #: as in "no pending tasks"
     columns: Sequence[Column[T]]
     as_dict: Callable[[T], dict[str, Any]]
-    read: Read[T]
+    read: Read
     start: Any  #: the cursor of the first page
     cursor: Callable[[Any], Any] = Position._make  #: the cursor of an option
-    text: Callable[[Any], str] = position_text  #: the option of a cursor
+    text: Callable[[Any], str] = lambda at: f"{at[0]}:{at[1]}"  #: the option of a cursor
 
     def show(
         self, *, limit: int, after: Any, whole: bool, as_json: bool, count: Callable[[], int] | None = None

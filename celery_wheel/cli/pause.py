@@ -46,9 +46,8 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
 
 @wheel.command(short_help="Undo a pause.")
 @_names
-@click.option(
+@options.length(
     "--over",
-    type=options.DurationParameter(),
     help="Time over which the backlog is dispatched evenly: seconds, or a length like 10m or 1h.",
 )
 @request
@@ -81,7 +80,8 @@ def _gate(queue: str | None, task: str | None, everything: bool, how: dict[str, 
 def _show(wheel: Wheel, as_json: bool) -> None:
     found, at_ms = wheel.gates(), options.now_ms()
     if as_json:
-        print_json({"gates": [_as_dict(one) for one in found]})
+        names = ("scope", "name", "state", "per_ms", "reason", "actor", "at_ms")
+        print_json({"gates": [{name: getattr(one, name) for name in names} for one in found]})
         return
     columns: list[Column[Gate]] = [
         Column("what", lambda one: one.what),
@@ -93,7 +93,3 @@ def _show(wheel: Wheel, as_json: bool) -> None:
         Column("reason", lambda one: one.reason, max_chars=200),
     ]
     print_table(columns, found, empty="nothing is paused")
-
-
-def _as_dict(one: Gate) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("scope", "name", "state", "per_ms", "reason", "actor", "at_ms")}

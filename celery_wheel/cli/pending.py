@@ -201,10 +201,8 @@ def cancel(ctx: click.Context, /, **params: Any) -> None:
 
 @wheel.command(short_help="Give pending tasks another due time.")
 @ids
-@click.option("--eta", "eta_ms", type=options.InstantParameter(), help="New due time: ISO 8601 (UTC), Unix ms, +30m.")
-@click.option(
-    "--countdown", type=options.DurationParameter(), help="New due time, from now: seconds, or a length like 10m or 2d."
-)
+@options.instant("--eta", "eta_ms", help="New due time: ISO 8601 (UTC), Unix ms, +30m.")
+@options.length("--countdown", help="New due time, from now: seconds, or a length like 10m or 2d.")
 @filters
 @options.yes
 @request

@@ -1,12 +1,7 @@
 """Requests of commands: the chosen names, confirmed, sent in parts, and each name's result printed.
 
-::
-
-    cancel 3fa1… 77c0…          these ids                              not confirmed
-    cancel -                    ids on stdin, separated by blanks      not confirmed
-    cancel --task app.remind    the pending tasks that match now       counted and confirmed; --yes does not ask
-
-Each part has the whole time-out. A task that is dispatched before the holder's answer is too late.
+Names are given, or are words on stdin (``-``), or the matches of a filter: those are counted and confirmed. Each part
+has the whole time-out. A task that is dispatched before the holder's answer is too late.
 """
 
 from __future__ import annotations
@@ -41,8 +36,8 @@ filters = options.all_of(
     options.names,
     click.option("--key", help="Only tasks sent with this key."),
     options.shard,
-    click.option("--due-after", "from_ms", type=options.InstantParameter(), help="Due at this instant or later."),
-    click.option("--due-before", "to_ms", type=options.InstantParameter(), help="Due before this instant."),
+    options.instant("--due-after", "from_ms", help="Due at this instant or later."),
+    options.instant("--due-before", "to_ms", help="Due before this instant."),
 )
 
 
@@ -55,10 +50,7 @@ class Selection:
 
 
 def selected(ids: Iterable[str], criteria: dict[str, Any], match: Callable[[], Selection]) -> Selection:
-    """Return the ids that the command names, or else the matches of its filter.
-
-    Raises UsageError for both or neither.
-    """
+    """Return the ids that the command names, or else the matches of its filter. Raises UsageError for both or none."""
     ids, filtered = list(ids), any(value is not None for value in criteria.values())
     if filtered and ids:
         raise click.UsageError("name ids or a filter, and not both")
@@ -75,10 +67,12 @@ def words_of(arguments: Iterable[str]) -> Iterable[str]:
         yield from sys.stdin.read().split() if one == "-" else [one]
 
 
-def matches(read: Read[Any], start: Any, name: Callable[[Any], Any], *, backwards: bool = False) -> Selection:
+def matches(
+    read: Read, start: Any, name: Callable[[Any], Any], *, backwards: bool = False, doing: str = "reading tasks"
+) -> Selection:
     """Return the names of all rows that are read; rows with an empty name are left out."""
     names: dict[Any, None] = {}
-    with progress("reading tasks") as done:
+    with progress(doing) as done:
         for items in pages(read, start):
             names.update((name(one), None) for one in items)
             done(len(items))
@@ -111,10 +105,14 @@ class ResultLine(NamedTuple):
     needs_eyes: bool
 
 
+#: Sends one request for several names; returns name → result.
+Send = Callable[[Any], Mapping[Any, Any]]
+
+
 def request_each(
     ctx: click.Context,
     tasks: Selection,
-    send: Callable[[Any], Mapping[Any, Any]],
+    send: Send,
     meanings: Mapping[str, str],
     *,
     question: str,
@@ -122,30 +120,28 @@ def request_each(
     as_json: bool,
     name: str = "task id",
 ) -> None:
-    """Send requests for the tasks, print the results, and end the command.
-
-    Args:
-        send: sends one request for several names; returns name → result.
-        meanings: of each result, for people.
-        question: confirms the matches of a filter; ``{}`` stands for "12 tasks".
-        name: the title of the names' column.
-    """
-    if tasks.by_filter and tasks.names:
-        confirm(question.format(format_count(len(tasks.names), "task")), yes)
-    results, unavailable = _send_in_parts(tasks.names, send)
+    """Send requests for the tasks, print the results, and end the command; ``meanings`` are of each result."""
+    results, unavailable = send_each(tasks, send, question, "task", yes)
     lines = [ResultLine(one, word, meanings[word], word, word not in GOOD) for one, word in results.items()]
     counted = bool(results) or unavailable is None
     print_results(ctx, name, lines, meanings, unavailable, counted=counted, every=not tasks.by_filter, as_json=as_json)
 
 
-def _send_in_parts(names: Sequence[Any], send: Callable[[Any], Mapping[Any, Any]]) -> tuple[dict[Any, str], str | None]:
-    """Return the results, and the reason where a part had no answer; the parts after it are not sent."""
-    results: dict[Any, str] = {}
+def send_each(
+    chosen: Selection, send: Send, question: str, noun: str, yes: bool, most: int = PART
+) -> tuple[dict[Any, Any], str | None]:
+    """Return the results, and the reason where a part had no answer; the parts after it are not sent.
+
+    ``question`` confirms the matches of a filter; ``{}`` stands for "12 tasks".
+    """
+    names, results = chosen.names, dict[Any, Any]()
+    if chosen.by_filter and names:
+        confirm(question.format(format_count(len(names), noun)), yes)
     with progress("waiting for results", len(names)) as bar:
-        for start in range(0, len(names), PART):
-            part = names[start : start + PART]
+        for start in range(0, len(names), most):
+            part = names[start : start + most]
             try:
-                results |= {one: str(result) for one, result in send(part).items()}
+                results |= send(part)
             except (WheelUnavailable, RequestInDoubt) as error:
                 return results | error.results, str(error)
             bar(len(part))
@@ -163,13 +159,7 @@ def print_results(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Print a line for each result (``every``), or for the first that need eyes; the counts; and end the command.
-
-    Args:
-        title: of the names' column, like "schedule".
-        words: all results, in the order of the counts.
-        unavailable: why some names have no result.
-    """
+    """Print a line for each result (``every``), or for the first that need eyes; the counts; and end the command."""
     counts = Counter(one.result for one in lines)
     if as_json:
         results = {str(one.name): one.value for one in lines}

@@ -166,16 +166,13 @@ def levels(ctx: click.Context, shard: int | None, as_json: bool) -> None:
     with open_wheel(ctx, shard) as wheel:
         shown = [one for one in wheel.status() if shard in (None, one.shard)]
     if as_json:
-        print_json({"shards": [_levels_as_dict(one) for one in shown]})
+        names = ("shard", "holder", "live", "snapshot_age_ms", "pending")
+        same = [(one, {name: getattr(one, name) for name in names}) for one in shown]
+        print_json({"shards": [{**found, "levels": (one.snapshot or {}).get("levels", [])} for one, found in same]})
     else:
         for one in shown:
             _print_levels(one)
     ctx.exit(0 if all(one.live for one in shown) else NEEDS_ACTION)
-
-
-def _levels_as_dict(one: ShardStatus) -> dict[str, Any]:
-    same = {name: getattr(one, name) for name in ("shard", "holder", "live", "snapshot_age_ms", "pending")}
-    return {**same, "levels": (one.snapshot or {}).get("levels", [])}
 
 
 def _print_levels(one: ShardStatus) -> None:
@@ -197,8 +194,6 @@ def _print_levels(one: ShardStatus) -> None:
 
 
 WIDTH_MS = {"hour": HOUR_MS, "day": 24 * HOUR_MS}
-#: Characters of the longest bar.
-BAR = 40
 
 
 class ForecastSpan(NamedTuple):
@@ -268,13 +263,7 @@ def _forecast_as_dict(
             for one in spans
         ],
         "rate": rate,
-        "drain": drain
-        and {
-            "worst": drain.worst,
-            "worst_ms": drain.worst_ms,
-            "done_ms": drain.done_ms,
-            "done_in_ms": drain.done_ms - now_ms,
-        },
+        "drain": drain and {**asdict(drain), "done_in_ms": drain.done_ms - now_ms},
     }
 
 
@@ -285,5 +274,5 @@ def _forecast_columns(spans: list[ForecastSpan], by: str | None) -> list[Column[
         Column("from (UTC)", lambda one: format_utc(one.from_ms)[:16].replace("T", " ")),
         *named,
         Column("pending", lambda one: f"{one.pending:,}", "right"),
-        Column("", lambda one: "█" * max(1, round(BAR * one.pending / most))),
+        Column("", lambda one: "█" * max(1, round(40 * one.pending / most))),
     ]

@@ -1,10 +1,8 @@
 """Output of commands: tables by rich, JSON by the standard library, and a bar on stderr while a command takes long.
 
-Text that came with a message is escaped by ``seen`` and given to rich as Text: neither the terminal nor rich's own
-markup may interpret it. JSON has the whole text, its control characters escaped.
-
-On a narrow terminal names and ids are folded; an instant or a number never is, since half of it is another value. Where
-folding does not make room enough, ``optional`` columns are left out, and stderr names them.
+Text that came with a message is escaped and given to rich as Text: neither the terminal nor rich's own markup may
+interpret it. On a narrow terminal names and ids are folded; an instant or a number never is, since half of it is
+another value. Where folding does not make room enough, ``optional`` columns are left out, and stderr names them.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import click
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A bar that appears at once only flickers.
-PATIENCE_S = 1.0
 #: Without a terminal (a pipe, a file) lines are not broken.
 WIDE = 1_000
 #: Blanks between two columns.
@@ -139,36 +135,25 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value))
 
 
-class ProgressBar(Protocol):
-    def __call__(
-        self, more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None
-    ) -> None:
-        """Add ``more``; or set ``done`` of ``total``, where the caller counts by itself."""
-
-
-def _no_bar(more: float, *, doing: str | None = None, done: float | None = None, total: float | None = None) -> None:
-    """Show no progress: there is no terminal."""
-
-
 @contextmanager
-def progress(doing: str, total: float | None = None) -> Iterator[ProgressBar]:
-    """Show a bar on stderr as soon as the block has taken a second; the block calls the bar with its progress.
+def progress(doing: str, total: float | None = None) -> Iterator[Callable[..., None]]:
+    """Show a bar on stderr, if that is a terminal, as soon as the block has taken a second.
 
-    The bar needs a terminal on stderr, and a block that prints nothing to it in the meantime.
+    The block calls the bar with ``more``; or with ``done`` of ``total``, where it counts by itself.
     """
     if not sys.stderr.isatty():
-        yield _no_bar
+        yield lambda more, **_: None
         return
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:  # a bar is not worth an error
-        yield _no_bar
+        yield lambda more, **_: None
         return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(doing, total=total)
-    late = threading.Timer(PATIENCE_S, bar.start)
+    late = threading.Timer(1.0, bar.start)  # a bar that appears at once only flickers
     late.daemon = True
     late.start()
 

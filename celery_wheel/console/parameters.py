@@ -1,12 +1,4 @@
-"""Parameters of commands: filters, instants, lengths of time and cursors; a wrong one is refused with its rule.
-
-::
-
-    instant   2027-01-15T08:00  2027-01-15T08:00+01:00  1800000000000  now  +30m  -1h30m
-              without an offset: UTC, as in all output; a number: Unix milliseconds
-    cursor    1800000000000:4352   printed by the previous page
-    length    90  90s  10m  1h30m  2d   a number alone is seconds
-"""
+"""Parameters of commands: filters, instants, lengths of time and cursors; a wrong one is refused with its rule."""
 
 from __future__ import annotations
 
@@ -14,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -34,7 +27,7 @@ _CURSOR = re.compile(r"(\d{1,18}):(\d{1,18})").fullmatch
 
 
 class InstantParameter(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    """An instant, as Unix milliseconds."""
+    """An instant, as Unix milliseconds: 2027-01-15T08:00 (UTC, or with an offset), 1800000000000, now, +30m, -1h30m."""
 
     name = "instant"
 
@@ -75,7 +68,7 @@ def _instant(text: str) -> int | None:
 
 
 class DurationParameter(click.ParamType):  # type: ignore[type-arg]
-    """A length of time, as seconds."""
+    """A length of time, as seconds: 90, 90s, 10m, 1h30m, 2d."""
 
     name = "length"
 
@@ -117,6 +110,8 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+length = partial(click.option, type=DurationParameter())
+instant = partial(click.option, type=InstantParameter())
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 shard = click.option("--shard", type=click.IntRange(0), help="Only this shard.")
 names = all_of(
@@ -124,10 +119,8 @@ names = all_of(
     click.option("--queue", help="Only tasks for this queue (or with this routing key, where they name no queue)."),
 )
 span = all_of(
-    click.option(
-        "--from", "from_ms", type=InstantParameter(), help="From this instant on: ISO 8601, Unix ms, now, +30m, -1h."
-    ),
-    click.option("--to", "to_ms", type=InstantParameter(), help="Before this instant."),
+    instant("--from", "from_ms", help="From this instant on: ISO 8601, Unix ms, now, +30m, -1h."),
+    instant("--to", "to_ms", help="Before this instant."),
 )
 _limit = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Lines of a page.")
 _pages = all_of(
@@ -143,9 +136,8 @@ paging_by_name = all_of(_limit, click.option("--after", help="Name printed by th
 #: The options of every request to the schedulers.
 request = all_of(
     click.option("--reason", default="", help="Reason, kept with the tasks or schedules and shown to people."),
-    click.option(
+    length(
         "--timeout",
-        type=DurationParameter(),
         default=10,
         show_default=True,
         help="Time to wait for the schedulers' answers: seconds, or a length like 1m.",

@@ -1,11 +1,5 @@
 """Metrics: what a scheduler shows to Prometheus and to OpenTelemetry.
 
-::
-
-    engines of this process ─┐
-                             ├─► samples, by definition ─┬─► prometheus ──► server, Django's view
-    the store's totals ──────┘                           └─► opentelemetry
-
 1. The engine counts (``celery_wheel.engine.stats``); this room reads the counts when somebody asks, and counts nothing.
 2. Each process shows the shards that it holds, so that sums over all schedulers are right. The totals of the store are
    shown by the holder of shard 0 alone.

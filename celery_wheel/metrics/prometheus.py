@@ -24,8 +24,6 @@ def check_installed() -> None:
 
 
 class WheelCollector:
-    """A collector of ``prometheus_client``, for any registry."""
-
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
 

@@ -24,8 +24,6 @@ from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
 
-PREFIX = "celery_wheel_"
-
 #: Queues with a sample of their own: those with the most pending messages. All others are added up as OTHER.
 MAX_QUEUES = 200
 
@@ -45,25 +43,18 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        return PREFIX + self.name
+        return f"celery_wheel_{self.name}"
 
 
 #: A sample: the values of the labels, in the order of the definition, and a number or a histogram.
 Sample = tuple[tuple[str, ...], float | Histogram]
 
 
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(Kind.COUNTER, name, text, ("shard", *labels))
+def _of(kind: Kind, *first: str) -> Callable[..., Metric]:
+    return lambda name, text, *labels: Metric(kind, name, text, (*first, *labels))
 
 
-def _gauge(name: str, text: str, *labels: str) -> Metric:
-    return Metric(Kind.GAUGE, name, text, labels)
-
-
-def _histogram(name: str, text: str, *labels: str) -> Metric:
-    return Metric(Kind.HISTOGRAM, name, text, labels)
-
-
+_counter, _gauge, _histogram = _of(Kind.COUNTER, "shard"), _of(Kind.GAUGE), _of(Kind.HISTOGRAM)
 _ALL = (
     # Counts of an engine since its process began; in Django's view, since its holder's.
     _counter("accepted", "Messages that the store accepted."),
@@ -135,11 +126,7 @@ class NotAnswered(WheelError):
 
 
 class PatientCall(Generic[T]):
-    """A call of which at most one is under way; further askers wait for the same one.
-
-    Args:
-        server: its name in errors: the store, or the broker.
-    """
+    """A call of which at most one is under way; further askers wait for the same one."""
 
     def __init__(self, server: str, call: Callable[[], T]) -> None:
         self._server = server
@@ -280,7 +267,6 @@ class Totals:
     objective_ms: int | None = None
 
     def samples(self) -> Iterator[tuple[str, list[Sample]]]:
-        """Yield the samples of the whole store, by the name of their metric."""
         found = self.overview
         yield "pending", [((queue,), count) for queue, count in _largest(found.queues).items()]
         yield "overdue", [((), found.overdue)]
@@ -296,7 +282,11 @@ class Totals:
         if counts.next_ms is not None:
             yield "schedule_next_timestamp_seconds", [((), counts.next_ms / 1_000)]
 
-        yield from self._size()
+        if self.size is not None:
+            yield "store_bytes", [((), self.size.bytes)]
+            disks = [] if self.size.disk is None else [self.size.disk]
+            yield "store_disk_bytes", [((), disk.total) for disk in disks]
+            yield "store_disk_free_bytes", [((), disk.free) for disk in disks]
         if self.server is not None:
             oldest = self.server.oldest
             yield "store_oldest_transaction_seconds", [((), 0 if oldest is None else oldest.age_ms / 1_000)]
@@ -310,14 +300,6 @@ class Totals:
         # The first reading of a process has no seconds.
         yield "due_peak", [((), 0 if begin_ms is None else ahead[begin_ms])] if due.seconds_ms else []
         yield "due_peak_timestamp_seconds", [] if begin_ms is None else [((), begin_ms / 1_000)]
-
-    def _size(self) -> Iterator[tuple[str, list[Sample]]]:
-        if self.size is None:
-            return
-        yield "store_bytes", [((), self.size.bytes)]
-        disks = [] if self.size.disk is None else [self.size.disk]
-        yield "store_disk_bytes", [((), disk.total) for disk in disks]
-        yield "store_disk_free_bytes", [((), disk.free) for disk in disks]
 
     def _due(self, period_ms: int) -> int:
         until_ms = self.overview.read_ms + period_ms
@@ -339,12 +321,7 @@ Collect = Callable[[], Iterator[tuple[Metric, list[Sample]]]]
 
 
 class ProcessMetrics:
-    """The metrics of a scheduler process. Any thread may call it.
-
-    Args:
-        engines: returns the process's engines, by shard.
-        totals: reads the totals of the store.
-    """
+    """The metrics of a scheduler process: of its engines, by shard, and of the store. Any thread may call it."""
 
     def __init__(self, engines: Callable[[], Sequence[Engine]], totals: Callable[[], Totals]) -> None:
         self._engines = engines

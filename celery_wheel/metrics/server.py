@@ -1,12 +1,7 @@
 """The HTTP server of a scheduler process: ``wheel_metrics`` is its address, and ``Pages`` what it serves.
 
-::
-
-    bind ─► wait for a request ─► a thread for the request ─► page ─► answer
-     └── the address is in use: an error in the log, and another try, at most every RETRY_MOST_S
-
-A scheduler whose address is in use dispatches all the same: at a restart the former process has the address until it
-has settled. The server waits in the kernel, so an idle scheduler has no wake more.
+A scheduler whose address is in use dispatches all the same, and tries again: at a restart the former process has the
+address until it has settled. The server waits in the kernel, so an idle scheduler has no wake more.
 """
 
 from __future__ import annotations

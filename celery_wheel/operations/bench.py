@@ -1,12 +1,5 @@
 """Measurements: for ``celery wheel bench``, and a rig for the project's own benchmarks.
 
-::
-
-    send       apply_async(countdown=…) by one producer           Celery and the broker
-    ingest     wheel queue ─► store                               the broker and the disk's fsync
-    move       app.wheel.run_now of all of them                   the store
-    dispatch   store ─► the task's own queue                      the store and the broker
-
 1. The site's app is only read, once; its copy has a store beside the site's and the queues NAME and NAME.0. Written
    into the site's app, a value would lose against the site's own in some spelling, by the version of Celery.
 2. ``check_own`` raises before the first write where the store or the queues are not NAME's. In the end, also after an
@@ -89,9 +82,6 @@ def check_own(conf: Conf, name: str, file: Path | None) -> None:
         )
 
 
-# -- the store ------------------------------------------------------------------------------------
-
-
 @contextmanager
 def own_store(url: str, name: str) -> Iterator[tuple[str, Path | None]]:
     """Yield the URL of a new store beside that of ``url``, and its empty file on SQLite."""
@@ -141,9 +131,6 @@ def _schema(url: URL, name: str) -> Iterator[URL]:
         engine.dispose()
 
 
-# -- the queues -----------------------------------------------------------------------------------
-
-
 def own_queues(name: str) -> tuple[str, str]:
     return name, wheel_queue_name(name, 0)
 
@@ -179,16 +166,12 @@ def _remove_queues(app: Any, name: str) -> None:
 
 #: Seconds without progress after which a step fails.
 PATIENCE_S = 30.0
-#: Seconds between two rounds that renew the engine's lease.
-TEND_S = 0.4
 
 Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time for a count of operations: wall time, and CPU time of one process."""
-
     count: int
     wall_s: float
     cpu_s: float
@@ -200,12 +183,6 @@ class Pace:
     @property
     def cpu_us(self) -> float:
         return self.cpu_s / self.count * 1e6
-
-
-def pace(work: Callable[[], object], count: int) -> Pace:
-    began, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Pace(count, time.perf_counter() - began, time.process_time() - cpu)
 
 
 class BenchRig:
@@ -220,10 +197,7 @@ class BenchRig:
         self.until("acquiring the shard", 1, lambda: int(self.engine.held))
 
     def until(self, step: str, count: int, counted: Callable[[], int], *activities: Callable[[], RoundSteps]) -> Pace:
-        """Run rounds until ``counted`` has grown by ``count``; renew the lease meanwhile.
-
-        Raises StoreUnusable after PATIENCE_S without progress.
-        """
+        """Run rounds until ``counted`` has grown by ``count``. Raises StoreUnusable after PATIENCE_S of no progress."""
         began, cpu, start = time.monotonic(), time.process_time(), counted() if activities else 0
         changed, reached = began, 0
         while reached < count:
@@ -242,7 +216,7 @@ class BenchRig:
         return Pace(count, time.monotonic() - began, time.process_time() - cpu)
 
     def tend(self) -> None:
-        if time.monotonic() - self._tended > TEND_S or not self.engine.held:
+        if time.monotonic() - self._tended > 0.4 or not self.engine.held:  # seconds: the lease is renewed now and then
             self._tended = time.monotonic()
             run_round(self.engine.tend())
 
@@ -256,11 +230,7 @@ def rig(
     schedules: bool = False,
     **limits: Any,
 ) -> Iterator[BenchRig]:
-    """Yield a rig on the store and the broker that ``app`` names; ``limits`` replace those of its settings.
-
-    Args:
-        schedules: whether recurring schedules run.
-    """
+    """Yield a rig on the store and the broker that ``app`` names; ``limits`` replace those of its settings."""
     conf = Conf(app)
     conf.check()
     with closing(open_store_of(conf)) as store, closing(broker_for(app, conf, store)) as broker:

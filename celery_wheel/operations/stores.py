@@ -37,10 +37,7 @@ def open_existing_store(app: Any) -> FullStore:
 
 @contextmanager
 def open_both(app: Any, *, any_broker: bool = False) -> Iterator[tuple[FullStore, Broker]]:
-    """Open the app's store, which must exist, and its broker's edge; close both in the end.
-
-    Raises StoreConflict where the store dispatches to another broker, unless it may be any.
-    """
+    """Open the app's store and its broker's edge for the block. Raises StoreConflict for another broker."""
     with closing(open_existing_store(app)) as store, closing(broker_for(app, Conf(app), store)) as broker:
         if not any_broker:
             meet_broker(app, store)
@@ -95,13 +92,9 @@ def _owners(store: FullStore, broker: Broker) -> dict[int, Owner]:
 
 
 def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStore:
-    """Move a store to the database ``to``, whose tables are made, also in Django's databases.
+    """Move a store, by default that of wheel_store, to the database ``to``, whose tables are made, also in Django's.
 
-    Args:
-        source: URL of the old store; by default the one that wheel_store names.
-
-    Raises StoreUnusable or SettingError, with the remedy; the old store is as before then. A move that was killed is
-    continued by the next one.
+    Raises StoreUnusable or SettingError; the old store is as before then. The next move continues one that was killed.
     """
     conf = Conf(app)
     conf.check()
@@ -137,10 +130,7 @@ def settings_line(conf: Conf, store: str) -> str:
 
 
 def reshard_of(app: Any, shards: int) -> Resharded:
-    """Give the app's store another number of shards, while no scheduler runs; see ``store.sql.reshard``.
-
-    Raises StoreUnusable or SettingError, with the remedy; nothing was changed then.
-    """
+    """Give the app's store another number of shards, while no scheduler runs. Raises StoreUnusable, SettingError."""
     now_ms = SystemClock().now_ms()
     with open_both(app) as (store, broker):
         for shard in range(shards, store.shards):

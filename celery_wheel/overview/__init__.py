@@ -2,26 +2,15 @@
 
 ::
 
-    commits ──► wheel_tally ──► wheel_total        sums by hour, by day, by queue and task: changed in the same commits
-                                    │
-    store.browse.overview(now) ◄────┴─ wheel_shard, wheel_lane, wheel_gate, wheel_scheduler
-                │                   4 statements on one snapshot, for 1 shard and for 64
-                ▼
-    read_overview ──► Overview ──► shards      ShardStatus: holder, lease, pending, overdue, lanes, gates, inbox
-                               ├─► due         DueLoad: by the second, the hour and the day
-                               └─► queues, tasks, gates, schedulers
-
     OverviewCache.get ── fresh ────────────────────────────────────────────────► the last reading
       └─── older than FRESH_S ─┬─ no other thread reads: read ─────────────────► the new reading
                                └─ another reads ─┬─ last is older than STALE_S, or there is none: wait for it
                                                  └─ otherwise ─────────────────► the last reading, at once
 
-The cost of a reading depends on shards, names, lanes and days, and hardly on the pending tasks. Figures that are
-counted from rows are bounded: a lane's overdue rows, and the seconds and names that ``OverviewCache`` reads a second.
-
-Promises: all figures of an Overview are of one moment, ``read_ms``; only the seconds, the names and the holder's
-snapshot are older. A figure of the cache is at most a second old, or the time that a reading takes. An error is a
-reading, too: a store that does not answer is asked once a second.
+A reading is four statements on one snapshot, whatever the number of shards: sums that the commits keep, and figures
+counted from rows, which are bounded. Promises: all figures of an Overview are of one moment, ``read_ms``; only the
+seconds, the names and the holder's snapshot are older. A figure of the cache is at most a second old, or the time that
+a reading takes. An error is a reading, too: a store that does not answer is asked once a second.
 Non-promises: ``pending`` counts a message until its batch is stored, up to a twentieth of a second later.
 """
 
@@ -89,7 +78,6 @@ class ShardStatus:
 
 
 def status_of(rows: OverviewRows, now_ms: int) -> list[ShardStatus]:
-    """Return the status of all shards of a store, in order."""
     lanes, gates = defaultdict[int, list[LaneHead]](list), defaultdict[int, list[Gate]](list)
     for one in rows.lanes:
         lanes[one.shard].append(one)
@@ -221,13 +209,7 @@ def read_overview(
     with_names: bool = True,
     last: Overview | None = None,
 ) -> Overview:
-    """Read the store.
-
-    Args:
-        with_levels: include the levels of each holder's wheel in its snapshot.
-        with_seconds: count the seconds of the next hour; else they are those of ``last``, if any.
-        with_names: count by queue and task; else the counts are those of ``last``, if any.
-    """
+    """Read the store: the wheel's levels, the seconds of the next hour, counts by name; else the two of ``last``."""
     options = {"with_seconds": with_seconds, "with_levels": with_levels, "with_names": with_names}
     rows = store.browse.overview(now_ms, _days_from(now_ms), **options)
     if rows.names is not None:
@@ -336,8 +318,6 @@ class Shared(Generic[T]):
 
 
 class OverviewCache(Shared[Overview]):
-    """The overview of one open store, in one process."""
-
     def __init__(self, store: FullStore, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic):
         super().__init__(self._overview, clock)
         self._store = store

@@ -1,7 +1,4 @@
-"""``python -m celery_wheel.pipeline``; spark-submit takes this file, too.
-
-A file of its own: Python and spark-submit find it by its name.
-"""
+"""``python -m celery_wheel.pipeline``. A file of its own: Python and spark-submit find it by its name."""
 
 from __future__ import annotations
 

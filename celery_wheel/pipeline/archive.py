@@ -5,31 +5,17 @@
     DIR/run=20261120T0800Z-1f2e3d4c/day=2026-11-20/part-….parquet   of one run; no other run ever writes there
     DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt         ``celery_wheel.archive.reader`` has its form
 
-    archive    1 manifest read (of a new archive: an empty one written) ─► 2 store surveyed
-               ─► 3 new events written to run=… ─► 4 read back, counted
+    archive    1 manifest read ─► 2 store surveyed ─► 3 new events written to run=… ─► 4 read back, counted
                ─► 5 manifest written ─► 6 the store's mark ─► 7 manifest with that mark
     compact    1 manifest read ─► 2 the files of a day written to run=… as few ─► 3 read back, counted
                ─► 4 manifest written ─► 5 after --keep, the replaced files removed
 
-``ArchiveFolder`` uses Spark's own readers and writers alone, so an archive may be on any storage that Spark can write.
-A run archives (mark, number] of each shard, and costs the events that are new. Events that retention removed beyond the
-mark are lost. All rows of a batch have its instant, so batches and outcomes alone give the days of a range.
-
-A kill leaves
-    before the manifest      files that nobody reads: the next run archives their events again, and ``compact`` removes
-                             them after --keep. A manifest is one file, which Spark moves to its place: never a half
-    after the manifest       all events in their place; the next run moves the store's mark
-    while files are removed  some of them: the next ``compact`` removes the rest
-
-Two runs at once
-    ``commit`` reads the last manifest, applies the change to it, writes, and reads again: a compaction and an archive
-    run both take effect. If two archive runs meet, the one that commits later stops. If both write at the same instant,
-    the manifest with the higher marks counts: it names every event up to its marks once, because the numbers
-    (mark, number] are the same events at every read. Files of the other are removed like those of a killed run.
-    A file that is replaced stays for --keep, so neither a reader nor such a run misses it.
-
-Files are sorted by queue and task, then in the order of their numbers, in row groups of 100,000 rows with minimum and
-maximum of each column: DuckDB, Polars and Spark skip days by the folder, tasks and queues by these.
+A run archives (mark, number] of each shard: the same events at every read. A kill before 5 leaves files that nobody
+reads, and the next run archives their events again; ``compact`` removes them after --keep. A kill after it leaves the
+mark to the next run. A manifest is one file, which Spark moves to its place: never a half. ``commit`` reads the last
+manifest, applies its change, writes, and reads again. So a compaction and an archive run both take effect; of two
+archive runs the later stops, or the manifest with the higher marks counts. Spark's readers and writers alone are used,
+on any storage. Files are sorted by queue, task and number, so that readers skip row groups.
 """
 
 from __future__ import annotations
@@ -54,9 +40,9 @@ from celery_wheel.store.model import DAY_MS
 from celery_wheel.store.store_model import Archivable
 from celery_wheel.values.format import format_count
 
-#: A file of about 100 MB, and its row groups: readers skip a group by its minima and maxima.
-ROWS_A_FILE, ROWS_A_GROUP = 1_000_000, 100_000
-WRITE = {"compression": "zstd", "parquet.block.row.count.limit": str(ROWS_A_GROUP)}
+#: A file of about 100 MB; readers skip a row group by its minima and maxima.
+ROWS_A_FILE = 1_000_000
+WRITE = {"compression": "zstd", "parquet.block.row.count.limit": "100000"}
 #: No file ``_SUCCESS``: it says nothing that the manifest does not.
 SILENT = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 #: Data files, and those that a killed writer had not moved to their place yet. Spark lists no empty ones.
@@ -152,7 +138,6 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame | None:
 
 
 def none_if_absent(read: Callable[[], T]) -> T | None:
-    """Return the result of ``read``, or None where its path does not exist."""
     try:
         return read()
     except AnalysisException as error:
@@ -179,7 +164,6 @@ ORDER = ("shard", "coalesce(batch, seq)", "lane", "due_ms", "seq")
 
 
 def with_day(history: DataFrame) -> DataFrame:
-    """Return each event with its day in UTC."""
     return history.withColumn(DAY, f.date_format("at", "yyyy-MM-dd"))
 
 
@@ -190,8 +174,6 @@ def sort_events(rows: DataFrame, files: int) -> DataFrame:
     return parts.sortWithinPartitions(*order)
 
 
-#: Two runs collide once or twice; more often, a third program writes manifests without end.
-ATTEMPTS = 5
 _RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 
@@ -204,7 +186,7 @@ def last_of(storage: ArchiveFolder) -> Manifest:
 
 def commit(storage: ArchiveFolder, change: Callable[[Manifest], Manifest]) -> Manifest:
     """Apply a change to the last manifest, and return the manifest that counts then; ``change`` may stop the run."""
-    for _ in range(ATTEMPTS):
+    for _ in range(5):  # two runs collide once or twice; more often, a third program writes manifests without end
         manifest = change(last_of(storage))
         storage.put(manifest)
         if storage.last() == manifest:
@@ -248,11 +230,8 @@ class ArchiveSurvey:
 def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: Mapping[int, int]) -> ArchiveSurvey:
     """Survey the store at ``url``. Raises StoreUnusable for a store that is not the archive's, or an older copy of it.
 
-    Args:
-        store: UUID of the archive's store; None for a new archive, which begins with the store's oldest event.
-        marks: by shard, the number up to which the archive has every event.
-        noted: by shard, the mark that was written to the store: it only rises, and a copy includes it. So an older copy
-            is detected even after it has given more numbers than the archive has.
+    ``store`` is None for a new archive, which begins with the store's oldest event. ``noted`` are the marks that were
+    written to the store: they only rise, so an older copy is detected even after it has given more numbers.
     """
     with open_for_reading(url) as opened:
         name, uuid = opened.name, opened.uuid
@@ -272,74 +251,54 @@ def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: M
                 "a new archive: --output"
             )
     ranges = {one.shard: (marks.get(one.shard, 0), one.seq) for one in shards}
+    days = sum((Counter(one.days) for one in shards), Counter[int]())
     # A new archive cannot lose earlier events. To an old archive a shard that was added since is known from its start.
     expected = {one.shard: marks.get(one.shard, one.forgotten if store is None else 0) for one in shards}
     return ArchiveSurvey(
         store=uuid,
         numbers={one.shard: one.seq for one in shards},
         ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
-        days=_days(shards),
+        days={f"{_utc(day * DAY_MS):%Y-%m-%d}": days[day] for day in sorted(days)},
         known={one.shard: max(marks.get(one.shard, 0), one.forgotten) for one in shards},
         lost=_lost(shards, expected),
     )
 
 
-def lost_since(url: str, before: ArchiveSurvey) -> list[dict[str, Any]]:
-    """Return the events that retention removed while a run read them."""
-    with open_for_reading(url) as opened:
-        return _lost(opened.maintenance.archivable(before.numbers), before.known)
-
-
 def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return the ranges (after, upto] with events that retention removed unread, all from before an instant."""
     return [
-        {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": _utc(one.first_ms)}
+        {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": before}
         for one in shards
+        for before in (None if one.first_ms is None else _utc(one.first_ms).isoformat(),)
         if one.forgotten > known.get(one.shard, one.forgotten)
     ]
 
 
-def _utc(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC).isoformat()
-
-
-def _days(shards: Sequence[Archivable]) -> dict[str, int]:
-    days = Counter[int]()
-    for one in shards:
-        days.update(one.days)
-    return {datetime.fromtimestamp(day * DAY_MS / 1_000, UTC).strftime("%Y-%m-%d"): days[day] for day in sorted(days)}
-
-
-#: From ranges of numbers by shard, (after, upto], to their events with the column ``day``.
-ReadEvents = Callable[[Mapping[int, tuple[int, int]]], Any]
+def _utc(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1_000, UTC)
 
 
 @dataclass(slots=True)
 class Archived:
-    """The result of a run: the manifest that counts, the files it added, and the losses it found."""
-
     manifest: Manifest
     files: list[DataFile] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class ArchiveRun:
-    """``mark``: whether the store's mark moves, so that retention may remove archived history."""
-
-    def __init__(
-        self, storage: ArchiveFolder, url: str, events: ReadEvents, *, mark: bool, progress: Callable[[str], None]
-    ) -> None:
-        self._storage = storage
-        self._url = url
-        self._events = events
-        self._mark = mark
-        self._progress = progress
-        self._name = new_run()
+    storage: ArchiveFolder
+    url: str
+    #: From ranges of numbers by shard, (after, upto], to their events with the column ``day``.
+    events: Callable[[Mapping[int, tuple[int, int]]], Any]
+    mark: bool  #: whether the store's mark moves, so that retention may remove archived history
+    progress: Callable[[str], None]
+    name: str = field(default_factory=lambda: new_run())
 
     def run(self) -> Archived:
-        base = self._storage.last() or self._begin()
-        self._progress("surveying the store")
-        survey = survey_store(self._url, base.store or None, base.marks, base.noted)
+        base = self.storage.last() or self._begin()
+        self.progress("surveying the store")
+        survey = survey_store(self.url, base.store or None, base.marks, base.noted)
         done = Archived(base)
         if survey.days or survey.lost or not base.store:
             done = self._append(base, survey)
@@ -347,30 +306,30 @@ class ArchiveRun:
 
     def _begin(self) -> Manifest:
         """Begin an archive, with no event: so data without a manifest is never that of a killed first run."""
-        if self._storage.runs():
+        if self.storage.runs():
             raise FileUnusable(
-                f"{self._storage.path} has the data of an archive, but no manifest that says which files count; "
+                f"{self.storage.path} has the data of an archive, but no manifest that says which files count; "
                 "restore its folder _manifest from a copy, or begin a new archive: --output"
             )
-        self._storage.put(Manifest(1, self._name, "", {}, VERSION, COLUMNS))
-        return last_of(self._storage)
+        self.storage.put(Manifest(1, self.name, "", {}, VERSION, COLUMNS))
+        return last_of(self.storage)
 
     def _append(self, base: Manifest, survey: ArchiveSurvey) -> Archived:
-        """Write the new events as files of this run, and name them in the next manifest."""
         files: list[DataFile] = []
         if survey.days:
             count = sum(survey.days.values())
-            self._progress(f"archiving {format_count(count, 'event')} of {format_count(len(survey.days), 'day')}")
-            files = self._storage.write(self._events(survey.ranges), self._name, count)
-        lost = [*survey.lost, *lost_since(self._url, survey)]
+            self.progress(f"archiving {format_count(count, 'event')} of {format_count(len(survey.days), 'day')}")
+            files = self.storage.write(self.events(survey.ranges), self.name, count)
+        with open_for_reading(self.url) as opened:  # what retention removed while the run read it
+            lost = [*survey.lost, *_lost(opened.maintenance.archivable(survey.numbers), survey.known)]
 
         def change(last: Manifest) -> Manifest:
             if last.marks != base.marks:
-                raise other_run(self._storage)
+                raise other_run(self.storage)
             return replace(
                 last,
                 serial=last.serial + 1,
-                run=self._name,
+                run=self.name,
                 store=survey.store,
                 # With the marks of shards that a reshard removed: the sum of all marks never falls.
                 marks={**base.marks, **survey.numbers},
@@ -380,26 +339,22 @@ class ArchiveRun:
                 gaps=[*last.gaps, *lost],
             )
 
-        return Archived(commit(self._storage, change), files, lost)
+        return Archived(commit(self.storage, change), files, lost)
 
     def _note_marks(self, done: Archived) -> Archived:
-        """Move the store's marks, unless --no-mark, and note in the manifest that the store has them.
-
-        An older copy of the store lacks a mark that was noted. Also after no new event: the last run may have been
-        killed before this step.
-        """
+        """Move the store's marks, also after no new event: the last run may have been killed before this step."""
         marks = done.manifest.marks
-        if not self._mark or done.manifest.noted == marks:
+        if not self.mark or done.manifest.noted == marks:
             return done
-        with open_for_reading(self._url) as store:
+        with open_for_reading(self.url) as store:
             store.maintenance.note_archived(marks)
 
         def change(last: Manifest) -> Manifest:
             if last.marks != marks:
-                raise other_run(self._storage)
-            return replace(last, serial=last.serial + 1, run=self._name, noted=dict(marks))
+                raise other_run(self.storage)
+            return replace(last, serial=last.serial + 1, run=self.name, noted=dict(marks))
 
-        done.manifest = commit(self._storage, change)
+        done.manifest = commit(self.storage, change)
         return done
 
 
@@ -411,31 +366,29 @@ class Compacted:
     removed: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class Compaction:
-    """``keep_ms``: for how long replaced files stay, for readers and runs that began before."""
-
-    def __init__(self, storage: ArchiveFolder, *, now_ms: int, keep_ms: int, progress: Callable[[str], None]) -> None:
-        self._storage = storage
-        self._now_ms = now_ms
-        self._keep_ms = keep_ms
-        self._progress = progress
+    storage: ArchiveFolder
+    now_ms: int
+    keep_ms: int  #: for how long replaced files stay, for readers and runs that began before
+    progress: Callable[[str], None]
 
     def run(self) -> Compacted:
-        done, last = Compacted(), last_of(self._storage)
+        done, last = Compacted(), last_of(self.storage)
         days: dict[str, list[DataFile]] = {}
         for file in last.files:
             days.setdefault(file.day, []).append(file)
         for day, files in sorted(days.items()):
             if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
-                self._progress(f"compacting {day}")
+                self.progress(f"compacting {day}")
                 done.days[day] = (len(files), len(self._compact(files)))
-        self._progress("removing old files")
-        done.removed = self._remove_old(last_of(self._storage))
+        self.progress("removing old files")
+        done.removed = self._remove_old(last_of(self.storage))
         return done
 
     def _compact(self, old: list[DataFile]) -> list[DataFile]:
         run, count = new_run(), sum(file.events for file in old)
-        new = self._storage.write(self._storage.read(old), run, count)
+        new = self.storage.write(self.storage.read(old), run, count)
         had, has = count_outcomes(old), count_outcomes(new)
         if had != has:
             raise FileUnusable(
@@ -446,32 +399,32 @@ class Compaction:
 
         def change(last: Manifest) -> Manifest:
             if not paths <= {file.path for file in last.files}:
-                raise other_run(self._storage)
+                raise other_run(self.storage)
             kept = [file for file in last.files if file.path not in paths]
             files = (*new, *kept)  # a kept file of this day is of a later run
-            replaced = {file.folder: self._now_ms for file in old}
+            replaced = {file.folder: self.now_ms for file in old}
             return replace(last, serial=last.serial + 1, run=run, files=files, replaced={**last.replaced, **replaced})
 
-        commit(self._storage, change)
+        commit(self.storage, change)
         return new
 
     def _remove_old(self, last: Manifest) -> list[str]:
         """Remove folders that no manifest has named for ``keep_ms``, then their names from the manifest."""
-        until_ms = self._now_ms - self._keep_ms
+        until_ms = self.now_ms - self.keep_ms
         named = {file.folder for file in last.files}
         old = [folder for folder, since in last.replaced.items() if since <= until_ms and folder not in named]
         runs = {folder.partition("/")[0] for folder in (*named, *last.replaced)}
-        killed = [f"run={run}" for run in self._storage.runs() if began_ms(run, default=self._now_ms + 1) <= until_ms]
+        killed = [f"run={run}" for run in self.storage.runs() if began_ms(run, default=self.now_ms + 1) <= until_ms]
         removed = sorted({*old, *(folder for folder in killed if folder not in runs)})
         for folder in removed:
-            self._storage.remove(folder)
+            self.storage.remove(folder)
 
         def change(last: Manifest) -> Manifest:
             replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
             return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
 
         if old:
-            commit(self._storage, change)
+            commit(self.storage, change)
         return removed
 
 

@@ -1,14 +1,8 @@
 """``celery-wheel-pipeline JOB …``, which is ``python -m celery_wheel.pipeline JOB …``.
 
-::
-
-    --json     print the summary as one JSON object on stdout; else words. Progress goes to stderr
-    --master   local[2], spark://…, yarn: the cluster; --remote sc://… a Spark Connect server; default: as spark-submit
-               says, else this machine
-
-Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C.
-
-An error is one line. A Java that is started here has its stderr in a file, which an error names and keeps.
+Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C. Progress
+goes to stderr. An error is one line. A Java that is started here has its stderr in a file, which an error names and
+keeps.
 """
 
 from __future__ import annotations
@@ -30,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_wheel.console.parameters import all_of
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.pipeline.jobs import JOBS, JobSummary
 from celery_wheel.pipeline.spark_errors import wheel_error
@@ -37,12 +32,9 @@ from celery_wheel.pipeline.spark_errors import wheel_error
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Loggers of PySpark that repeat an error as a page of JSON.
-PYSPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 MAX_ERROR = 500
 #: The exit code of shells after Ctrl-C: 128 and the number of the signal.
 INTERRUPTED = 130
-_WORKER_ERROR = "An exception was thrown from the Python worker"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
@@ -67,7 +59,6 @@ def main() -> None:
 
 
 def make_command(name: str) -> click.Command:
-    """Return the command of a job, with the options of its module."""
     try:
         job = import_module(f"celery_wheel.pipeline.jobs.{name}")
     except ImportError as error:
@@ -78,12 +69,13 @@ def make_command(name: str) -> click.Command:
     def call(as_json: bool, master: str | None, remote: str | None, **options: Any) -> None:
         _run(job, as_json, master, remote, options)
 
-    for option in reversed(job.OPTIONS):
-        call = option(call)
-    call = click.option("--remote", metavar="URL", help="Run on a Spark Connect server: sc://host:15002.")(call)
-    call = click.option("--master", metavar="URL", help="Run on a cluster: local[2], spark://host:7077, yarn.")(call)
-    call = click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")(call)
-    return click.command(name, help=JOBS[name])(call)
+    options = all_of(
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
+        click.option("--master", metavar="URL", help="Run on a cluster: local[2], spark://host:7077, yarn."),
+        click.option("--remote", metavar="URL", help="Run on a Spark Connect server: sc://host:15002."),
+        *job.OPTIONS,
+    )
+    return click.command(name, help=JOBS[name])(options(call))
 
 
 def _run(job: Any, as_json: bool, master: str | None, remote: str | None, options: Mapping[str, Any]) -> None:
@@ -116,7 +108,7 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, option
 def _start_session(master: str | None, remote: str | None, log: SparkLog) -> SparkSession:
     from celery_wheel.pipeline.session import session
 
-    for name in PYSPARK_LOGGERS:
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they repeat an error as a page of JSON
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_interrupt)
     with log.capture_stderr():
@@ -134,7 +126,6 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _is_spark_error(error: Exception) -> bool:
-    """Whether Spark, its bridge to Java, or the connection to a remote Spark raised the error."""
     return any(kind.__module__.split(".")[0] in {"pyspark", "py4j", "grpc"} for kind in type(error).__mro__)
 
 
@@ -145,7 +136,11 @@ def _one_line(error: Exception) -> str:
         line = str(ours)
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         line = _JAVA_CLASS.sub("", lines[1])
-    elif lines and lines[0].startswith(_WORKER_ERROR) and (raised := [line for line in lines if _EXCEPTION(line)]):
+    elif (
+        lines
+        and lines[0].startswith("An exception was thrown from the Python worker")
+        and (raised := [line for line in lines if _EXCEPTION(line)])
+    ):
         line = raised[-1]  # the end of a traceback of other code
     else:
         line = lines[0] if lines else type(error).__name__

@@ -1,21 +1,16 @@
 """The work that a timing wheel has with a timer, as a closed form over integers.
 
-A timer is created at ``created`` and due at ``due``. In ticks, c = floor(created / tick) and e = ceil(due / tick), as
-the wheel rounds. With W buckets a level, level k has buckets of W^k ticks. The wheel places a timer on the lowest level
-whose interval covers it, so the timer goes above level k where ``e // W^k - c // W^k >= W``. A bucket of level k begins
-at a multiple of W^k, and its timers are then placed by their remaining delay, digit by digit of e in base W: a level
-whose digit is 0 is skipped. A timer with e <= c is never placed. So
+In ticks, a timer has c = floor(created / tick) and e = ceil(due / tick), as the wheel rounds. With W buckets a level,
+level k has buckets of W^k ticks. A timer goes above level k where ``e // W^k - c // W^k >= W``; on its way down its
+place is the digit k of e in base W, and a level whose digit is 0 is skipped. With e <= c it is never placed. So
 
     cascades = the number of k with  e // W^k - c // W^k >= W  and  e // W^k % W != 0
 
-Tick 1, W 20, c 0, e 450::
+    tick 1, W 20, c 0, e 450    k 0   450 >= 20   digit 10   one cascade: level 1 → level 0, at 440
+                                k 1    22 >= 20   digit  2   one cascade: level 2 → level 1, at 400
+                                k 2     1 <  20              the timer is first placed on level 2
 
-    k 0   450 - 0 >= 20   digit 10   one cascade    level 1 → level 0, at 440
-    k 1    22 - 0 >= 20   digit  2   one cascade    level 2 → level 1, at 400
-    k 2     1 - 0 <  20   stop: the timer is first placed on level 2
-
-Non-promises: a wheel that advances over several buckets at once expires their timers directly, with fewer cascades.
-``WheelShape.levels`` is what the longest delay can need at any time: a wheel may have one level less.
+Non-promise: a wheel that advances over several buckets at once expires their timers directly, with fewer cascades.
 """
 
 from __future__ import annotations
@@ -28,8 +23,6 @@ from celery_wheel.timing import TimingWheel
 
 @dataclass(frozen=True, slots=True, order=True)
 class WheelShape:
-    """A tick and a wheel size: the number of buckets of a level."""
-
     tick_ms: int
     wheel_size: int
 
@@ -50,15 +43,12 @@ class WheelShape:
 
 @dataclass(frozen=True, slots=True)
 class WheelCost:
-    """The work with some timers: how many were placed, their cascades, and the sum of their rounding."""
-
     placed: int
     cascades: int
     rounding_ms: int
 
 
 def count_cascades(created_ms: int, due_ms: int, shape: WheelShape) -> int:
-    """Return the number of times that a timer moves to a lower level."""
     size = shape.wheel_size
     created, due = created_ms // shape.tick_ms, -(-due_ms // shape.tick_ms)
     count = 0

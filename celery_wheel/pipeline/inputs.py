@@ -1,17 +1,8 @@
 """The options that jobs share, and what a job reads: tables of a store, Parquet that another job wrote, and logs.
 
-::
-
-    --store URL     pending and history of a store, by the data source; default: environment CELERY_WHEEL_STORE
-    --input PATH    an archive, by its manifest; or other Parquet with the same columns, as ``tail`` writes it
-    --from, --to    rows      --output DIR    results      emails=500ms    an objective      emails=100/s    a rate
-
-    read_log(spark, path, columns)   Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz)
-
-In logs an instant may be a timestamp, a text in ISO 8601 (UTC if it names no zone), or ``<name>_ms``: milliseconds.
-
-``split_usable`` separates the rows that a job can use from the rest, which keeps its columns and gets a reason: no row
-is dropped silently.
+A log is Parquet, or JSON lines where the name ends in .jsonl, .json, .ndjson (or with .gz). In it an instant may be a
+timestamp, a text in ISO 8601 (UTC if it names no zone), or ``<name>_ms``: milliseconds. ``split_usable`` separates the
+rows that a job can use from the rest, which get a reason: no row is dropped silently.
 """
 
 from __future__ import annotations
@@ -27,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StringType, TimestampType
 
-from celery_wheel.console.parameters import DurationParameter, InstantParameter
+from celery_wheel.console import parameters
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline.archive import read_archive
 from celery_wheel.pipeline.source.options import ENVIRONMENT, store_url
@@ -45,8 +36,11 @@ def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schem
     if url and path:
         raise SettingError("--store and --input exclude each other; use the one that this run should read")
     if path:
-        archive = read_archive(spark, path)
-        return _select(read_parquet(spark, path) if archive is None else archive, schema, path)
+        archive, columns = read_archive(spark, path), [part.split() for part in schema.split(",")]
+        frame = read_parquet(spark, path) if archive is None else archive
+        if missing := [column for column, _ in columns if column not in frame.columns]:
+            raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
+        return frame.select(*(f.col(column).cast(type_).alias(column) for column, type_ in columns))
     if not url and not os.environ.get(ENVIRONMENT):
         raise SettingError(
             f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
@@ -68,15 +62,7 @@ def read_parquet(spark: SparkSession, path: str) -> DataFrame:
     return frame
 
 
-def _select(frame: DataFrame, schema: str, path: str) -> DataFrame:
-    columns = [part.split() for part in schema.split(",")]
-    if missing := [name for name, _ in columns if name not in frame.columns]:
-        raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
-    return frame.select(*(f.col(name).cast(type_).alias(name) for name, type_ in columns))
-
-
 def within_span(frame: DataFrame, column: str, options: Mapping[str, Any]) -> DataFrame:
-    """Return the rows within --from … --to."""
     from_, to = (f.timestamp_millis(f.lit(options[name])) for name in ("from_ms", "to_ms"))
     frame = frame if options["from_ms"] is None else frame.where(f.col(column) >= from_)
     return frame if options["to_ms"] is None else frame.where(f.col(column) < to)
@@ -121,13 +107,11 @@ Option = Callable[[Any], Any]
 store_option: Option = click.option(
     "--store", metavar="URL", help="Store, as wheel_store names it; default: environment CELERY_WHEEL_STORE."
 )
-
-
 input_option: Option = click.option("--input", metavar="PATH", help="Parquet to read instead of a store.")
 output_option: Option = click.option("--output", metavar="DIR", help="Folder for tables, picture and summary.json.")
 span_options: tuple[Option, ...] = (
-    click.option("--from", "from_ms", type=InstantParameter(), help="First instant: ISO 8601, Unix ms, -1h."),
-    click.option("--to", "to_ms", type=InstantParameter(), help="Instant before which the rows lie."),
+    parameters.instant("--from", "from_ms", help="First instant: ISO 8601, Unix ms, -1h."),
+    parameters.instant("--to", "to_ms", help="Instant before which the rows lie."),
 )
 herd_option: Option = click.option(
     "--herd", "least", type=click.IntRange(2), default=100, show_default=True, help="Least number of tasks of a herd."
@@ -141,7 +125,12 @@ def choice_option(name: str, choices: Sequence[str], help_text: str) -> Option:
 
 def duration_option(name: str, default: str, help_text: str) -> Option:
     """Return an option whose value is a duration; the job gets seconds."""
-    return click.option(name, type=DurationParameter(), default=default, show_default=True, help=help_text)
+    return parameters.length(name, default=default, show_default=True, help=help_text)
+
+
+def named_option(name: str, argument: str, parse: Callable[..., Any], metavar: str, help_text: str) -> Option:
+    """Return an option that may be given several times; the job gets what ``parse`` returns of all values."""
+    return click.option(name, argument, multiple=True, callback=parse, metavar=metavar, help=help_text)
 
 
 history_options: tuple[Option, ...] = (store_option, input_option, output_option, *span_options)
@@ -154,11 +143,10 @@ def resolve_store(option: str | None) -> str:
 
 def parse_milliseconds(text: str, ctx: click.Context, param: click.Parameter) -> int:
     """Parse 500ms, 5s or 1m30s; a bare number is seconds."""
-    return round(DurationParameter().convert(text, param, ctx) * 1_000)
+    return round(parameters.DurationParameter().convert(text, param, ctx) * 1_000)
 
 
 def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """Parse NAME=LENGTH to milliseconds by name."""
     limits: dict[str, int] = {}
     for value in values:
         name, sign, length = value.rpartition("=")
@@ -171,7 +159,6 @@ def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[s
 
 
 _RATE = re.compile(r"(?:(.+)=)?(\d+(?:\.\d+)?)/(s|m|h)").fullmatch
-_UNIT_S = {"s": 1, "m": 60, "h": 3_600}
 
 
 def parse_rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
@@ -181,7 +168,7 @@ def parse_rates(ctx: click.Context, param: click.Parameter, values: tuple[str, .
         match = _RATE(value)
         if not match or float(match[2]) == 0:
             raise click.BadParameter(f"must be like 500/s, emails=100/s or reports=30/m, got {value!r}", ctx, param)
-        per_second[match[1] or "*"] = float(match[2]) / _UNIT_S[match[3]]
+        per_second[match[1] or "*"] = float(match[2]) / {"s": 1, "m": 60, "h": 3_600}[match[3]]
     return per_second
 
 

@@ -1,12 +1,7 @@
 """The folder of a job's results: its tables as Parquet, the picture, and last the summary.
 
-::
-
-    DataFrame ──► executors write DIR/<table>-<run>.parquet/part-….parquet ──► read back: counts, first rows, points
-    pa.Table  ──► this process writes DIR/<table>-<run>.parquet                 (a few rows that the driver made)
-
-No table of millions of rows comes to this process: a job's summary and picture are queries of what was written. So the
-executors and this process must see the same folder. ``celery_wheel.results.reader`` describes the folder, and reads it.
+Executors write a table; this process reads back counts, first rows and points, and never millions of rows. So both must
+see the same folder. ``celery_wheel.results.reader`` describes the folder, and reads it.
 """
 
 from __future__ import annotations
@@ -31,13 +26,10 @@ from celery_wheel.results.reader import FORMAT, SUMMARY
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The most rejected rows that are kept; the summary has the count of all of them, by kind of reason.
-REJECTS_KEPT = 100_000
 #: The part of a reason before the value that it quotes: "eta cannot be read", "priority must be a whole number …".
 KIND = r"(?s)^(.*?)(?:, got |: |$)"
-#: Rows of a Parquet row group: a reader of the last rows of a large table reads only their groups.
-ROW_GROUP = 50_000
-WRITE = {"compression": "zstd", "parquet.block.row.count.limit": str(ROW_GROUP)}
+#: A reader of the last rows of a large table reads only their row groups.
+WRITE = {"compression": "zstd", "parquet.block.row.count.limit": "50000"}
 
 
 class OutputFolder:
@@ -86,7 +78,7 @@ class OutputFolder:
         by_kind = rejected.groupBy(f.regexp_extract("reason", KIND, 1)).count()
         counts = {str(row[0]): int(row[1]) for row in by_kind.collect()}
         if counts:
-            self.table("rejects", rejected.limit(REJECTS_KEPT))
+            self.table("rejects", rejected.limit(100_000))
         return dict(sorted(counts.items()))
 
     def picture(self, draw: Callable[[Any], Figure]) -> str | None:

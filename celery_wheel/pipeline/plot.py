@@ -52,9 +52,7 @@ def forecast(minutes: Sequence[Row], herds: Sequence[Row]) -> Figure:
         points = sorted((row["minute"], row["n"]) for row in found)
         axes.plot(*zip(*points, strict=True), ".-", lw=0.8, ms=2, label=queue)
     _finish(axes, herds)
-    axes.set_yscale("log")
-    axes.set_ylabel("tasks due a minute")
-    axes.set_title("pending tasks by due time (UTC)")
+    axes.set(yscale="log", ylabel="tasks due a minute", title="pending tasks by due time (UTC)")
     return figure
 
 
@@ -67,9 +65,8 @@ def load(rows: Sequence[Row], herds: Sequence[Row], unit: str) -> Figure:
     axes.fill_between(at, [row["after"] for row in rows], step="post", alpha=0.4, label="with these rows")
     axes.fill_between(at, [row["before"] for row in rows], step="post", alpha=0.7, label="pending before")
     _finish(axes, herds)
-    axes.set_yscale("symlog")
-    axes.set_ylabel(f"tasks due {'an' if unit == 'hour' else 'a'} {unit}")
-    axes.set_title("pending tasks by due time, before and after the load (UTC)")
+    title = "pending tasks by due time, before and after the load (UTC)"
+    axes.set(yscale="symlog", ylabel=f"tasks due {'an' if unit == 'hour' else 'a'} {unit}", title=title)
     return figure
 
 
@@ -88,9 +85,7 @@ def tune(rows: Sequence[Row]) -> Figure:
     figure.colorbar(axes.imshow(grid, aspect="auto", cmap="viridis_r"), label="cascades a task")
     axes.set_yticks(range(len(ticks)), [f"{tick} ms" for tick in ticks])
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axes.set_ylabel("tick")
-    axes.set_xlabel("wheel size")
-    axes.set_title("cascades before dispatch (red: recommended)")
+    axes.set(xlabel="wheel size", ylabel="tick", title="cascades before dispatch (red: recommended)")
     return figure
 
 

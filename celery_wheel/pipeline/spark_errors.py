@@ -1,12 +1,8 @@
 """Errors of celery-wheel on their way through Spark, which passes on only their text.
 
-::
-
-    a process of Spark    SettingError ── concise ──► its name and its message, without a traceback
-    Java                  [PYTHON_DATA_SOURCE_ERROR] Failed to … writer: celery_wheel.errors.SettingError: option …
-    your program          AnalysisException, whose first line that is ── unwrap_errors ──► SettingError: option …
-
-Tracebacks stay where ``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled`` is ``false``.
+In a process of Spark, ``concise`` reports the error's name and message without a traceback. Spark's own error begins
+with that line, and ``unwrap_errors`` makes the first error of it again. Tracebacks stay where
+``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled`` is ``false``.
 """
 
 from __future__ import annotations

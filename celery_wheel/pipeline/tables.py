@@ -3,12 +3,8 @@
 ::
 
     pending = read(spark, "pending", url, queue="mail", dueTo="2027-01-15")
-    history = read(spark, "history", url, schema="task string, lateness_ms long")
     query   = tail(spark, url, "history/", checkpoint="history.checkpoint/")  new history to Parquet, as a stream
     write(rows, "trials-2026-11-21", url, key="trial")                        all of the rows as tasks, or none
-
-Each works in any thread. Spark looks for a data source in Python in the session that is active in the calling thread,
-and a new thread has none; ``activate`` makes one the active session.
 """
 
 from __future__ import annotations
@@ -28,10 +24,9 @@ from celery_wheel.pipeline.spark_errors import unwrap_errors
 
 
 def read(spark: SparkSession, table: str, url: str | None = None, **options: Any) -> DataFrame:
-    """Return ``pending`` or ``history`` of the store at ``url``.
+    """Return ``pending`` or ``history``; ``options`` of ``source.options``, and ``schema`` for fewer columns.
 
-    ``options`` are those of ``source.options``, and ``schema`` for fewer columns. All queries of one DataFrame see the
-    moment of its first query: call ``read`` again for a later moment.
+    All queries of one DataFrame see the moment of its first query: call ``read`` again for a later moment.
     """
     schema = options.pop("schema", None)
     reader = _register(spark).read.format(WheelDataSource.name())
@@ -64,9 +59,6 @@ def tail(
     spark: SparkSession, url: str | None, target: str, checkpoint: str, *, every: str | None = None, **options: Any
 ) -> StreamingQuery:
     """Write the history to Parquet files in ``target``, in folders by day of ``at``: each row once, also after a kill.
-
-    Spark records in ``target`` which files count: read the folder with Spark. Another reader also sees files of
-    attempts that were killed.
 
     Args:
         checkpoint: folder in which Spark keeps its progress; a new one begins from the start.

@@ -2,10 +2,6 @@
 
 ::
 
-    check_rows(rows, rules)     every row, with its task (``wheel_task``) and its reason (``wheel_reason``)
-      valid_tasks(…)            the columns of a write of the data source ``wheel``
-      rejected_rows(…)          the unchanged rows, with their reason
-
     task                    a name; default: that of the rules
     args, kwargs            JSON text, or an array, a map or a struct, which become JSON with their nulls
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
@@ -14,14 +10,12 @@
     queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
     (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
-A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. A wall-clock time may be
-rejected, unlike an occurrence of a recurring schedule:
-
     2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
     2013-11-03 01:30  America/New_York    occurs twice: a fold     first EDT | second EST | reject
 
-Python converts wall-clock times, on Arrow batches, at about 2 µs a row. Spark's ``to_utc_timestamp`` would choose the
-later or the first instant silently, fail the query for an unknown zone, and use Java's time zone data.
+A row has one of eta, eta_ms and local. Any other column stays with the row and is not loaded. Python converts
+wall-clock times, on Arrow batches: Spark's ``to_utc_timestamp`` would choose the later or the first instant silently,
+fail the query for an unknown zone, and use Java's time zone data.
 """
 
 from __future__ import annotations
@@ -50,8 +44,6 @@ TASK, REASON = "wheel_task", "wheel_reason"
 ID = "wheel_id"
 PLAIN = ("queue", "key", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
-#: As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
-_WITH_NULLS = {"ignoreNullFields": "false"}
 _INSTANT = (t.TimestampType, t.TimestampNTZType, t.DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.
 _READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringType, t.NullType, t.NumericType)}
@@ -59,8 +51,6 @@ _READABLE = {"eta": (t.StringType, t.NullType, *_INSTANT), "eta_ms": (t.StringTy
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Defaults for values that a row lacks, and the conditions of a rejection."""
-
     now_ms: int
     task: str | None = None
     queue: str | None = None
@@ -152,7 +142,8 @@ def _json(name: str, type_: t.DataType) -> Column:
     is_json = isinstance(type_, t.StringType | t.NullType)
     if not is_json and not isinstance(type_, t.ArrayType | t.MapType | t.StructType):
         raise SettingError(f"column {name} must be JSON text, an array, a map or a struct, got {type_.simpleString()}")
-    return (_text(name, type_) if is_json else f.to_json(name, _WITH_NULLS)).alias(name)
+    # As ``json.dumps`` does: an argument that is null is passed as None, and not left to the default of the task.
+    return (_text(name, type_) if is_json else f.to_json(name, {"ignoreNullFields": "false"})).alias(name)
 
 
 def _plain(name: str, type_: t.DataType) -> tuple[Column, Column]:
@@ -204,19 +195,15 @@ def _within_range(name: str, at: Column, reason: Column) -> tuple[Column, Column
 
 
 def _jitter(rows: DataFrame, rules: RowRules) -> Column:
-    """Return a number of milliseconds from 0 to jitter_ms, derived from the values of the row."""
     columns = [rules.id] if rules.id else rows.columns
     return f.pmod(f.xxhash64(*(f.col(name).cast("string") for name in columns)), f.lit(rules.jitter_ms + 1))
 
 
 def _write_reasons(tasks: pa.Array) -> pa.Array:
-    """Return the reason why the write would refuse each task, by the rules of the write itself."""
-    return pa.array([reject_reason(_with_utc(task)) for task in tasks.to_pylist()], "string")
-
-
-def _with_utc(task: dict[str, Any]) -> dict[str, Any]:
-    eta = task["eta"]
-    return task if eta is None or eta.tzinfo else {**task, "eta": eta.replace(tzinfo=UTC)}
+    found = tasks.to_pylist()
+    for task in found:
+        task["eta"] = task["eta"] and (task["eta"] if task["eta"].tzinfo else task["eta"].replace(tzinfo=UTC))
+    return pa.array([reject_reason(task) for task in found], "string")
 
 
 def _reject_repeated(checked: DataFrame, name: str) -> DataFrame:
@@ -279,9 +266,11 @@ def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "f
     def convert(texts: pa.Array, zones: pa.Array) -> pa.Array:
         pairs = zip(texts.to_pylist(), zones.to_pylist(), strict=True)
         instants = [to_instant(text, name, gap, fold) for text, name in pairs]
-        at_us, reasons = [one.at_us for one in instants], [one.reason for one in instants]
-        columns = [pa.array(at_us, "int64"), pa.array(reasons, "string")]
-        return pa.StructArray.from_arrays(columns, list(LocalInstant._fields))
+        columns = [
+            pa.array([at_us for at_us, _ in instants], "int64"),
+            pa.array([why for _, why in instants], "string"),
+        ]
+        return pa.StructArray.from_arrays(columns, ["at_us", "reason"])
 
     both = convert(local.cast("string"), zone)
     return f.struct(f.timestamp_micros(both["at_us"]).alias("at"), both["reason"].alias("reason"))

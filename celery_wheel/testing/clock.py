@@ -1,15 +1,8 @@
-"""Virtual time: the time of the test's other code, plus the sum of all advances.
+"""Virtual time: the time of the test's other code (freezegun's, where it is active), plus the sum of all advances.
 
-::
-
-    datetime.now() ────────────┐           the time of freezegun or time-machine, where one of them is active
-    moved: the sum of advances ┴─► now     flows with real time between two calls …
-
-    advance  │ stop ─► jump to the next due instant ─► its tasks run ─► jump … ─► flow
-
-Where a freezer is active, a jump moves the freezer, so ``datetime.now()`` in tasks is the wheel's time. Time must flow
-between two calls: ``eta=datetime.now() + 30 min`` and ``advance(minutes=30)`` mean the same instant, though some
-milliseconds pass in between. For the same reason an advance counts from the next whole millisecond.
+Time flows between two calls: ``eta=datetime.now() + 30 min`` and ``advance(minutes=30)`` mean the same instant, though
+some milliseconds pass in between. So an advance counts from the next whole millisecond. Within an advance time stops,
+and jumps from due instant to due instant. A jump moves an active freezer: ``datetime.now()`` in tasks is the wheel's.
 """
 
 from __future__ import annotations
@@ -48,7 +41,6 @@ class VirtualClock:
         self.last_stop = self._last  #: the end of the last stop; an advance cannot go back beyond it
 
     def now(self) -> datetime:
-        """Return the time in UTC."""
         return self._stopped_at or datetime.now(UTC) + self._moved
 
     def now_ms(self) -> int:

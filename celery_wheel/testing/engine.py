@@ -1,9 +1,5 @@
 """The real engine and the real store, one step at a time, in the test's own thread.
 
-::
-
-    wheel queue ─► arrive ─► the store, a SQLite file of this test ─► step: the next task is dispatched
-
 The file of an empty store is made once in a process and copied; the engine starts with the first delayed task. Commands
 (``app.wheel.cancel`` and its like) go to the store's inbox as in production; instead of waiting for an answer a caller
 runs the engine, by ``turn``. ``KombuPublisher`` publishes by the app's own connection: a task without a route is
@@ -46,10 +42,7 @@ LIMITS = Limits(chunk_count=1)
 
 
 class SteppedEngine(TransactionalInbox):
-    """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits.
-
-    ``rejected`` is called for each message that cannot be accepted or dispatched, with its headers and the reason.
-    """
+    """The engine of one app; also a ``TransactionalInbox``: a test's own transaction never commits."""
 
     in_transaction = False
 

@@ -1,14 +1,5 @@
 """The patches of an app during a test: parts that are replaced, and restored exactly.
 
-::
-
-    settings      task_always_eager off (it ignores delays), a store of the test's own, one shard
-    now           virtual time
-    connections   of the app, its pool and its producers: to the transport in memory
-    backend       results in memory, unless the app keeps its own
-    send_task     where the app is eager: tasks without a delay run within the call
-    class         a plain Celery app gets a wheel, as by ``install``
-
 Each patch records the state before it changes anything, and restores it in reverse order, also after an error.
 """
 
@@ -42,7 +33,6 @@ def _updated(mapping: dict[str, Any], values: dict[str, Any]) -> Iterator[None]:
 
 
 def attributes(thing: Any, **values: Any) -> AbstractContextManager[None]:
-    """Set an object's own attributes, and restore them."""
     return _updated(vars(thing), values)
 
 
@@ -64,7 +54,6 @@ def whole(thing: Any) -> Iterator[None]:
 
 @contextmanager
 def installed(app: Any) -> Iterator[None]:
-    """Give a plain Celery app a wheel."""
     had_amqp = "amqp" in vars(app)
     classes = type(app), type(app.amqp)
     with whole(app.amqp):
@@ -99,7 +88,6 @@ def connected(app: Any, connection: Any) -> Iterator[None]:
 
 
 def eager(app: Any, run: Callable[[str], object]) -> AbstractContextManager[None]:
-    """Call ``run`` with the task's id after each ``send_task``."""
     send = app.send_task
 
     def send_and_run(*args: Any, **options: Any) -> Any:

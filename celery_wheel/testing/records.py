@@ -36,8 +36,6 @@ class _Call:
 
 @dataclass(frozen=True, repr=False)
 class PendingTask(_Call):
-    """A task that was sent and has not run."""
-
     eta: datetime | None = None  #: in UTC; None for a task without a delay
     key: str | None = None
     retries: int = 0
@@ -72,8 +70,6 @@ class Execution(_Call):
 
 @dataclass(frozen=True, repr=False)
 class SkippedMessage:
-    """A message that no task ran for."""
-
     task: str
     id: str
     at: datetime
@@ -144,7 +140,6 @@ def _call(app: Any, detail: Detail, compression: str | None) -> tuple[tuple[Any,
 def summary(
     now: datetime, waiting: Sequence[PendingTask], ran: Sequence[Execution], skipped: Sequence[SkippedMessage]
 ) -> str:
-    """Return the wheel's state in a line: the pending tasks, the next first."""
     lost = f", {len(skipped)} skipped" if skipped else ""
     head = f"<wheel at {now.isoformat(' ', 'milliseconds')}: {len(waiting)} pending, {len(ran)} ran{lost}"
     tasks = "; ".join(f"{task.task} {task.id} {_delay(now, task)}" for task in waiting[:SUMMARY_LENGTH])

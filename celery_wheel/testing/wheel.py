@@ -32,10 +32,6 @@ END = datetime.max.replace(tzinfo=UTC)
 
 #: Default limit of the tasks in one call: a task that sends itself would run for ever.
 LIMIT = 10_000
-TOO_MANY = (
-    "{:,} tasks ran and there are more, a {} is the next; does a task send itself for ever? Choose a nearer instant, "
-    "or a higher limit"
-)
 
 
 class VirtualWheel:
@@ -101,8 +97,6 @@ class VirtualWheel:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    # -- time ------------------------------------------------------------------------------------------
-
     @property
     def now(self) -> datetime:
         """Virtual time, in UTC."""
@@ -160,8 +154,6 @@ class VirtualWheel:
         """Let time pass until no task is pending. Raises WheelError when there are more than ``limit`` tasks."""
         return self._run(END, limit, propagate)
 
-    # -- queries ---------------------------------------------------------------------------------------
-
     @property
     def pending(self) -> list[PendingTask]:
         """All tasks that were sent and have not run, in the order of execution."""
@@ -189,8 +181,6 @@ class VirtualWheel:
     def __repr__(self) -> str:
         return records.summary(self.now, self.pending, self.ran, self.skipped)
 
-    # -- commands --------------------------------------------------------------------------------------
-
     def cancel(self, result: Any, *, reason: str = "") -> str:
         """Cancel a pending task: ``done``, ``already``, ``too_late`` (it was dispatched) or ``unknown``."""
         return str(self._wheel.cancel(result, reason=reason, actor="test"))
@@ -205,8 +195,6 @@ class VirtualWheel:
         """Make a pending task due now, so that it runs next: ``done``, ``too_late`` or ``unknown``."""
         return str(self._wheel.run_now(result, actor="test"))
 
-    # -- running ---------------------------------------------------------------------------------------
-
     def _run(self, until: datetime | None, limit: int | None, propagate: bool | None) -> list[Execution]:
         """Run the tasks that are due up to an instant; only the next task where ``until`` is None."""
         if self._running:
@@ -220,7 +208,10 @@ class VirtualWheel:
                 while (until is not None or not ran) and (delivery := self._next(until)) is not None:
                     if len(ran) == limit:
                         self._worker.ready.appendleft(delivery)
-                        raise WheelError(TOO_MANY.format(len(ran), delivery.task))
+                        raise WheelError(
+                            f"{len(ran):,} tasks ran and there are more, a {delivery.task} is the next; does a task "
+                            "send itself for ever? Choose a nearer instant, or a higher limit"
+                        )
                     ran += self._execute(delivery, self.propagate if propagate is None else propagate)
                 if until not in (None, END):
                     self._clock.jump(until)
@@ -247,7 +238,6 @@ class VirtualWheel:
         return worker.ready.popleft()
 
     def _execute(self, delivery: QueuedTask, propagate: bool) -> list[Execution]:
-        """Run a delivery, and record it in ``ran`` or ``skipped``."""
         began, task = self.now, self._dispatched.pop(delivery.id, None)
         self._executing.add(delivery.id)
         try:
@@ -282,10 +272,7 @@ class VirtualWheel:
         return [ran]
 
     def _run_at_once(self, task_id: str, propagate: bool) -> None:
-        """Run a task without a delay that an eager app has just sent.
-
-        A retry is sent by the try before it, and runs after that try has ended.
-        """
+        """Run a task that an eager app has just sent; a retry runs after the try that sent it has ended."""
         while task_id not in self._executing and (delivery := self._worker.take(task_id)) is not None:
             self._execute(delivery, propagate)
 

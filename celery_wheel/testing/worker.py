@@ -1,17 +1,9 @@
 """A worker without a process, and the transport in memory that delivers messages to it, or to the wheel's engine.
 
-::
-
-    app ─► transport ─┬─ wheel queue ─────────► engine
-                      ├─ remote control ──────► revoke
-                      └─ deliver ─┬─ no eta, or a past one ──► ready      in the order of arrival, whatever the queue
-                                  └─ a future eta ───────────► scheduled  held as in a worker (``wheel=False``)
-
-    run ──► Request.execute: revoked? expired? ──► tracer: signals, results, links, errbacks, retries
-
 Exchanges, bindings and routing keys are kombu's own virtual ones, so a message finds its queues as on Redis. A message
-is delivered as soon as it is published, converted by JSON as on the way to a worker. The worker has no soft and hard
-time limits, rate limits and priorities, and redelivers no rejected message.
+is delivered as soon as it is published, converted by JSON as on the way to a worker. One without an eta, or with a past
+one, is ready, in the order of arrival; a future eta is held as in a worker (``wheel=False``). A task runs by Celery's
+own request and tracer. The worker has no time limits, rate limits and priorities, and redelivers no rejected message.
 """
 
 from __future__ import annotations
@@ -195,10 +187,7 @@ def _recorded_traces(app: Any, task: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _stack_protection() -> Iterator[None]:
-    """Protect the request of a task class that overrides ``__call__`` and calls super's, as a worker does.
-
-    Celery 5.4 needs the protection; 5.7 copies the request.
-    """
+    """Protect the request of a task class that overrides ``__call__``, as a worker does: Celery 5.4 needs it."""
     if getattr(Task, "_stackprotected", False):
         yield
         return
@@ -231,7 +220,6 @@ _state: Any = virtual.BrokerState
 
 
 def connection_to(sink: MessageSink) -> Any:
-    """Return a connection whose transport belongs to this test."""
     channel = type("Channel", (_Channel,), {"sink": sink})
     transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
     return _connection("wheel.testing", transport=transport)

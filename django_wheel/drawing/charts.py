@@ -1,14 +1,5 @@
 """Charts over linear axes, so that a herd or an outage stands out as far as it does.
 
-::
-
-    due_bars    due tasks by equal spans of time       heat_cells   a row a line, a cell an hour
-    of_tasks    1 s ┤      ·            a point a task, by the time of its dispatch; it links to the task
-                0   ┤· ·· ·  · ···
-    of_hours    max, p99, p50 by the hour, and the objective; an hour without tasks is a gap in the lines
-    draw_lines  lines of the last minutes, from the holders' snapshots: a point stands for twenty seconds; with several
-                shards it has the lateness of the worst, and the sum of the tasks
-
 Ticks are at round values, few enough for a narrow screen. Places are percents of the drawing's width or height: an SVG
 without a ``viewBox`` takes them as they are, so that a chart fills its page while its texts keep their size. A cell has
 its heat as a colour and as a height, so that nobody needs to tell colours apart.

@@ -1,19 +1,10 @@
 """The due load: how many tasks are due in each span of the next minute, hour, day and year, its herds, and its bars.
 
-::
-
-    minute   60 seconds       from the present second        day     24 hours    from the present hour
-    hour     60 minutes       from the present minute        year    365 days    of UTC, from today
-
-     12 ┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈    PLOT px high; places are percents, so that the chart fills its page and its texts keep
-      6 ┈┈█┈┈┈┈┈┈┈┈┈┈┈┈    their size: an SVG without a viewBox
-      0 ▂▂█▁▂▂▁▂▁▂▂▁▂▁▁
-      16:58      16:59     a bar is a link to its tasks; its target is as high as the plot
-
-A herd is a span with at least ``HERD`` tasks, ``FAR_ABOVE`` times the mean of the others in its chart, and ``STEEP``
-times each of its neighbours: a load that only declines has none. A herd of a coarser chart that a finer one explains is
-left out: ten thousand tasks of one second are one herd and not four. The drawing is hidden from screen readers and is
-no stop for the keyboard: tables with the same links stand in for it.
+Spans begin with the present second, minute, hour and day of UTC. A bar is a link to its tasks; its target is as high as
+the plot. A herd is a span with at least ``HERD`` tasks, ``FAR_ABOVE`` times the mean of the others in its chart, and
+``STEEP`` times each of its neighbours: a load that only declines has none. A herd of a coarser chart that a finer one
+explains is left out: ten thousand tasks of one second are one herd and not four. The drawing is hidden from screen
+readers and is no stop for the keyboard: tables with the same links stand in for it.
 """
 
 from __future__ import annotations

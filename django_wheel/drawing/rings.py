@@ -1,17 +1,9 @@
 """The wheel as a drawing: a ring for each level, the finest inside, and an arc for each bucket with tasks.
 
-::
-
-            now                 the present is at the top; later is clockwise, a turn is the level's interval
-         ╭───▼───╮              an arc is as thick as its bucket is full, in parts of the fullest arc of its ring
-        │ ╭─────╮ │             an arc is a link to its tasks; wheel.js turns the slow rings between two snapshots
-        │ │  n  │ │             n: tasks in memory
-        │ ╰─────╯ │
-         ╰─+19 h─╯              at most ``ARCS`` a ring: an arc stands for so many neighbouring buckets
-
-A bucket holds the tasks that are due in its span. Due times are rounded up to the finest tick, so the span of due times
-begins a tick minus a millisecond before the bucket's expiration. Arcs stand for fixed instants, so that they turn as
-one piece.
+The present is at the top; later is clockwise, and a turn is the level's interval. An arc is as thick as its bucket is
+full, in parts of the fullest arc of its ring, and a link to its tasks; with more than ``ARCS`` buckets in a turn it
+stands for several. Due times are rounded up to the finest tick, so the span of a bucket's due times begins a tick minus
+a millisecond before its expiration. Arcs stand for fixed instants, so that they turn as one piece (wheel.js).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any
 
 from django.contrib import admin
@@ -161,15 +162,8 @@ def _without_values(one: AuditedRequest) -> AuditedRequest:
     return replace(one, results=results)
 
 
-class _Line:
-    """A file for ``csv`` that returns each line."""
-
-    def write(self, text: str) -> str:
-        return text
-
-
 def _csv(requests: Iterable[AuditedRequest]) -> Iterator[str]:
-    writer: Any = csv.writer(_Line())
+    writer: Any = csv.writer(SimpleNamespace(write=str))  # its writerow returns the line
     yield writer.writerow(FIELDS)
     for one in requests:
         start = (format_utc(one.at_ms), one.actor, one.origin, one.action)

@@ -7,16 +7,10 @@
       ┌── GET bulk/: progress, results ◄── POST bulk/ step: requests for a second ◄── bulk.js, or the button *Continue*
       └── closed, or without an answer: the state stays in the session; *Continue* goes on, *Stop* ends the action
 
-    filter ─► Matching ─► pages of 500 ─► one request each ─► results counted ─► cursor      … until no page is left
-
-    the tasks     those that match when their page is read, and had their position when the action began: a task that
-                  is sent later, or that the action itself has moved, is left out
-    the state     a few hundred bytes, whatever the number of tasks, between two steps in the user's session
-    the results   counts and the first problems in the state; each task's in the audit log, by the id of the action
-
-One action of a session runs at a time, and one of its pages carries a step out at a time. Another page may stop it
-meanwhile. No holder waits for an action: between two requests it does its other work. A repeated step changes nothing
-more: a task that was cancelled answers ``already``, and a moved task is left out.
+The action is on the tasks that match when their page is read, and had their position when the action began: a task that
+is sent later, or that the action itself has moved, is left out. Each task's result is in the audit log, by the id of
+the action. One action of a session runs at a time, and one of its pages carries a step out at a time. No holder waits
+for an action: between two requests it does its other work. A repeated step changes nothing more.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
-from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.values.format import printable
-from django_wheel.formats import counted
+from django_wheel.formats import counted, ngettext_lazy
 from django_wheel.forms import PauseForm, ResumeForm
 from django_wheel.project import project_wheel
 from django_wheel.views.lists import filter_names
@@ -28,7 +28,6 @@ from django_wheel.views.requests import address, attempt, log, request_options
 _RESUMED_OVER = ngettext_lazy(
     "Resumed: %(name)s. The backlog is dispatched evenly over %(number)s minute.",
     "Resumed: %(name)s. The backlog is dispatched evenly over %(number)s minutes.",
-    "count",
 )
 
 

@@ -1,9 +1,7 @@
 """``/metrics`` of a Django project: the totals of the store, and the counts of the holders' last snapshots.
 
-The project adds the view to its own URLs, and decides who may see it. Histograms and the wheel queues are on the
-scheduler's own page (``wheel_metrics``) alone: only the process that publishes knows them.
-
-A file of its own, as each page has one.
+The project adds the view to its own URLs. Histograms and the wheel queues are on the scheduler's own page alone: only
+the process that publishes knows them. A file of its own, as each page has one.
 """
 
 from __future__ import annotations

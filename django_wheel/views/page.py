@@ -6,8 +6,6 @@
     view_payload        also arguments, headers and bodies: without it they are not read from the store
     operate_wheel       also cancel, run now, reschedule, requeue, pause and resume
     manage_schedules    also create, change, pause, run, backfill and delete recurring schedules
-
-Each of the other permissions includes the first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The arguments, headers and bodies that a user sees: those that a page shows, without the values of ``wheel_mask``.
 
-::
-
-    a message     without view_payload: no byte of it is read      up to MOST_BYTES: read, masked, shown
-                                                                   larger: not read; the page links to the download
-    a schedule    its definition has the recurrence as well, so it is read; arguments and headers are left out then
-    an error      without view_payload: shown without the value that it quotes
+Without view_payload no byte of a message is read, arguments and headers are left out of a schedule's definition, and an
+error is shown without the value that it quotes. The page of a message larger than MOST_BYTES links to the download.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Requests to the holders: the confirmation, the request, its results as messages, and the entry in the admin's log.
 
-::
-
-    a list, or a page ── POST verb, rows ──► confirmation ── POST the same, sure ──► app.wheel
-             ▲                               (changes nothing)                           │
-             └──────────────────── redirect, with the results as messages ───────────────┘
-
-``task_actions`` and ``schedule_actions`` have the actions as tables; ``bulk`` has actions on all matching tasks.
-A request runs outside of any Django transaction, because its answer needs a commit. The holders answer within
-``TIMEOUT_S`` or the request is withdrawn. A failure is a message on the page that the user came from. The store keeps
-the actor and the reason; if the admin's log cannot be written, the action stays done and a message says so.
+A list or a page posts verb and rows, and gets a confirmation, which changes nothing; the same with ``sure`` sends the
+request, and redirects. A request runs outside of any Django transaction, because its answer needs a commit. The holders
+answer within ``TIMEOUT_S`` or the request is withdrawn. A failure is a message on the page that the user came from. The
+store keeps the actor and the reason; if the admin's log cannot be written, the action stays done and a message says so.
 """
 
 from __future__ import annotations
@@ -197,15 +191,8 @@ def log_names(
     names = [printable(name, 40) for name in list(results)[:LOGGED]] + ["…"] * (len(results) > LOGGED)
     subject = names[0] if len(results) == 1 else counted(of_count, len(results))
     named = str(of_names % dict.fromkeys(("names", "ids"), ", ".join(names)))
-    log(
-        request,
-        page,
-        f"{label}: {subject}",
-        f"{label}: {results_text(Counter(results.values()))}",
-        reason,
-        named,
-        row=row,
-    )
+    result = f"{label}: {results_text(Counter(results.values()))}"
+    log(request, page, f"{label}: {subject}", result, reason, named, row=row)
 
 
 def log(request: HttpRequest, page: str, title: str, result: str, reason: str, *more: str, row: str = "") -> None:

@@ -1,19 +1,10 @@
-"""The pages of results of the pipeline's jobs: ``lateness`` and ``forecast``.
+"""The pages of results of the pipeline's jobs: ``lateness`` and ``forecast``, each in a folder of its name.
 
-::
-
-    wheel_results = "/var/lib/wheel" ──► /var/lib/wheel/lateness ──► results_page(…) ──► figures, by Arrow
-                                         /var/lib/wheel/forecast            └──────────► MissingResults: and a remedy
-
-    lateness   the tasks and queues with the worst lateness, and their last two days by the hour. A row is a task on a
-               queue, so a cell of the heat map is one row of the results and no number is computed here. A page with
-               one row also has a chart of its percentiles, and its hours as a table.
-    forecast   due tasks by minute and hour, herds, and the time that queues take to drain; the wheel page has the
-               present counts
-
-Promises
-    1. No Java is started and PySpark is not imported: ``celery_wheel.results.reader`` reads with pyarrow alone.
-    2. Without results the admin's menu does not offer the page, and the page's address says what to do.
+``lateness`` has the tasks and queues with the worst lateness, and their last two days by the hour. A row is a task on a
+queue, so a cell of the heat map is one row of the results and no number is computed here. ``forecast`` has due tasks by
+minute and hour, herds, and the time that queues take to drain; the wheel page has the present counts. No Java is
+started and PySpark is not imported. Without results the admin's menu does not offer the page; its address says what to
+do.
 """
 
 from __future__ import annotations
@@ -269,7 +260,11 @@ def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str
         "busiest": _busiest(summary),
         "herds": [{**one, "query": _query_of_herd(one)} for one in herds],
         "range": page_range(query, page, len(herds), of),
-        "drains": [{**one, "a_second": _plain(one["rate"]), "wait_ms": _ms(one["longest_wait_s"])} for one in drains],
+        "drains": [
+            {**one, "a_second": "-" if rate is None else f"{rate:g}/s", "wait_ms": _ms(one["longest_wait_s"])}
+            for one in drains
+            for rate in (one["rate"],)
+        ],
         "drains_of": drains_of,
     }
 
@@ -293,10 +288,6 @@ def _query_of_herd(herd: dict[str, Any]) -> str:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None or not math.isfinite(seconds) else round(seconds * 1_000)
-
-
-def _plain(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:g}/s"
 
 
 admin.site.register(models.Lateness, ResultsAdmin, template="django_wheel/lateness.html", values=staticmethod(lateness))

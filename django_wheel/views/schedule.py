@@ -1,13 +1,8 @@
 """The page of a schedule: its definition and policies, its next instants, its last runs and its revisions.
 
-::
-
-        ▲                       late        runs and skips, the oldest first; height: logarithm of the lateness
-    ●   │   ●   □   ✕   ◆   ○              on time, skipped, missed, failed, pending
-
-    revision 3    before: the schedule as revision 2 left it    after: ``before`` of revision 4, or the schedule itself
-
-The list and the form use two of its parts: a schedule as a line, and the next instants in its zone and the viewer's.
+A mark of the chart is a run or a skip, the oldest first; its height is the logarithm of the lateness. A revision has
+the schedule as the revision before left it; its values afterwards are those of the next revision, or of the schedule
+itself.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from django.contrib import messages
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
 
 from celery_wheel.broker import shard_of
 from celery_wheel.control import Wheel
@@ -19,7 +18,7 @@ from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values.format import printable
 from celery_wheel.values.text import text_rule
-from django_wheel.formats import counted, instant, number
+from django_wheel.formats import counted, instant, ngettext_lazy, number
 from django_wheel.forms import BackfillForm, NoteForm, ReasonForm, RevisionForm, ScheduleReasonForm
 from django_wheel.schedule_form import BulkChangeForm
 from django_wheel.views.page import may_view_payload
@@ -35,27 +34,21 @@ NAMES, REFUSALS = 20, 10
 
 Answers = Mapping[str, ScheduleAnswer]
 
-SCHEDULES = ngettext_lazy("%(number)s schedule", "%(number)s schedules", "count")
+SCHEDULES = ngettext_lazy("%(number)s schedule", "%(number)s schedules")
 UNKNOWN = ngettext_lazy(
-    "%(number)s schedule does not exist any more: %(names)s.",
-    "%(number)s schedules do not exist any more: %(names)s.",
-    "count",
+    "%(number)s schedule does not exist any more: %(names)s.", "%(number)s schedules do not exist any more: %(names)s."
 )
 _FOLLOWING = ngettext_lazy(
     "%(number)s selected schedule follows another source, and is changed there: %(names)s.",
     "%(number)s selected schedules follow another source, and are changed there: %(names)s.",
-    "count",
 )
-_RUN_NOW = ngettext_lazy(
-    "%(number)s schedule runs now: %(names)s.", "%(number)s schedules run now: %(names)s.", "count"
-)
+_RUN_NOW = ngettext_lazy("%(number)s schedule runs now: %(names)s.", "%(number)s schedules run now: %(names)s.")
 _UNANSWERED = ngettext_lazy(
-    "%(number)s schedule had no answer: %(error)s", "%(number)s schedules had no answer: %(error)s", "count"
+    "%(number)s schedule had no answer: %(error)s", "%(number)s schedules had no answer: %(error)s"
 )
 _TOO_LATE = ngettext_lazy(
     "%(number)s occurrence was dispatched before, or may have been: %(names)s.",
     "%(number)s occurrences were dispatched before, or may have been: %(names)s.",
-    "count",
 )
 
 
@@ -133,18 +126,13 @@ def report(request: HttpRequest, answers: Answers, done: Promise, already: Promi
         messages.error(request, sentence % {"names": listed(others)})
 
 
-def _change(do: str) -> Ask:
-    def ask(wheel: Any, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Answers:
-        found: Answers = wheel.schedules.change(do, names, how=how)
-        return found
+def _change(do: str, *arguments: str) -> Ask:
+    """Return the request ``do``, whose arguments are values of the form."""
+
+    def ask(wheel: Any, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Any:
+        return wheel.schedules.change(do, names, how=how, **{name: values[name] for name in arguments})
 
     return ask
-
-
-def _backfill(wheel: Any, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Answers:
-    options = {"from_ms": values["from_ms"], "upto_ms": values["upto_ms"], "overlap": values["overlap"] or None}
-    found: Answers = wheel.schedules.change("backfill", names, how=how, **options)
-    return found
 
 
 def _rollback(wheel: Any, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Answers:
@@ -155,21 +143,14 @@ def _rollback(wheel: Any, names: list[str], values: dict[str, Any], how: dict[st
         return {name: ScheduleAnswer("refused", str(error))}
 
 
-def _update(wheel: Any, names: list[str], values: dict[str, Any], how: dict[str, Any]) -> Answers:
-    found: Answers = wheel.schedules.update(names, **values["changes"], **how)
-    return found
-
-
 PAUSE = ScheduleAction(
     "pause",
     _("Pause"),
-    ngettext_lazy("Pause %(number)s schedule?", "Pause %(number)s schedules?", "count"),
+    ngettext_lazy("Pause %(number)s schedule?", "Pause %(number)s schedules?"),
     _("A paused schedule makes no occurrences until it is resumed. Its instants meanwhile are skipped."),
-    ngettext_lazy("%(number)s schedule is paused: %(names)s.", "%(number)s schedules are paused: %(names)s.", "count"),
+    ngettext_lazy("%(number)s schedule is paused: %(names)s.", "%(number)s schedules are paused: %(names)s."),
     already=ngettext_lazy(
-        "%(number)s schedule was paused before: %(names)s.",
-        "%(number)s schedules were paused before: %(names)s.",
-        "count",
+        "%(number)s schedule was paused before: %(names)s.", "%(number)s schedules were paused before: %(names)s."
     ),
     ask=_change("pause"),
     form=NoteForm,
@@ -177,20 +158,18 @@ PAUSE = ScheduleAction(
 RESUME = ScheduleAction(
     "resume",
     _("Resume"),
-    ngettext_lazy("Resume %(number)s schedule?", "Resume %(number)s schedules?", "count"),
+    ngettext_lazy("Resume %(number)s schedule?", "Resume %(number)s schedules?"),
     _("A paused or broken schedule runs again at its next instant after now."),
-    ngettext_lazy(
-        "%(number)s schedule is resumed: %(names)s.", "%(number)s schedules are resumed: %(names)s.", "count"
-    ),
+    ngettext_lazy("%(number)s schedule is resumed: %(names)s.", "%(number)s schedules are resumed: %(names)s."),
     already=ngettext_lazy(
-        "%(number)s schedule was not paused: %(names)s.", "%(number)s schedules were not paused: %(names)s.", "count"
+        "%(number)s schedule was not paused: %(names)s.", "%(number)s schedules were not paused: %(names)s."
     ),
     ask=_change("resume"),
 )
 TRIGGER = ScheduleAction(
     "trigger",
     _("Run now"),
-    ngettext_lazy("Run %(number)s schedule now?", "Run %(number)s schedules now?", "count"),
+    ngettext_lazy("Run %(number)s schedule now?", "Run %(number)s schedules now?"),
     _("One occurrence is dispatched at once, beside those of the schedule's own instants."),
     _RUN_NOW,
     already=_RUN_NOW,
@@ -199,28 +178,23 @@ TRIGGER = ScheduleAction(
 CHANGE = ScheduleAction(
     "change",
     _("Change"),
-    ngettext_lazy("Change %(number)s schedule?", "Change %(number)s schedules?", "count"),
+    ngettext_lazy("Change %(number)s schedule?", "Change %(number)s schedules?"),
     _("A field that is empty leaves the schedules as they are. Each schedule that is changed has a new revision."),
-    ngettext_lazy(
-        "%(number)s schedule is changed: %(names)s.", "%(number)s schedules are changed: %(names)s.", "count"
-    ),
+    ngettext_lazy("%(number)s schedule is changed: %(names)s.", "%(number)s schedules are changed: %(names)s."),
     already=ngettext_lazy(
         "%(number)s schedule had these values already: %(names)s.",
         "%(number)s schedules had these values already: %(names)s.",
-        "count",
     ),
-    ask=_update,
+    ask=lambda wheel, names, values, how: wheel.schedules.update(names, **values["changes"], **how),
     form=BulkChangeForm,
     is_of_definition=True,
 )
 DELETE = ScheduleAction(
     "delete",
     _("Delete"),
-    ngettext_lazy("Delete %(number)s schedule?", "Delete %(number)s schedules?", "count"),
+    ngettext_lazy("Delete %(number)s schedule?", "Delete %(number)s schedules?"),
     _("The schedule ends, and its pending occurrences are withdrawn. Its revisions stay."),
-    ngettext_lazy(
-        "%(number)s schedule is deleted: %(names)s.", "%(number)s schedules are deleted: %(names)s.", "count"
-    ),
+    ngettext_lazy("%(number)s schedule is deleted: %(names)s.", "%(number)s schedules are deleted: %(names)s."),
     already=UNKNOWN,
     ask=_change("delete"),
     is_of_definition=True,
@@ -228,27 +202,22 @@ DELETE = ScheduleAction(
 BACKFILL = ScheduleAction(
     "backfill",
     _("Backfill"),
-    ngettext_lazy("Backfill %(number)s schedule?", "Backfill %(number)s schedules?", "count"),
+    ngettext_lazy("Backfill %(number)s schedule?", "Backfill %(number)s schedules?"),
     _("The instants of the schedule in a past time run, also those that have run before, as the overlap policy says."),
-    ngettext_lazy(
-        "%(number)s schedule is backfilled: %(names)s.", "%(number)s schedules are backfilled: %(names)s.", "count"
-    ),
+    ngettext_lazy("%(number)s schedule is backfilled: %(names)s.", "%(number)s schedules are backfilled: %(names)s."),
     already=UNKNOWN,
-    ask=_backfill,
+    ask=_change("backfill", "from_ms", "upto_ms", "overlap"),
     form=BackfillForm,
 )
 ROLLBACK = ScheduleAction(
     "rollback",
     _("Roll back"),
-    ngettext_lazy("Roll back %(number)s schedule?", "Roll back %(number)s schedules?", "count"),
+    ngettext_lazy("Roll back %(number)s schedule?", "Roll back %(number)s schedules?"),
     _("The schedule gets the definition that it had at that revision. This is a new revision."),
-    ngettext_lazy(
-        "%(number)s schedule is rolled back: %(names)s.", "%(number)s schedules are rolled back: %(names)s.", "count"
-    ),
+    ngettext_lazy("%(number)s schedule is rolled back: %(names)s.", "%(number)s schedules are rolled back: %(names)s."),
     already=ngettext_lazy(
         "%(number)s schedule had that definition already: %(names)s.",
         "%(number)s schedules had that definition already: %(names)s.",
-        "count",
     ),
     ask=_rollback,
     form=RevisionForm,

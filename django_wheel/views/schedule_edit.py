@@ -1,12 +1,4 @@
-"""The form of a schedule, with a preview of its next instants: as HTML with the form, and alone for the page's script.
-
-::
-
-    GET  edit/                 the form of a new schedule; with ?name= of that one
-    POST edit/  preview        the form with its errors and the preview; nothing is saved
-    POST edit/                 create or update, by the holder; then the page of the schedule
-    POST preview/              {"html": …, "errors": {field: [text, …]}}
-"""
+"""The form of a schedule, with a preview of its next instants, which the page's script also asks for alone."""
 
 from __future__ import annotations
 
@@ -17,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.utils.timezone import get_current_timezone_name
-from django.utils.translation import get_language, gettext, ngettext_lazy, override
+from django.utils.translation import get_language, gettext, override
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import now_ms
@@ -26,23 +18,14 @@ from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values import json_object
 from celery_wheel.values.format import printable
+from django_wheel.formats import ngettext_lazy
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
 from django_wheel.views.requests import Render, address, attempt, request_options
 from django_wheel.views.schedule import upcoming_values
-from django_wheel.views.schedule_actions import log_answers, report
+from django_wheel.views.schedule_actions import CHANGE, ROLLBACK, log_answers, report
 
-_CREATED = ngettext_lazy(
-    "%(number)s schedule is created: %(names)s.", "%(number)s schedules are created: %(names)s.", "count"
-)
-_UPDATED = ngettext_lazy(
-    "%(number)s schedule is changed: %(names)s.", "%(number)s schedules are changed: %(names)s.", "count"
-)
-_SAME = ngettext_lazy(
-    "%(number)s schedule had that definition already: %(names)s.",
-    "%(number)s schedules had that definition already: %(names)s.",
-    "count",
-)
+_CREATED = ngettext_lazy("%(number)s schedule is created: %(names)s.", "%(number)s schedules are created: %(names)s.")
 #: Errors of these fields are not shown before the form is sent.
 _LATER = ("name", "task", "reason")
 
@@ -181,6 +164,6 @@ def _save(request: HttpRequest, form: ScheduleForm, name: str, is_new: bool) -> 
     if answer.result == "refused":
         form.add_error(None, form.mask.text(answer.reason))
         return False
-    report(request, answers, _CREATED if is_new else _UPDATED, _SAME)
+    report(request, answers, _CREATED if is_new else CHANGE.done, ROLLBACK.already)
     log_answers(request, _("Create") if is_new else _("Change"), answers, reason)
     return answer.result != "unknown"

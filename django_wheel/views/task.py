@@ -1,13 +1,5 @@
 """The page of a task: its row, its life to scale and as a table, its execution, and its body as a download.
 
-::
-
-    sent ─► accepted ─► moved* ─► due ─► held ─► dispatched ─► redelivered* ─► executed
-                                         └────► cancelled, rejected, expired
-
-    ●─────────────────────────────────▲──●
-    |░░ broker ░|▒▒▒▒▒ pending ▒▒▒▒▒▒▒|█|        the last event, or the present, is the end of the axis
-
 A held task waits in the lane of its gate, and its row keeps that lane after the dispatch: so a page tells later, too,
 that a gate held the task. The store keeps the last position of a task alone: a reschedule replaces the requested time.
 The app's result backend knows state, time and worker of the execution; the page never shows the result's value. A

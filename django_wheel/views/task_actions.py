@@ -1,11 +1,5 @@
 """The actions on tasks: their texts, their forms, their requests, and the tasks that a browser selected.
 
-::
-
-    action                        applies to              too late means
-    cancel, run_now, reschedule   pending tasks           the task was handed to the broker
-    requeue                       rejected and expired    the task is in no such state any more
-
 A browser sends row numbers. It may send any number, so the store decides which tasks exist, and no text from a browser
 is used as a task id. Requests name tasks by id: each pending try of a selected task is included.
 """
@@ -19,7 +13,6 @@ from django.contrib import messages
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
 
 from celery_wheel.control import Wheel
 from celery_wheel.requests.arguments import id_of
@@ -28,41 +21,32 @@ from celery_wheel.store.model import REQUEUABLE
 from celery_wheel.store.ports.pages import StoppedTask, Task
 from celery_wheel.values.format import printable
 from celery_wheel.values.text import whole_number
-from django_wheel.formats import counted, number
+from django_wheel.formats import counted, ngettext_lazy, number
 from django_wheel.forms import ReasonForm, RescheduleForm
 from django_wheel.views.requests import Action, SelectedRows, SelectionError, log_names
 
 #: Tasks in one request, as in one command of ``celery_wheel.requests``; and task ids in a message.
 MAX_TASKS, IDS = 500, 5
 
-TASKS = ngettext_lazy("%(number)s task", "%(number)s tasks", "count")
+TASKS = ngettext_lazy("%(number)s task", "%(number)s tasks")
 _ALREADY = ngettext_lazy(
     "%(number)s task was cancelled by an earlier request and will not be dispatched.",
     "%(number)s tasks were cancelled by earlier requests and will not be dispatched.",
-    "count",
 )
 _TOO_LATE = ngettext_lazy(
     "%(number)s task was too late: it has been handed to the broker, or may have been (%(ids)s).",
     "%(number)s tasks were too late: they have been handed to the broker, or may have been (%(ids)s).",
-    "count",
 )
 _UNKNOWN = ngettext_lazy(
-    "%(number)s task is unknown to the wheel (%(ids)s).",
-    "%(number)s tasks are unknown to the wheel (%(ids)s).",
-    "count",
+    "%(number)s task is unknown to the wheel (%(ids)s).", "%(number)s tasks are unknown to the wheel (%(ids)s)."
 )
-_UNANSWERED = ngettext_lazy(
-    "%(number)s task had no answer: %(error)s", "%(number)s tasks had no answer: %(error)s", "count"
-)
+_UNANSWERED = ngettext_lazy("%(number)s task had no answer: %(error)s", "%(number)s tasks had no answer: %(error)s")
 _MISSING = ngettext_lazy(
-    "%(number)s selected task is not in the store any more.",
-    "%(number)s selected tasks are not in the store any more.",
-    "count",
+    "%(number)s selected task is not in the store any more.", "%(number)s selected tasks are not in the store any more."
 )
 _UNNAMED = ngettext_lazy(
     "%(number)s selected task has no task id and cannot be changed.",
     "%(number)s selected tasks have no task id and cannot be changed.",
-    "count",
 )
 
 
@@ -122,54 +106,50 @@ def has_usable_id(task: Task | StoppedTask) -> bool:
 CANCEL = TaskAction(
     "cancel",
     _("Cancel"),
-    ngettext_lazy("Cancel %(number)s task?", "Cancel %(number)s tasks?", "count"),
+    ngettext_lazy("Cancel %(number)s task?", "Cancel %(number)s tasks?"),
     _("A cancelled task is not dispatched. If several retries of a task are pending, all of them are cancelled."),
     ask=lambda wheel, ids, values, options: wheel.cancel(ids, **options),
-    question_of_all=ngettext_lazy("Cancel all %(number)s task?", "Cancel all %(number)s tasks?", "count"),
-    done=ngettext_lazy("%(number)s task is cancelled.", "%(number)s tasks are cancelled.", "count"),
+    question_of_all=ngettext_lazy("Cancel all %(number)s task?", "Cancel all %(number)s tasks?"),
+    done=ngettext_lazy("%(number)s task is cancelled.", "%(number)s tasks are cancelled."),
     unknown=ngettext_lazy(
         "%(number)s task is unknown to the wheel; if it arrives within a day, it will not be dispatched (%(ids)s).",
         "%(number)s tasks are unknown to the wheel; those that arrive within a day will not be dispatched (%(ids)s).",
-        "count",
     ),
 )
 RUN_NOW = TaskAction(
     "run_now",
     _("Run now"),
-    ngettext_lazy("Run %(number)s task now?", "Run %(number)s tasks now?", "count"),
+    ngettext_lazy("Run %(number)s task now?", "Run %(number)s tasks now?"),
     _("The scheduler dispatches the tasks to their queues at once."),
     ask=lambda wheel, ids, values, options: wheel.run_now(ids, **options),
-    question_of_all=ngettext_lazy("Run all %(number)s task now?", "Run all %(number)s tasks now?", "count"),
-    done=ngettext_lazy("%(number)s task is dispatched now.", "%(number)s tasks are dispatched now.", "count"),
+    question_of_all=ngettext_lazy("Run all %(number)s task now?", "Run all %(number)s tasks now?"),
+    done=ngettext_lazy("%(number)s task is dispatched now.", "%(number)s tasks are dispatched now."),
 )
 RESCHEDULE = TaskAction(
     "reschedule",
     _("Reschedule"),
-    ngettext_lazy("Reschedule %(number)s task?", "Reschedule %(number)s tasks?", "count"),
+    ngettext_lazy("Reschedule %(number)s task?", "Reschedule %(number)s tasks?"),
     _("The scheduler dispatches the tasks at the new time, all of them at the same time."),
     ask=lambda wheel, ids, values, options: wheel.reschedule(ids, eta=values["eta"], **options),
-    question_of_all=ngettext_lazy("Reschedule all %(number)s task?", "Reschedule all %(number)s tasks?", "count"),
-    done=ngettext_lazy("%(number)s task is rescheduled.", "%(number)s tasks are rescheduled.", "count"),
+    question_of_all=ngettext_lazy("Reschedule all %(number)s task?", "Reschedule all %(number)s tasks?"),
+    done=ngettext_lazy("%(number)s task is rescheduled.", "%(number)s tasks are rescheduled."),
     form=RescheduleForm,
 )
 REQUEUE = TaskAction(
     "requeue",
     _("Requeue"),
-    ngettext_lazy("Requeue %(number)s task?", "Requeue %(number)s tasks?", "count"),
+    ngettext_lazy("Requeue %(number)s task?", "Requeue %(number)s tasks?"),
     _("The scheduler dispatches the tasks to their queues at once. Fix the cause of the rejection first."),
     page="rejected",
     ask=lambda wheel, ids, values, options: wheel.requeue(ids, **options),
-    question_of_all=ngettext_lazy("Requeue all %(number)s task?", "Requeue all %(number)s tasks?", "count"),
-    done=ngettext_lazy("%(number)s task is requeued.", "%(number)s tasks are requeued.", "count"),
+    question_of_all=ngettext_lazy("Requeue all %(number)s task?", "Requeue all %(number)s tasks?"),
+    done=ngettext_lazy("%(number)s task is requeued.", "%(number)s tasks are requeued."),
     too_late=ngettext_lazy(
-        "%(number)s task is not rejected any more (%(ids)s).",
-        "%(number)s tasks are not rejected any more (%(ids)s).",
-        "count",
+        "%(number)s task is not rejected any more (%(ids)s).", "%(number)s tasks are not rejected any more (%(ids)s)."
     ),
     unknown=ngettext_lazy(
         "%(number)s task is not in the store any more (%(ids)s).",
         "%(number)s tasks are not in the store any more (%(ids)s).",
-        "count",
     ),
 )
 

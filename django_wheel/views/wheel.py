@@ -1,17 +1,9 @@
 """The wheel page: the five answers that operators look for, the due load, and the wheel itself.
 
-::
-
-    alerts     no holder, a disputed clock, the gates in force        answers    alive, late, ahead, problems, changes
-    minute … year   the due load           herds    spans far above the others
-    rings      the wheel of a shard and its lanes                     internals  facts of the shard, its levels
-
-    page   the frame with all parts                live   the parts that differ from those that the page has
-
 All figures come from the process's ``Overview``, at most a second old. A part is rendered once for all of its viewers
 and each ``Overview``: fifty viewers cost what one costs, and for each the request alone. A part has its checksum as its
-version; the script of the page names the versions that it has, and gets the other parts only. Counts that only a holder
-has come from the holders' snapshots, since those holders began. The lateness is that of the worst shard.
+version; the script of the page names the versions that it has, and ``live`` returns the other parts only. Counts that
+only a holder has come from the holders' snapshots, since those holders began. The lateness is that of the worst shard.
 """
 
 from __future__ import annotations

@@ -13,6 +13,6 @@
     against  ─► __main__ of two checkouts, alternately
     bloat                                              PostgreSQL's tables while tasks pass
 
-Servers and files are private, in a folder that is removed when the run ends. Figure, table, progress bar and the
-engine's rig are the product's (``celery_wheel.operations.bench``); of the tests only ``tests.kit`` is used.
+Servers and files are private, in a folder that is removed when the run ends. Progress bar and the engine's rig are
+the product's (``celery_wheel.operations.bench``); of the tests only ``tests.kit`` is used.
 """

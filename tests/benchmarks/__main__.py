@@ -27,9 +27,8 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from celery_wheel.cli.doctor import print_figures
-from celery_wheel.operations.figure import Figure
 from tests.benchmarks.databases import KINDS, SQLITE
+from tests.benchmarks.figure import Figure, print_figures
 from tests.kit.servers.redis import redis_binaries
 
 #: Module → its benchmarks, each a function of that name; ``run`` where the module has the benchmark's name.

@@ -10,8 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from celery_wheel.cli.doctor import print_figures
-from celery_wheel.operations.figure import Figure
+from tests.benchmarks.figure import Figure, print_figures
 
 
 def measure(checkout: Path, arguments: list[str]) -> list[dict]:

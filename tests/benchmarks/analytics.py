@@ -23,11 +23,11 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.operations.figure import Figure
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.cost_model import WheelShape
 from celery_wheel.pipeline.jobs import forecast, lateness, tune
 from celery_wheel.pipeline.session import session
+from tests.benchmarks.figure import Figure
 from tests.kit import agreement, duck
 
 LIMITS = {"queue_1": 300, "*": 1_000}

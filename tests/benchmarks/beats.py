@@ -18,10 +18,10 @@ from typing import NamedTuple
 import redis
 
 from celery_wheel.broker import wheel_queue_name
-from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from tests.benchmarks.beat import Tree, beat
 from tests.benchmarks.databases import SQLITE, Database, database, databases
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import fill, realistic, small
 from tests.benchmarks.lateness import save_plot
 from tests.benchmarks.letters import AT_ONCE, KINDS, QUEUES, Letters, letters_of, task_id_of

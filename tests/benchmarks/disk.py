@@ -12,11 +12,11 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_wheel.operations.figure import Figure
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database, databases
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import fill, realistic
 from tests.benchmarks.letters import BODY_BYTES, QUEUES, WHEEL_QUEUE, letters_of
 from tests.benchmarks.stream import Drain

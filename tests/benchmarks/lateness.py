@@ -15,10 +15,10 @@ from pathlib import Path
 
 import redis
 
-from celery_wheel.operations.figure import Figure
 from celery_wheel.store.model import DAY_MS
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letters, letters_of
 from tests.benchmarks.native import QUEUE, Native
 from tests.benchmarks.stream import Drain, Stream, rates, through_native, through_wheel

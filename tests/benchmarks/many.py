@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from celery_wheel.engine.round import Limits
-from celery_wheel.operations.bench import Pace, pace
-from celery_wheel.operations.figure import Figure
+from celery_wheel.operations.bench import Pace
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.schema import timer
 from tests.benchmarks.child import Child, measured
 from tests.benchmarks.databases import POSTGRESQL, SQLITE, Database, databases
+from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import UNUSED
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import Probes, part

@@ -27,14 +27,13 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.engine.recurring.occurrence import Occurrence
-from celery_wheel.operations.bench import pace
-from celery_wheel.operations.figure import Figure
 from celery_wheel.producer.eta import due_time_of_header
 from celery_wheel.recurring import Instants, Recurrence, to_json
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store.model import Message
 from celery_wheel.store.schedule_model import Schedule
+from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import letters_of
 from tests.kit.servers.redis import RedisServer
 

@@ -25,10 +25,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from celery_wheel.operations.figure import Figure
 from tests.benchmarks import poller_work
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import POSTGRESQL, database, databases
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, letters_of, task_id_of
 from tests.benchmarks.stream import Arrivals
 from tests.kit.servers.redis import RedisServer

@@ -28,11 +28,11 @@ from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine.port import Confirmed
-from celery_wheel.operations.bench import Pace, pace
-from celery_wheel.operations.figure import Figure
+from celery_wheel.operations.bench import Pace
 from celery_wheel.store.model import DAY_MS, Row
 from celery_wheel.values.ids import uuid7
 from tests.benchmarks.child import Child
+from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import BODY_BYTES
 from tests.benchmarks.parts import make_app
 from tests.kit.chunks import make_chunk, make_row

@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from celery_wheel.operations.figure import Figure
 from celery_wheel.recurring import Crontab
 from celery_wheel.requests.schedules.definitions import definition_of
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import databases
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import PROBES, Probes, part
 from tests.kit.servers.redis import RedisServer

@@ -23,10 +23,10 @@ from celery_wheel.engine.round import run_round
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.operations.bench import BenchRig, rig
-from celery_wheel.operations.figure import Figure
 from celery_wheel.scheduler.monitoring import tune_memory
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.store import SqlStore
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 from tests.kit.servers.redis import RedisServer

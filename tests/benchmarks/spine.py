@@ -37,11 +37,11 @@ from typing import Any
 import redis
 from kombu import Connection, Consumer, Queue
 
-from celery_wheel.operations.bench import Pace, pace
-from celery_wheel.operations.figure import Figure
+from celery_wheel.operations.bench import Pace
 from celery_wheel.store.model import DAY_MS
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import POSTGRESQL, SQLITE, Database, database
+from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import QUEUES, WHEEL_QUEUE, Letter, letters_of
 from tests.benchmarks.scheduler import RETENTION_S
 from tests.benchmarks.stream import Drain

@@ -21,9 +21,9 @@ from typing import Any
 import kombu.asynchronous.timer
 import psutil
 
-from celery_wheel.operations.figure import Figure
 from celery_wheel.timing import DelayedOperation, ManualClock, Purgatory, SystemTimer, TimingWheel
 from tests.benchmarks.child import measured
+from tests.benchmarks.figure import Figure
 
 SPAN_MS, STEP_MS, SEED = 3_600_000, 1_000, 7
 UNITS = {"memory": "bytes/timer", "bucket to bucket": "µs/timer"}

@@ -22,7 +22,6 @@ import redis
 
 from celery_wheel import overview as overview_module
 from celery_wheel.engine.stats import SPAN_MS, SPANS, LatenessByTask, Recent, RecentSpan
-from celery_wheel.operations.figure import Figure
 from celery_wheel.overview import read_overview
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Position
@@ -33,6 +32,7 @@ from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.beat import Tree
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database
+from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import Filler, fill, small
 from tests.benchmarks.letters import AT_ONCE, WHEEL_QUEUE, Letters, letters_of
 from tests.benchmarks.stream import InBackground

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import click
 
@@ -16,8 +16,6 @@ from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import RecurrenceError, ScheduleExists
 from celery_wheel.values.format import to_datetime
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 KINDS = ("every", "cron", "rrule", "at")
 
@@ -58,7 +56,7 @@ class OptionParameter(click.ParamType):  # type: ignore[type-arg]
 
 
 recurrence = options.all_of(
-    click.option("--every", type=options.DurationParameter(), help="Interval: seconds, or a time like 90s or 1h30m."),
+    options.length("--every", help="Interval: seconds, or a time like 90s or 1h30m."),
     click.option(
         "--cron",
         metavar="FIELDS",
@@ -66,14 +64,12 @@ recurrence = options.all_of(
         "both day fields.",
     ),
     click.option("--rrule", metavar="RULES", help="Lines of RFC 5545: DTSTART and RRULE, RDATE, EXDATE."),
-    click.option("--at", type=options.InstantParameter(), multiple=True, help="An instant; may be repeated."),
+    options.instant("--at", multiple=True, help="An instant; may be repeated."),
     click.option("--zone", help="Time zone, like Europe/Berlin; by default that of the app."),
     click.option("--gap", type=click.Choice(["shift", "skip"]), help="Rule for times that the clocks skip."),
     click.option("--fold", type=click.Choice(["first", "second", "both"]), help="Rule for times that occur twice."),
-    click.option(
-        "--start", type=options.InstantParameter(), help="No instant before this one; an interval counts from it."
-    ),
-    click.option("--until", type=options.InstantParameter(), help="No instant after this one."),
+    options.instant("--start", help="No instant before this one; an interval counts from it."),
+    options.instant("--until", help="No instant after this one."),
     click.option("--times", type=click.IntRange(1), help="Largest number of occurrences."),
     click.option(
         "--without", type=JsonParameter(dict, "a calendar"), help="Calendar of instants to leave out, as JSON."
@@ -85,9 +81,7 @@ call = options.all_of(
     click.option("--kwargs", type=JsonParameter(dict, "an object"), help="Keyword arguments, a JSON object."),
     click.option("--queue", help="Queue of the task."),
     click.option("--priority", type=click.IntRange(0, 255), help="Priority of the task."),
-    click.option(
-        "--expires", type=options.DurationParameter(), help="Time after its instant within which a run may start."
-    ),
+    options.length("--expires", help="Time after its instant within which a run may start."),
     click.option(
         "--option",
         "more",
@@ -98,16 +92,14 @@ call = options.all_of(
 )
 policies = options.all_of(
     click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Missed instants that run."),
-    click.option(
-        "--catch-up-window", type=options.DurationParameter(), help="With --catch-up all: the time back from now."
-    ),
+    options.length("--catch-up-window", help="With --catch-up all: the time back from now."),
     click.option(
         "--overlap",
         type=click.Choice(["allow", "skip", "queue_one", "cancel_running"]),
         help="Policy for an instant at which an earlier run is not over.",
     ),
-    click.option("--max-runtime", type=options.DurationParameter(), help="Time after which a run counts as over."),
-    click.option("--jitter", type=options.DurationParameter(), help="Longest delay of a run after its instant."),
+    options.length("--max-runtime", help="Time after which a run counts as over."),
+    options.length("--jitter", help="Longest delay of a run after its instant."),
     click.option("--jitter-by", type=click.Choice(["run", "name"]), help="Draw the jitter for each run, or once."),
 )
 
@@ -203,11 +195,7 @@ def _options_named(ctx: click.Context) -> Iterator[None]:
         raise RecurrenceError(text) from error
 
 
-def _defining(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the name of a schedule, and the options that define it."""
-    for option in (_document, _any_task, policies, call, recurrence, click.argument("name")):
-        command = option(command)
-    return command
+_defining = options.all_of(click.argument("name"), recurrence, call, policies, _any_task, _document)
 
 
 @schedules.command(short_help="Create a schedule.")
@@ -272,16 +260,11 @@ def _given(definition: IO[str] | None, params: dict[str, Any]) -> tuple[bool, di
     """Return whether the task is checked, the fields of the definition, and the document in their place."""
     check_task = not params.pop("any_task")
     fields = recurrence_arguments(params) | call_arguments(params)
-    return check_task, fields, _read(definition, fields)
-
-
-def _read(file: IO[str] | None, fields: dict[str, Any]) -> Any:
-    """Return the JSON of a definition; None where there is no file."""
-    if file is None:
-        return None
+    if definition is None:
+        return check_task, fields, None
     if fields:
         raise click.UsageError("--definition is a whole definition: name no other part of one")
     try:
-        return json.load(file)
+        return check_task, fields, json.load(definition)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"must be JSON ({error})", param_hint="--definition") from error

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_wheel.cli.group import WheelGroup, open_wheel, wheel
-from celery_wheel.cli.selection import GOOD, ResultLine, print_results, request
+from celery_wheel.cli.selection import GOOD, ResultLine, Selection, matches, print_results, request, send_each
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import confirm, progress
-from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.values.format import format_count, to_datetime
 from celery_wheel.values.mask import Mask
 
@@ -64,39 +63,6 @@ def state_of(one: RecurringSchedule) -> str:
     return "failing" if one.note else "active"
 
 
-def change_each(
-    ctx: click.Context,
-    wheel: Wheel,
-    criteria: Mapping[str, Any],
-    send: Callable[[list[str]], Any],
-    *,
-    question: str,
-    names: Iterable[str],
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Change the schedules of these names, or those that match the filter; print the results, and end the command.
-
-    Args:
-        send: sends the change of several names.
-        question: asks for confirmation of the matches of a filter; ``{}`` stands for "12 schedules".
-    """
-    chosen = list(dict.fromkeys(_named(names)))
-    if bool(chosen) == bool(criteria):
-        raise click.UsageError("name schedules, - for names on stdin, or a filter (--part, --source, …); not both")
-    if criteria:
-        chosen = _matches(wheel, criteria)
-        if chosen:
-            confirm(question.format(format_count(len(chosen), "schedule")), yes)
-    answers: dict[str, ScheduleAnswer] = {}
-    unavailable = None
-    try:
-        answers = send(chosen) if chosen else {}
-    except (WheelUnavailable, RequestInDoubt) as error:
-        answers, unavailable = dict(error.results), str(error)
-    print_answers(ctx, answers, unavailable, every=not criteria, as_json=as_json)
-
-
 def print_answers(
     ctx: click.Context,
     answers: Mapping[str, ScheduleAnswer],
@@ -109,25 +75,14 @@ def print_answers(
     mask = Mask(Conf(ctx.obj.app).mask)
     answers = {name: replace(one, reason=mask.text(one.reason)) for name, one in answers.items()}
     lines = [
-        ResultLine(
-            name,
-            one.result,
-            _explained(one),
-            _answer_as_dict(one),
-            one.result not in GOOD or bool(one.too_late or one.reason),
-        )
+        ResultLine(name, one.result, _explained(one), value, one.result not in GOOD or bool(one.too_late or one.reason))
         for name, one in answers.items()
+        for late in (list(map(instant_ms, one.too_late)),)
+        for value in (
+            {"result": one.result, "reason": one.reason, "too_late_ms": late, "task_ids": list(one.task_ids)},
+        )
     ]
     print_results(ctx, "schedule", lines, WORDS, unavailable, counted=unavailable is None, every=every, as_json=as_json)
-
-
-def _answer_as_dict(one: ScheduleAnswer) -> dict[str, Any]:
-    return {
-        "result": one.result,
-        "reason": one.reason,
-        "too_late_ms": [instant_ms(at) for at in one.too_late],
-        "task_ids": list(one.task_ids),
-    }
 
 
 def instant_ms(moment: Any) -> int | None:
@@ -151,18 +106,6 @@ def _named(arguments: Iterable[str]) -> Iterable[str]:
     """Yield the arguments, with the lines on stdin in the place of ``-``: a name may have blanks."""
     for one in arguments:
         yield from (line for line in sys.stdin.read().splitlines() if line) if one == "-" else [one]
-
-
-def _matches(wheel: Wheel, criteria: Mapping[str, Any]) -> list[str]:
-    found, after = list[str](), ""
-    with progress("reading schedules") as done:
-        while True:
-            page = wheel.schedules.list(after=after, limit=1_000, **criteria)
-            found += [one.name for one in page.items]
-            done(len(page.items))
-            if page.next is None:
-                return found
-            after = page.next
 
 
 _many = options.all_of(names, filters, options.yes, request)
@@ -217,8 +160,8 @@ def trigger(ctx: click.Context, /, **params: Any) -> None:
 
 @schedules.command(short_help="Run past instants of a schedule.")
 @click.argument("name")
-@click.option("--from", "from_ms", type=options.InstantParameter(), required=True, help="The first instant.")
-@click.option("--to", "to_ms", type=options.InstantParameter(), default="now", help="The last instant; now.")
+@options.instant("--from", "from_ms", required=True, help="The first instant.")
+@options.instant("--to", "to_ms", default="now", help="The last instant; now.")
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip", "queue_one", "queue_all", "cancel_running"]),
@@ -271,8 +214,30 @@ def rollback(ctx: click.Context, name: str, revision: int, how: Any, as_json: bo
 
 
 def _change(
-    ctx: click.Context, question: str, send: Callable[[Wheel, list[str], Any], Any], *, how: Any, **params: Any
+    ctx: click.Context,
+    question: str,
+    send: Callable[[Wheel, list[str], Any], Any],
+    *,
+    names: Iterable[str],
+    how: Any,
+    yes: bool,
+    as_json: bool,
+    **params: Any,
 ) -> None:
+    """Change the schedules of these names, or those that match the filter; print the results, and end the command."""
     criteria = criteria_of(params)
     with open_wheel(ctx) as wheel:
-        change_each(ctx, wheel, criteria, lambda part: send(wheel, part, how), question=question, **params)
+        chosen = Selection(list(dict.fromkeys(_named(names))))
+        if bool(chosen.names) == bool(criteria):
+            raise click.UsageError("name schedules, - for names on stdin, or a filter (--part, --source, …); not both")
+        if criteria:
+            chosen = matches(
+                lambda after, limit: wheel.schedules.list(after=after, limit=limit, **criteria),
+                "",
+                attrgetter("name"),
+                doing="reading schedules",
+            )
+        answers, unavailable = send_each(
+            chosen, lambda part: send(wheel, part, how), question, "schedule", yes, most=max(1, len(chosen.names))
+        )
+    print_answers(ctx, answers, unavailable, every=not criteria, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +96,6 @@ def definition_of(text: str) -> Any:
         return text
 
 
-UNKNOWN_TASK = "the app does not have the task {}: it is sent by its name, and a worker without it discards it"
-
 #: Runs, skips and revisions that ``show`` prints; ``history`` prints all that the store returns.
 LATEST = 5
 
@@ -160,7 +158,7 @@ def history(ctx: click.Context, name: str, as_json: bool) -> None:
 @schedules.command(short_help="Compute the next instants of a schedule, or of a recurrence.")
 @click.argument("name", required=False)
 @recurrence
-@click.option("--from", "from_ms", type=options.InstantParameter(), default="now", help="After this instant; now.")
+@options.instant("--from", "from_ms", default="now", help="After this instant; now.")
 @click.option("--count", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Instants to compute.")
 @options.as_json
 @click.pass_context
@@ -189,13 +187,12 @@ def preview(ctx: click.Context, /, name: str | None, from_ms: int, count: int, a
         ctx.exit(NEEDS_ACTION)
     upcoming = _upcoming(found, count, made, from_ms)
     if as_json:
-        print_json({"zone": found.zone, "instants": [_upcoming_as_dict(at) for at in upcoming]})
+        print_json({"zone": found.zone, "instants": [asdict(at) for at in upcoming]})
     else:
         _print_upcoming(found, upcoming)
 
 
 def _masked(found: definitions.ScheduleHistory | None, mask: Mask) -> definitions.ScheduleHistory | None:
-    """Return a schedule and its past without the values that ``wheel_mask`` names."""
     if found is None:
         return None
     schedule = None if found.schedule is None else masked(found.schedule, mask)
@@ -216,17 +213,16 @@ def _unknown_task(app: Any, name: str) -> str:
         is_unknown = bool(unknown_tasks(app, [name]))
     except Exception as error:  # raised by modules of the project
         return f"the modules of the app's tasks cannot be imported ({printable(repr(error), PART_CUT)})"
-    return UNKNOWN_TASK.format(printable(name)) if is_unknown else ""
+    text = (
+        f"the app does not have the task {printable(name)}: it is sent by its name, and a worker without it discards it"
+    )
+    return text if is_unknown else ""
 
 
 def _upcoming(recurrence: Recurrence, count: int, made: int, at_ms: int | None = None) -> list[UpcomingInstant]:
     from celery_wheel.recurring.words import upcoming
 
     return upcoming(recurrence, options.now_ms() if at_ms is None else at_ms, count, made)
-
-
-def _upcoming_as_dict(one: UpcomingInstant) -> dict[str, Any]:
-    return {"at_ms": one.at_ms, "left_out": one.left_out, "shift_ms": one.shift_ms}
 
 
 def _print_upcoming(recurrence: Recurrence, upcoming: list[UpcomingInstant]) -> None:
@@ -254,13 +250,16 @@ def _mark(one: UpcomingInstant) -> str:
 
 
 def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
+    last_ms = instant_ms(one.last_at)
+    silent = one.next_at is not None and last_ms is not None and last_ms > options.now_ms() + AHEAD_MS
+    silence = f"until {format_utc(last_ms)}: it ran up to then before the clock went back"
     lines = [
         ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
         ("when", printable(when(one), PART_CUT)),
         ("zone", "-" if one.recurrence is None else one.recurrence.zone),
         ("next", format_utc(instant_ms(one.next_at))),
-        ("last", format_utc(instant_ms(one.last_at))),
-        *_silence(one),
+        ("last", format_utc(last_ms)),
+        *([("silent", silence)] if silent else []),
         ("made", f"{one.made:,}"),
         ("task", printable(one.task)),
         ("args", printable(json.dumps(one.args), PART_CUT)),
@@ -270,13 +269,6 @@ def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
     ]
     more = {**one.policies, **one.options}
     return lines + [(name.replace("_", " "), printable(str(value), PART_CUT)) for name, value in more.items()]
-
-
-def _silence(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
-    last_ms = instant_ms(one.last_at)
-    if one.next_at is None or last_ms is None or last_ms <= options.now_ms() + AHEAD_MS:
-        return []
-    return [("silent", f"until {format_utc(last_ms)}: it ran up to then before the clock went back")]
 
 
 def _past(found: definitions.ScheduleHistory, limit: int | None) -> dict[str, Any]:

@@ -73,7 +73,6 @@ def _confirms(site: Installation) -> Finding:
 
 
 def _other_broker(site: Installation) -> list[Finding]:
-    """Return a finding where the store dispatches to another broker: no scheduler starts."""
     if site.store is None or is_brokers_store(site.app, site.store):
         return []
     return [
@@ -122,7 +121,6 @@ def _owners(site: Installation, broker: Broker) -> Iterator[Finding]:
 
 
 def _emptied(site: Installation, store: FullStore, shard: int) -> Iterator[Finding]:
-    """Yield a finding where a Redis that had the shard's offsets has none."""
     if site.redis is not None and any(lane.offset > ORIGIN for lane in store.lanes(shard)):
         yield error(
             f"shard {shard}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_wheel.broker.transport import broker_for, transport_of, unsupported_reason
@@ -49,31 +49,16 @@ class Finding:
         return replace(self, text=conf.spelled(self.text), remedy=conf.spelled(self.remedy))
 
 
-#: Texts contain names that came with messages, so they are escaped, and cut at this length.
-_LONGEST = 1_000
+def _finding(grade: Grade, about: str, text: str, remedy: str = "") -> Finding:
+    return Finding(about, grade, printable(text, 1_000), remedy)
 
 
-def ok(about: str, text: str) -> Finding:
-    return Finding(about, Grade.OK, printable(text, _LONGEST))
-
-
-def note(about: str, text: str, remedy: str) -> Finding:
-    return Finding(about, Grade.NOTE, printable(text, _LONGEST), remedy)
-
-
-def warning(about: str, text: str, remedy: str) -> Finding:
-    return Finding(about, Grade.WARNING, printable(text, _LONGEST), remedy)
-
-
-def error(about: str, text: str, remedy: str) -> Finding:
-    return Finding(about, Grade.ERROR, printable(text, _LONGEST), remedy)
+#: Texts contain names that came with messages, so they are escaped, and cut.
+ok, note, warning, error = (partial(_finding, grade) for grade in Grade)
 
 
 def split_remedy(message: str) -> tuple[str, str]:
-    """Return an error's message without its last part, and that part, its remedy, as a sentence.
-
-    Messages of errors are "state; consequence; remedy"; one without a remedy is returned as it is.
-    """
+    """Return ("state; consequence", the remedy as a sentence) of an error's message; it may have no remedy."""
     problem, _, remedy = message.rpartition("; ")
     end = "" if ": " in remedy else "."  # a command ends as it is typed
     return (problem, f"{remedy[:1].upper()}{remedy[1:]}{end}") if problem else (message, "")
@@ -125,7 +110,6 @@ class Installation:
 
     @property
     def redis(self) -> RedisBroker | None:
-        """The broker's edge, where the broker is Redis."""
         return cast("RedisBroker", self.broker) if self.transport == "redis" and self.broker else None
 
     @property

@@ -18,8 +18,6 @@ from celery_wheel.values.mask import Mask
 NAMED = 10
 #: A later instant is a warning; a guarded schedule may wait that long for an earlier run.
 BEHIND_MS = 600_000
-#: The most schedules with the overlap "cancel_running" whose runs are read.
-REPLACED_READ = 200
 #: The most schedules whose tasks are checked, and the schedules of one read.
 MOST_READ, PAGE = 20_000, 2_000
 
@@ -104,7 +102,7 @@ def _broken(site: Installation, count: int) -> Iterator[Finding]:
 def _replaced(site: Installation) -> Iterator[Finding]:
     """Yield a warning for schedules whose runs cancel each other, so that perhaps none of them is finished."""
     own = (one for one in islice(_schedules(site), MOST_READ) if f'"overlap":"{CANCEL_RUNNING}"' in one.definition)
-    for one in islice(own, REPLACED_READ):
+    for one in islice(own, 200):  # the most whose runs are read
         detail = None if site.store is None else site.store.browse.schedule(one.name)
         if detail is not None and detail.replaced >= REPLACED:
             yield warning(
@@ -117,7 +115,6 @@ def _replaced(site: Installation) -> Iterator[Finding]:
 
 
 def _unknown_tasks(site: Installation) -> Iterator[Finding]:
-    """Yield a warning for each task of schedules that the app does not have."""
     named: dict[str, list[str]] = {}
     for one in islice(_schedules(site), MOST_READ):
         named.setdefault(schedule_view(one).task, []).append(one.name)

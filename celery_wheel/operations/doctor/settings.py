@@ -10,10 +10,6 @@ from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, ok, warning
 
-#: Transports that redeliver a message which was not acknowledged in time, and their default time.
-REDELIVERING = ("redis", "rediss", "sentinel", "sqs")
-VISIBILITY_S = 3_600
-
 MANUAL = 'The page "Settings" of the documentation has a table of them.'
 
 
@@ -47,19 +43,16 @@ def _installed(site: Installation) -> Iterator[Finding]:
 
 
 def installing(conf: Conf) -> str:
-    """Return the remedy where an app is a plain one."""
     if in_django():
         return f'Have "django_wheel" in INSTALLED_APPS, and set {conf.spelling("beat_scheduler")} = "wheel".'
     return "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."
 
 
 def ignored(conf: Conf) -> list[Finding]:
-    """Return a finding for each setting that has no effect under its name."""
     return [warning("settings", text, remedy) for text, remedy in conf.ignored()]
 
 
 def queues(app: Any, conf: Conf) -> list[Finding]:
-    """Return a finding for wheel queues that workers consume."""
     ours = {wheel_queue_name(conf.namespace, shard) for shard in range(conf.shards)}
     consumed = ours & {str(getattr(queue, "name", queue)) for queue in app.amqp.queues}
     if not consumed:
@@ -74,11 +67,10 @@ def queues(app: Any, conf: Conf) -> list[Finding]:
 
 
 def visibility(app: Any, conf: Conf) -> list[Finding]:
-    """Return a finding for delays in workers that are longer than the broker waits for an acknowledgement."""
     url = str(app.conf.broker_write_url or "")
-    if not url.startswith(REDELIVERING):
+    if not url.startswith(("redis", "rediss", "sentinel", "sqs")):  # others do not redeliver after a time
         return []
-    timeout_s = (app.conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_S)
+    timeout_s = (app.conf.broker_transport_options or {}).get("visibility_timeout", 3_600)
     if not isinstance(app, WheelApp):
         remedy = installing(conf)
     elif not conf.enabled:

@@ -124,10 +124,7 @@ def check_queues(site: Installation) -> Iterator[Finding]:
 
 
 def growth(site: Installation) -> Iterator[Finding]:
-    """Yield a finding for each wheel queue with messages that no scheduler reads.
-
-    Raises BrokerError when the broker does not answer.
-    """
+    """Yield a finding for each wheel queue that no scheduler reads. Raises BrokerError."""
     for one in site.shards:
         if not one.live and site.broker is not None and (count := site.broker.depth(one.shard)):
             yield _unheld(one, count)
@@ -161,18 +158,14 @@ def _queue(site: Installation, broker: Broker, one: ShardStatus) -> Iterator[Fin
 
 
 def _unheld(one: ShardStatus, count: int, age: str = "") -> Finding:
-    text = (
-        f"{count:,} delayed tasks wait in the broker for shard {one.shard} of the wheel{age}, which no scheduler holds."
-    )
-    return warning(_about(one), text, START)
+    waiting = f"{count:,} delayed tasks wait in the broker for shard {one.shard} of the wheel{age}"
+    return warning(_about(one), f"{waiting}, which no scheduler holds.", START)
 
 
 def _about(one: ShardStatus) -> str:
     return f"queue {one.shard}"
 
 
-#: A smaller difference makes no task noticeably late.
-NOTICED_MS = 1_000
 #: An answer with a longer round trip is too inexact to compare.
 MAX_ROUND_TRIP_MS = 1_000
 
@@ -213,4 +206,5 @@ def _compared(name: str, clock: Callable[[], int | None], max_skew_ms: int) -> F
     remedy = "Check the time service (NTP) of both hosts; `timedatectl` shows whether a host's clock is synchronized."
     if abs(skew_ms) > max_skew_ms:
         return error("clock", f"{text}: a scheduler that starts here holds no shard (wheel_max_clock_skew)", remedy)
-    return warning("clock", text, remedy) if abs(skew_ms) > NOTICED_MS else ok("clock", text)
+    # A smaller difference makes no task noticeably late.
+    return warning("clock", text, remedy) if abs(skew_ms) > 1_000 else ok("clock", text)

@@ -1,7 +1,4 @@
-"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room, lasts; history is archived.
-
-On PostgreSQL: whether commits last, and the transaction for which the server keeps replaced rows.
-"""
+"""The store: it answers, agrees with the settings, has no forgotten bulk load, has room, lasts; history is archived."""
 
 from __future__ import annotations
 
@@ -16,11 +13,6 @@ from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import ARCHIVE, ServerState
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
-
-#: Free bytes on the disk. With a full disk nothing is accepted, and nothing is lost.
-LOW, NEARLY_FULL = 2**30, 100 * 2**20
-#: Hardly any bulk load takes longer than this.
-LEFT_OPEN_MS = 86_400_000
 
 
 def check(site: Installation) -> Iterator[Finding]:
@@ -51,7 +43,7 @@ def check(site: Installation) -> Iterator[Finding]:
 def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
     for one in store.loads.unfinished():
         age_ms = site.now_ms() - one.begun_ms
-        if one.state == OPEN and age_ms > LEFT_OPEN_MS:
+        if one.state == OPEN and age_ms > 86_400_000:  # hardly any takes longer
             yield warning(
                 "load",
                 f"the bulk load {printable(one.name)} was begun {format_duration(age_ms)} ago and is open: nothing "
@@ -65,14 +57,13 @@ def _room(store: FullStore) -> Finding:
     path = Path(store.name)
     free = shutil.disk_usage(path.parent).free
     text = f"{free / 2**30:,.1f} GiB are free on the disk of {path}, which has {path.stat().st_size / 2**20:,.1f} MiB"
-    if free >= LOW:
+    if free >= 2**30:
         return ok("disk", text)
     remedy = "Make room, or lower wheel_history_max_bytes; on a full disk nothing is accepted, and nothing is lost."
-    return (error if free < NEARLY_FULL else warning)("disk", text, remedy)
+    return (error if free < 100 * 2**20 else warning)("disk", text, remedy)
 
 
 def _archived(site: Installation, store: FullStore) -> Finding:
-    """Return a finding for history that retention cannot remove, because no archive has it."""
     oldest = min(store.maintenance.unarchived(), key=lambda one: one.at_ms, default=None)
     now_ms, kept_ms = site.now_ms(), site.conf.history_retention_ms
     if oldest is None or now_ms - oldest.at_ms <= kept_ms:

@@ -1,10 +1,5 @@
-"""Drain a wheel into Celery's own queues or into a file, and import such a file.
-
-::
-
-    drain(app, store, to_broker=True)    wheel ──► each task's own queue, with its eta: workers hold it
-    drain(app, store, file=path)         wheel ──► a file, one line for each task
-    import_(app, path)                    file ──► wheel: this one, or another
+"""Drain a wheel into Celery's own queues (``to_broker``) or into a file, and import such a file into this wheel or
+another.
 
 ``drain`` first accepts the messages in the wheel queues and the inbox; a second drain goes on where a killed one ended.
 """
@@ -23,7 +18,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError
 from celery_wheel.operations.drain.file import OUTCOMES, check_include, drain_to_file, earlier_header
-from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, silent
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, silent, total
 from celery_wheel.operations.drain.import_file import ImportResult, ReportedLine, import_
 from celery_wheel.operations.drain.to_broker import EtaBroker, ahead_ms, drain_to_broker
 from celery_wheel.operations.stores import open_existing_store
@@ -52,15 +47,10 @@ def drain(
 ) -> DrainResult:
     """Take all pending tasks out: to their own queues (``to_broker``), or to a file, with the recurring schedules.
 
-    With ``to_broker`` schedules stay in the store: no queue can hold them. They do not run without a scheduler.
-
-    Args:
-        include: "rejected": these tasks go to the file as well.
-        progress: called now and then, in this thread.
-
-    A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler holds a shard,
-    StoreConflict where the store has another broker, BrokerError and StoreError where one does not answer,
-    FileUnusable where another file is in the way.
+    With ``to_broker`` schedules stay in the store: no queue can hold them. ``include`` "rejected": these tasks go to
+    the file as well. A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler
+    holds a shard, StoreConflict where the store has another broker, BrokerError and StoreError where one does not
+    answer, FileUnusable where another file is in the way.
     """
     if to_broker == (file is not None):
         raise SettingError("drain must have one of to_broker=True and file=…, got both or none")
@@ -77,7 +67,10 @@ def drain(
         header = earlier_header(done.file, store.uuid)
         with ShardHold(app, store) as hold:
             drain_to_file(hold, done.file, header, include, done, progress)
-    done.left, done.schedules_left = _pending(store), _schedules(store)
+    done.left, done.schedules_left = (
+        total(store, store.handover.count_pending),
+        total(store, store.handover.count_schedules),
+    )
     done.outcomes = _outcomes(store)
     return done
 
@@ -89,8 +82,8 @@ def would_drain(app: Any, store: FullStore) -> DrainResult:
         for key, count in store.pending(shard).items():
             counts[key.queue] += count
     return DrainResult(
-        moved=_pending(store),
-        schedules_left=_schedules(store),
+        moved=total(store, store.handover.count_pending),
+        schedules_left=total(store, store.handover.count_schedules),
         outcomes=_outcomes(store),
         dry_run=True,
         in_queues=_in_queues(app, [wheel_queue_name(namespace, shard) for shard in range(store.shards)]),
@@ -99,18 +92,8 @@ def would_drain(app: Any, store: FullStore) -> DrainResult:
     )
 
 
-def _pending(store: FullStore) -> int:
-    return sum(store.handover.count_pending(shard) for shard in range(store.shards))
-
-
-def _schedules(store: FullStore) -> int:
-    return sum(store.handover.count_schedules(shard) for shard in range(store.shards))
-
-
 def _outcomes(store: FullStore) -> dict[str, int]:
-    counts = {
-        kind: sum(store.handover.count_stopped(shard, (kind,)) for shard in range(store.shards)) for kind in OUTCOMES
-    }
+    counts = {kind: total(store, store.handover.count_stopped, (kind,)) for kind in OUTCOMES}
     return {kind: count for kind, count in counts.items() if count}
 
 

@@ -2,18 +2,14 @@
 
 ::
 
-    ingest ─► count ─► <file>.part ─ fsync ─► <file> ─ fsync of the folder ─► outcome "moved" of the rows
-                                                                          └─► schedules removed, with a revision
-
     {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "created_ms": …}
     {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
     {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
 
-A line is a JSON object, with bodies in base64. A drain killed before the file has its name has changed nothing. After a
-later kill, the next drain to the file finds it complete, writes no task again, and retires the file's tasks that are
-still pending; ``dispatched_since`` counts those that a scheduler has dispatched, which the file has all the same. A
-schedule that has changed or made an occurrence in between stays in the store.
+A drain killed before the file has its name has changed nothing. After a later kill, the next drain to the file writes
+no task again, and retires the file's tasks that are still pending; ``dispatched_since`` counts those that a scheduler
+has dispatched, which the file has all the same. A schedule that has changed or made an occurrence in between stays.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from uuid import UUID
 
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
-from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, total
 from celery_wheel.store.model import STOPPED, Change, Message, StoredMessage
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
@@ -46,10 +42,6 @@ OUTCOMES = ("rejected",)
 
 _TEXTS = ("headers", "properties")
 _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
-
-#: Fields of a message's envelope; the line has more, which the store knew.
-_ENVELOPE = tuple(one for one in Envelope.__struct_fields__ if one != "id")
-
 
 #: Fields that no message of the task has otherwise, unless it was rescheduled; claims end when it is due.
 _COMPARED = tuple(name for name in _PLAIN if name not in ("envelope_id", "task_id", "watch", "unique", "on_conflict"))
@@ -75,7 +67,6 @@ class DrainHeader:
 
 
 def check_include(include: Collection[str]) -> None:
-    """Raise SettingError unless ``include`` has only outcomes that a file may have."""
     if unknown := set(include) - set(OUTCOMES):
         raise SettingError(f"include must be among {OUTCOMES}, got {sorted(unknown)}")
 
@@ -159,7 +150,7 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
     headers, properties = json.loads(found["headers"]), json.loads(found["properties"])
     if type(headers) is not dict or type(properties) is not dict:
         raise ValueError("headers and properties must be objects")
-    envelope = Envelope(id=envelope_id, **{name: found[name] for name in _ENVELOPE})
+    envelope = Envelope(id=envelope_id, **{name: found[name] for name in Envelope.__struct_fields__ if name != "id"})
     headers[HEADER] = encode(envelope, headers.get(HEADER))
     occurrence = headers.get(OCCURRENCE)
     if isinstance(occurrence, dict):  # its worker must not report to a store that never had its run
@@ -172,14 +163,6 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
     return json.dumps({"body": body, **kinds, "headers": headers, "properties": properties}).encode()
 
 
-# -- schedules ------------------------------------------------------------------------------------------
-
-#: Changes of a schedule that are written, the last ones: as many as the store shows.
-REVISIONS = 60
-
-_SCHEDULE_LINE = b'{"schedule": '
-
-
 @dataclass(frozen=True, slots=True)
 class DrainedSchedule:
     shard: int
@@ -188,20 +171,16 @@ class DrainedSchedule:
 
 
 def schedule_line_of(kept: HandoverSchedule) -> bytes:
-    revisions = [asdict(one) for one in kept.revisions[-REVISIONS:]]
+    revisions = [asdict(one) for one in kept.revisions[-60:]]  # as many as the store shows
     return json.dumps({"schedule": asdict(kept.schedule), "shard": kept.shard, "revisions": revisions}).encode() + b"\n"
 
 
 def is_schedule(line: bytes) -> bool:
-    return line.startswith(_SCHEDULE_LINE)
+    return line.startswith(b'{"schedule": ')
 
 
 def schedule_of(line: bytes, *, same_store: bool = False) -> DrainedSchedule:
-    """Return the schedule of a line. Raises ValueError, with the reason, where the line cannot be read.
-
-    Args:
-        same_store: the store has its revisions, with that of the drain.
-    """
+    """Return the schedule of a line. Raises ValueError. ``same_store``: the store has its revisions already."""
     try:
         found = json.loads(line)
         schedule, shard = Schedule(**found["schedule"]), int(found["shard"])
@@ -241,10 +220,7 @@ def drain_to_file(
 
 
 def earlier_header(file: Path, store: str) -> DrainHeader | None:
-    """Return the header of a file that a drain of this store has written; None where there is no file.
-
-    Raises FileUnusable for any other file.
-    """
+    """Return the header of a file that a drain of this store has written; None without one. Raises FileUnusable."""
     if not file.exists():
         return None
     with file.open("rb") as lines:
@@ -264,9 +240,9 @@ def earlier_header(file: Path, store: str) -> DrainHeader | None:
 
 def _write(hold: ShardHold, file: Path, include: Collection[str], progress: Progress) -> DrainHeader:
     """Raises FileUnusable where the folder does not exist, may not be written to, or has no room."""
-    store, shards = hold.store, range(hold.store.shards)
-    count = sum(store.handover.count_pending(shard) + store.handover.count_stopped(shard, include) for shard in shards)
-    schedules = sum(store.handover.count_schedules(shard) for shard in shards)
+    store, handover = hold.store, hold.store.handover
+    count = total(store, handover.count_pending) + total(store, handover.count_stopped, include)
+    schedules = total(store, handover.count_schedules)
     header = DrainHeader(str(uuid.uuid4()), store.uuid, count, hold.clock.now_ms(), schedules)
     try:
         _write_lines(hold, file, header, _lines(hold, include), progress)

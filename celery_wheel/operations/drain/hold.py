@@ -1,11 +1,7 @@
 """The hold of a drain on all shards of a store: nothing is dispatched, and no scheduler takes a shard over.
 
-::
-
-    begin     an engine a shard: acquire ─ adopt           refused while a scheduler holds one
-    ingest    wheel queue and inbox ─► store               the engine's own ingest
-    end_engine(shard)  the engine's state ends, the shard stays held: a new epoch, by which the tables may be written
-    thread    renews every lease, of engines and of epochs
+An engine a shard acquires and adopts, which is refused while a scheduler holds one, and ingests the wheel queue and the
+inbox. ``end_engine`` ends its state: a new epoch, by which the drain writes the tables. A thread renews every lease.
 """
 
 from __future__ import annotations
@@ -36,8 +32,12 @@ from celery_wheel.timing import SystemClock
 Progress = Callable[[str, int, int], None]
 
 
-def silent(doing: str, done: int, total: int) -> None:
+def silent(doing: str, done: int, of: int) -> None:
     """Ignore the progress."""
+
+
+def total(store: FullStore, count: Callable[..., int], *arguments: Any) -> int:
+    return sum(count(shard, *arguments) for shard in range(store.shards))
 
 
 @dataclass(slots=True)
@@ -64,9 +64,6 @@ class DrainResult:
 
 #: Seconds without any progress after which the drain raises; the log has the errors of the engine.
 PATIENCE_S = 30.0
-
-#: Brokers that push the messages of a queue, instead of answering a request for them, need a moment.
-QUIET_S = 1.0
 
 PAUSE_S = 0.05
 
@@ -130,8 +127,6 @@ class ShardHold:
                 run_round(engine.release())
         self.broker.close()
 
-    # -- leases ------------------------------------------------------------------------------------
-
     def _renew(self) -> None:
         try:
             while not self._stop.is_set():
@@ -147,7 +142,6 @@ class ShardHold:
             self._failure = error
 
     def check(self) -> None:
-        """Raise the error that ended the renewal of the leases, if one did."""
         if self._failure is not None:
             raise self._failure
 
@@ -166,8 +160,6 @@ class ShardHold:
                 state.end("all of it was drained")
         return ShardEpoch(shard, epoch, self.clock.now_ms())
 
-    # -- the wheel queue and the inbox ---------------------------------------------------------------
-
     def set_back(self, held: ShardEpoch, lane: int, offset: Position) -> None:
         """Set the store's offset of a lane, which is ahead of now, back."""
         state = next(one for one in self.store.lanes(held.shard) if one.lane == lane)
@@ -184,7 +176,8 @@ class ShardHold:
             done = run_round(engine.ingest()) if engine.state is not None else Round.FAILED
             if done is Round.BUSY:
                 quiet_since = time.monotonic()
-            elif done is Round.IDLE and (self.broker.fences or time.monotonic() - quiet_since > QUIET_S):
+            elif done is Round.IDLE and (self.broker.fences or time.monotonic() - quiet_since > 1.0):
+                # Brokers that push the messages of a queue, instead of answering a request for them, need a moment.
                 return engine.stats.accepted + engine.stats.rejected - before
             deadline.note(done is not Round.FAILED)
 

@@ -2,10 +2,6 @@
 
 ::
 
-    line ─► task_of ─► compare ─► wire ─► inbox of the shard of its key, or task id, in groups
-       ├─► schedule_of ─► compare ─► command "restore" ─► inbox of the shard of its name
-       └─ cannot be read: its number and the reason are reported; the others go on
-
     the store has the envelope's id      the task of the file
     ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     no                                   is put into the inbox
@@ -15,7 +11,7 @@
     for another task                     is put into the inbox under an id made of the envelope's and the task's
 
 So a second import schedules nothing twice, and what is not in the store afterwards is reported. The scheduler compares
-by the same rule (``engine.ingest``). A schedule goes on with the file's next instant; one that exists stays as it is.
+by the same rule (``engine.ingest``). A line that cannot be read is reported with its number; the others go on.
 """
 
 from __future__ import annotations
@@ -46,9 +42,6 @@ LINES_AT_ONCE, BYTES_AT_ONCE, SCHEDULES_AT_ONCE = 500, 4 * 2**20, 100
 
 #: Envelope id → the messages that have it, each in another shard.
 _Stored = dict[str, list[tuple[int, StoredMessage]]]
-
-#: Lines that are reported one by one; further ones are counted.
-REPORTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +86,7 @@ def import_(
 ) -> ImportResult:
     """Schedule the pending tasks of a file. Schedulers may run. An import may be killed, and called again.
 
-    Args:
-        store: by default the app's own, which is made if it does not exist.
-        include: "rejected": these tasks of the file are scheduled as well. Bytes that never were a message are
-            rejected again.
-
+    ``include`` "rejected": these tasks are scheduled as well; bytes that never were a message are rejected again.
     Raises FileUnusable for a file that no drain has made; StoreError, and the tasks committed so far are in the inbox.
     """
     conf = Conf(app)
@@ -149,7 +138,7 @@ class _Import:
         return done
 
     def _report(self, number: int, reason: str) -> None:
-        if len(self._done.lines) < REPORTED:
+        if len(self._done.lines) < 1_000:  # further ones are counted
             self._done.lines.append(ReportedLine(number, reason))
 
     def _add(self, number: int, task: drained.DrainedTask) -> None:
@@ -205,8 +194,11 @@ class _Import:
             if here := next((one for one in same if one.outcome != MOVED), None):
                 self._compare(number, task, here)
                 return None
-            if same and id_ == own and task.task and self._took_away(same[-1]):
-                return task.with_id(back)
+            if same and id_ == own and task.task:
+                last = same[-1]
+                # The file is younger than the stay of a task that was drained: the task comes back by it.
+                if last.accepted_ms <= self._created_ms or (last.reason or "").endswith(str(self._drain)):
+                    return task.with_id(back)
             if same:
                 self._done.left += 1
                 self._report(number, f"task {task.task_id!r} is not in the store, which it left: {same[-1].reason}")
@@ -214,10 +206,6 @@ class _Import:
         if all(where != shard for where, _ in stored.get(own, ())):
             return task
         return task.with_id(id_beside(own, task.task_id))
-
-    def _took_away(self, row: StoredMessage) -> bool:
-        """Whether the file is younger than the stay of a task that was drained: the task comes back by it."""
-        return row.accepted_ms <= self._created_ms or (row.reason or "").endswith(str(self._drain))
 
     def _compare(self, number: int, task: drained.DrainedTask, here: StoredMessage) -> None:
         if differing := task.differing(here.message):

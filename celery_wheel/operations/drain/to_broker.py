@@ -1,14 +1,9 @@
 """Drain into the tasks' own queues, with their eta, as Celery itself would have sent them.
 
-::
-
-    ingest ─► load ─ dispatch ─ settle, with all pending tasks counted as due ─► again, until nothing is left
-                        └─ publish: headers get their eta back, and the mark that keeps rescue from taking them back
-    then       rows dispatched before their eta get the outcome "moved", and the offset goes back to now
-
-The engine dispatches by its own rules, and rejects a task that has no destination; the drain waits for a queue that
-refuses. A task that is due already has no eta; the eta of protocol 1 is in the body, where it was. If a drain is killed
-and a scheduler starts, the history shows the tasks dispatched so far as early; the others are dispatched at their time.
+The engine dispatches by its own rules, with all pending tasks counted as due; ``publish`` gives headers their eta back,
+and the mark that keeps rescue from taking them back. A queue that refuses is waited for. Then the rows get the outcome
+"moved", and the offset goes back to now. If a drain is killed and a scheduler starts, the history shows the tasks
+dispatched so far as early; the others are dispatched at their time.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from celery_wheel.broker.envelope import NATIVE
 from celery_wheel.engine.port import Broker, Chunk
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.errors import OffsetLost
-from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold
+from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDeadline, ShardHold, total
 from celery_wheel.store.model import PLAIN, Row, join
 from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
@@ -40,8 +35,6 @@ def ahead_ms() -> int:
 
 
 class EtaBroker:
-    """An edge that gives rows their eta back when it publishes them."""
-
     def __init__(self, edge: Broker) -> None:
         self._edge = edge
 
@@ -72,11 +65,10 @@ def with_eta(row: Row) -> Row:
 
 
 def drain_to_broker(hold: ShardHold, done: DrainResult, progress: Progress) -> None:
-    """Dispatch all pending tasks, and add the counts to ``done``."""
-    total = sum(hold.store.handover.count_pending(shard) for shard in range(hold.store.shards))
+    pending = total(hold.store, hold.store.handover.count_pending)
     for engine in hold.engines:
-        accepted = _empty(hold, engine.shard, total, progress)
-        total += accepted
+        accepted = _empty(hold, engine.shard, pending, progress)
+        pending += accepted
         retired = _retire(hold, hold.end_engine(engine.shard))
         done.accepted += accepted
         done.moved += retired
@@ -84,7 +76,7 @@ def drain_to_broker(hold: ShardHold, done: DrainResult, progress: Progress) -> N
         done.rejected += engine.stats.rejected
 
 
-def _empty(hold: ShardHold, shard: int, total: int, progress: Progress) -> int:
+def _empty(hold: ShardHold, shard: int, pending: int, progress: Progress) -> int:
     """Dispatch until the shard is empty; return the number of messages accepted from its wheel queue and inbox."""
     engine, store = hold.engines[shard], hold.store
     before, last = sum(one.stats.dispatched for one in hold.engines), -1
@@ -94,7 +86,7 @@ def _empty(hold: ShardHold, shard: int, total: int, progress: Progress) -> int:
         hold.check()
         rounds = [run_round(steps()) for steps in (engine.prefetch, engine.dispatch, engine.settle)]
         sent = engine.stats.dispatched
-        progress("dispatched", before + sent, max(total + accepted, before + sent))
+        progress("dispatched", before + sent, max(pending + accepted, before + sent))
         if Round.BUSY not in rounds and engine.state is not None and not store.handover.count_pending(shard):
             more = hold.ingest(shard)
             if not more:

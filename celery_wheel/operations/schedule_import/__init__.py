@@ -1,9 +1,5 @@
 """Import the schedules of other systems: read the stored schedules of a system, and create the same here.
 
-::
-
-    ImportOptions ─► READERS[system] ─► ForeignSchedule: a definition, or the reason of none ─► store_schedules
-
 The other system is only read. Both would run the tasks until it is stopped: stop its scheduler first. A schedule begins
 here with its next instant after the import; a paused one is imported paused. Runs and histories stay where they are.
 """

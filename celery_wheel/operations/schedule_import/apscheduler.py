@@ -3,9 +3,6 @@
 Opening such a pickle runs code: of APScheduler, of the application, and of anybody who can write to that store. So it
 takes ``trusted``, and APScheduler itself. The function of a job becomes the task of the same dotted name, the task
 whose ``delay`` or ``apply_async`` it is, or the task that the user names for it.
-
-    coalesce, misfire_grace_time    catch-up "latest" where the time of grace has no end, "none" or "all" else
-    max_instances                   overlap "skip" for 1, "allow" for more
 """
 
 from __future__ import annotations
@@ -18,14 +15,11 @@ from typing import Any
 from celery import Task
 
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
-from celery_wheel.operations.schedule_import.crontab import MONTHS, numbers
+from celery_wheel.operations.schedule_import.crontab import MONTHS, WEEKDAYS, numbers
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 
 JOBS = "apscheduler.jobs"
-MONDAY_FIRST = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-#: The catch-up of jobs with an endless grace time that do not coalesce: as long as the wheel keeps history by default.
-ENDLESS_MS = 7 * 86_400_000
 
 
 def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
@@ -120,7 +114,8 @@ def _catch_up(job: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if coalesce or (grace_s is not None and grace_s < 60):
         return {"catch_up": "none"}
-    return {"catch_up": "all", "catch_up_ms": ENDLESS_MS if grace_s is None else grace_s * 1_000}
+    # With an endless grace time as long as the wheel keeps history by default.
+    return {"catch_up": "all", "catch_up_ms": 7 * 86_400_000 if grace_s is None else grace_s * 1_000}
 
 
 def _recurrence(trigger: Any) -> Recurrence:
@@ -150,7 +145,7 @@ def _crontab(fields: Mapping[str, str]) -> Crontab:
     weekdays = "*"
     if fields["day_of_week"] != "*":
         # Monday is 0 there, and 1 here.
-        mondays = numbers(fields["day_of_week"], 0, 6, MONDAY_FIRST)
+        mondays = numbers(fields["day_of_week"], 0, 6, (*WEEKDAYS[1:], WEEKDAYS[0]))
         weekdays = ",".join(str((number + 1) % 7) for number in mondays)
     return Crontab(
         listed("minute", 0, 59),

@@ -2,8 +2,6 @@
 
 ::
 
-    30 2 * * 1-5  /usr/bin/report --all       ─►  run_command("/usr/bin/report --all"), at 02:30 on weekdays
-
                       cron, rq-scheduler             APScheduler            here (``recurring.Crontab``)
     weekday 0         Sunday, as 7                   Monday                 Sunday
     day and weekday   cron: either, where both are   both                   both
@@ -40,7 +38,6 @@ NICKNAMES = {
 }
 
 _PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/([0-9]{1,9}))?").fullmatch
-_BYDAY = [name[:2].upper() for name in WEEKDAYS]
 
 
 def numbers(text: str, least: int, most: int, names: Sequence[str] = ()) -> list[int]:
@@ -73,11 +70,7 @@ def _number(text: str, least: int, names: Sequence[str], field: str) -> int:
 
 
 def spec_of(fields: str, *, either_day: bool) -> Spec:
-    """Return the spec of the five fields of cron. Raises NotImportable or RecurrenceError.
-
-    Args:
-        either_day: where day and weekday are both limited, either of them is enough.
-    """
+    """Return the spec of the five fields of cron; ``either_day``: with both kinds of days, one is enough."""
     parts = NICKNAMES.get(fields.strip(), fields).split()
     if len(parts) != 5:
         raise NotImportable(f"a crontab must have five fields, got {fields!r}")
@@ -101,13 +94,10 @@ def _either(
         return ",".join(map(str, values))
 
     times = f"BYMONTH={listed(months)};BYHOUR={listed(hours)};BYMINUTE={listed(minutes)};BYSECOND=0"
-    named = ",".join(_BYDAY[number] for number in weekdays)
+    named = ",".join(WEEKDAYS[number][:2].upper() for number in weekdays)
     start = "DTSTART:19700101T000000"
     return RRule(f"{start}\nRRULE:FREQ=DAILY;BYMONTHDAY={listed(days)};{times}\nRRULE:FREQ=DAILY;BYDAY={named};{times}")
 
-
-#: A name is shown in a column.
-NAME_CUT = 120
 
 _ASSIGNMENT = re.compile(r"""\s*(["']?)(\w+)\1\s*=\s*(["']?)(.*?)\3\s*""").fullmatch
 _UNESCAPED_PERCENT = re.compile(r"(?<!\\)%").search
@@ -130,7 +120,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
             yield ForeignSchedule.refused(f"line {number}", error)
             continue
         names[command] += 1
-        name = command[:NAME_CUT] + (f" #{names[command]}" if names[command] > 1 else "")
+        name = command[:120] + (f" #{names[command]}" if names[command] > 1 else "")
         try:
             yield _entry(name, schedule, command, zone or options.local_zone, options.task)
         except (NotImportable, RecurrenceError) as error:
@@ -145,7 +135,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _parts(text: str, has_user: bool) -> tuple[str, str]:
-    """Return the schedule and the command of a line."""
     count = (1 if text.startswith("@") else 5) + has_user
     words = text.split(None, count)
     if len(words) <= count:

@@ -111,12 +111,7 @@ class ForeignSchedule:
         note: str = "",
         **policies: Any,
     ) -> ForeignSchedule:
-        """Return a schedule with its definition checked; one that is refused here has the reason instead.
-
-        Args:
-            options: of ``apply_async``; those that are None are left out.
-            note: a difference from the other system.
-        """
+        """Return a schedule with its definition checked; one that is refused here has the reason instead."""
         parts = {"args": list(args), "kwargs": dict(kwargs or {})}
         parts["options"] = {option: value for option, value in (options or {}).items() if value is not None}
         definition = {"recurrence": recurring.to_json(recurrence), "task": task}
@@ -137,22 +132,15 @@ def instant_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000)
 
 
-#: Names of one read.
-AT_ONCE = 500
-
-
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:
-    parts = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+    parts = (names[start : start + 500] for start in range(0, len(names), 500))
     return {name for part in parts for name in schedules_named(store, part)}
 
 
 def store_schedules(
     wheel: Wheel, schedules: Iterable[ForeignSchedule], now_ms: int, *, update: bool, how: Mapping[str, Any]
 ) -> dict[str, ScheduleAnswer]:
-    """Create schedules, or with ``update`` give existing ones the definition; a pause is for new ones only.
-
-    Raises WheelUnavailable, with the certain results, when no scheduler answers in time.
-    """
+    """Create schedules, or with ``update`` give existing ones the definition. Raises WheelUnavailable, with results."""
     found = list(schedules)
     names = existing(wheel.store, [one.name for one in found])
     new = {one.name: _restorable(one, now_ms) for one in found if one.name not in names}

@@ -27,14 +27,11 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
     prefix = conf.get("redbeat_key_prefix") or "redbeat:"
     url = conf.get("redbeat_redis_url") or conf.broker_url or ""
     with options.redis(url) as client:
-        for key in sorted(client.scan_iter(match=f"{_escaped(prefix)}*", count=1_000, _type="hash")):
+        escaped = "".join(f"[{one}]" if one in "*?[" else one for one in prefix)
+        for key in sorted(client.scan_iter(match=f"{escaped}*", count=1_000, _type="hash")):
             definition, meta = client.hmget(key, "definition", "meta")
             if definition is not None:
                 yield _schedule(key.decode(errors="replace").removeprefix(prefix), definition, meta, options)
-
-
-def _escaped(prefix: str) -> str:
-    return "".join(f"[{one}]" if one in "*?[" else one for one in prefix)
 
 
 def _schedule(key: str, definition: bytes, meta: bytes | None, options: ImportOptions) -> ForeignSchedule:

@@ -36,14 +36,10 @@ def plain_value(raw: bytes) -> Any:
 
 
 JOBS = "rq:scheduler:scheduled_jobs"
-DEFAULT_URL = "redis://localhost:6379/0"
-
-#: The remark on a job of another queue than the default one.
-QUEUE = "its queue of rq, {}, is not one of Celery's: name a queue by `schedules update`"
 
 
 def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
-    with options.redis(DEFAULT_URL) as client:
+    with options.redis("redis://localhost:6379/0") as client:
         for job_id, next_s in client.zscan_iter(JOBS):
             name = job_id.decode(errors="replace")
             job = client.hgetall(f"rq:job:{name}")
@@ -60,7 +56,10 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
 def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: ImportOptions) -> ForeignSchedule:
     if "data" not in job:
         raise NotImportable("its job is gone from Redis")
-    function, instance, args, kwargs = _four(_value(_inflated(job["data"])))
+    found = _value(_inflated(job["data"]))
+    if not isinstance(found, list | tuple) or len(found) != 4 or not isinstance(found[0], str):
+        raise NotImportable("its job must be a function with its arguments")
+    function, instance, args, kwargs = found
     meta = _value(job["meta"]) if job.get("meta") else {}
     if instance is not None:
         raise NotImportable(f"it calls a method of an object, {function}")
@@ -68,7 +67,8 @@ def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: Import
     if task is None:
         raise NotImportable(f"no task of the app is called {function}; name one: --map {function}=<task>")
     origin = job.get("origin", b"default").decode(errors="replace")
-    note = "" if origin == "default" else QUEUE.format(origin)
+    other = f"its queue of rq, {origin}, is not one of Celery's: name a queue by `schedules update`"
+    note = "" if origin == "default" else other
     return ForeignSchedule.of(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
 
 
@@ -85,12 +85,6 @@ def _value(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return plain_value(raw)
-
-
-def _four(value: Any) -> tuple[str, Any, Any, Any]:
-    if not isinstance(value, list | tuple) or len(value) != 4 or not isinstance(value[0], str):
-        raise NotImportable("its job must be a function with its arguments")
-    return value[0], value[1], value[2], value[3]
 
 
 def _recurrence(next_ms: int, meta: Mapping[str, Any], options: ImportOptions) -> Recurrence:

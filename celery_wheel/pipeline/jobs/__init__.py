@@ -1,19 +1,13 @@
 """The jobs: the name of each, its help in one line, and its result. Each job is a module of this package.
 
-::
-
-    NAME                as in JOBS
-    OPTIONS             click's options of the job, as decorators; ``inputs`` has those that jobs share
-    run(spark, options, progress) -> JobSummary
-                        reads, writes and draws; ``progress`` shows the current step
-    everything else     functions from DataFrame to DataFrame, without I/O: public, for other programs
-
-This module imports no job: a job's module, and Spark with it, is imported when the job is called.
+A job's module has NAME, OPTIONS (of click, as decorators) and ``run``, which reads, writes and draws. All else in it
+are functions from DataFrame to DataFrame, public for other programs. This module imports no job, so that Spark is
+imported when a job is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +22,11 @@ JOBS: dict[str, str] = {
     "tune": "Recommend a tick and a wheel size for the tasks of a store or an archive.",
     "reconcile": "Audit scheduled against dispatched against executed tasks.",
 }
+
+
+Options = Mapping[str, Any]
+#: Shows the current step.
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

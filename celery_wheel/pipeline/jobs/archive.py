@@ -1,34 +1,20 @@
 """``archive``: the new history as Parquet, in folders by day, written before retention removes it from the store.
 
-::
+An event's number is that of its batch or outcome: one sequence a shard, in the order of commits. A shard's mark is the
+number up to which the archive has every event; ``celery_wheel.pipeline.archive`` has the steps of a run.
 
-    store ─► events in (mark, number] of each shard ─► run=…/day=…, sorted, counted ─► manifest ─► the store's mark
-
-An event's number is that of its batch or outcome: one sequence a shard, in the order of commits. So the events in
-(mark, number] are the same at every read. A shard's mark is the number up to which the archive has every event.
-``celery_wheel.pipeline.archive`` describes the folder and the steps of a run.
-
-Promises
-    1. Each event is in the archive once, however often the job runs, is killed and runs again; ``IDENTITY`` identifies
-       it. A message that was dispatched twice, as after a rollback of the broker, is two events.
-    2. A reader sees the archive before a run or after it, and never a day without its events.
-    3. A run costs what is new: it neither reads nor writes events of earlier runs.
-    4. The order of a task's events, and of all messages of a key, is that of the rows (``ORDER``), also after a clock
-       was set back: a shard's events have rising numbers.
-    5. The mark moves only after the rows were read back and counted. With ``wheel_history_archive`` retention removes
-       nothing beyond the mark.
-    6. The job reports events that retention removed before they were archived, with exit code 1.
-
-Non-promises
-    A program that lists the folder instead of reading the manifest may see files that do not count. The archive lacks
-    the first dispatch of a row that was repeated, cancelled or moved before that dispatch was archived. Across a
-    reshard a key has two shards: sort by ``at``. Without ``wheel_history_archive``, events that a reshard removes are
-    not reported.
+Promises: each event is in the archive once (``IDENTITY``), however often the job is killed and runs again; one that was
+dispatched twice is two events. A reader sees the archive before a run or after it. A run costs what is new. The events
+of a task and the messages of a key are in order (``ORDER``), also after a clock was set back. The mark moves only after
+the rows were read back and counted. The job reports events that retention removed unarchived, with exit code 1.
+Non-promises: the archive lacks the first dispatch of a row that was repeated, cancelled or moved before it was
+archived. Across a reshard a key has two shards. Without ``wheel_history_archive`` the events that a reshard removes are
+not reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -36,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from celery_wheel.pipeline.archive import Archived, ArchiveFolder, ArchiveRun, count_outcomes, with_day
 from celery_wheel.pipeline.inputs import resolve_store, store_option
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.pipeline.source.options import format_events
 from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.tables import read
@@ -53,7 +39,7 @@ OPTIONS = (
 )
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     url, folder, mark = resolve_store(options["store"]), ArchiveFolder(spark, options["output"]), not options["no_mark"]
     folder.refuse_stream_output()
 

@@ -1,20 +1,11 @@
 """``compact``: the small files of an archive's days as few large ones, and files that no longer count removed.
 
-::
-
-    run=A/day=…, run=B/day=…, … ─► run=K/day=…, sorted, counted ─► manifest ─► after --keep, A's and B's files removed
-
-An archive of every hour has 24 files a day; a reader opens each. Run the job once a day, also beside ``archive``: both
-take effect. Readers see the files before or after. A day that has no more files than its events need is left alone.
-
 Files that were replaced stay for --keep, for readers and runs that began before, and so do the files of runs that were
-killed. ``--keep`` has to be longer than any run of ``archive``.
+killed: ``--keep`` has to be longer than any run of ``archive``. A day with no more files than it needs is left alone.
+A file of its own, as each job has one.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import click
 from pyspark.sql import SparkSession
@@ -23,7 +14,7 @@ from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.archive import ArchiveFolder, Compaction
 from celery_wheel.pipeline.inputs import duration_option
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.values.format import format_count
 
 NAME = "compact"
@@ -31,14 +22,13 @@ OPTIONS = (
     click.option("--archive", metavar="DIR", required=True, help="Folder of the archive, as archive --output has it."),
     duration_option("--keep", "1d", "Time for which replaced files stay."),
 )
-LEAST_KEEP_S = 3_600
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
-    if options["keep"] < LEAST_KEEP_S:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+    if options["keep"] < 3_600:
         raise SettingError("--keep must be 1h or more: readers and runs of archive use replaced files that long")
     folder, keep_ms = ArchiveFolder(spark, options["archive"]), round(options["keep"] * 1_000)
-    done = Compaction(folder, now_ms=now_ms(), keep_ms=keep_ms, progress=progress).run()
+    done = Compaction(folder, now_ms(), keep_ms, progress).run()
     facts = {"days": {day: [*files] for day, files in done.days.items()}, "removed": done.removed}
     words = [
         f"{day}: {format_count(before, 'file')} are now {after:,}" for day, (before, after) in done.days.items()

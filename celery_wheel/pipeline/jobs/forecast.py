@@ -2,18 +2,10 @@
 
 ::
 
-    pending ──► due: (queue, task, second, n), one pass ──┬► minutes, seconds
-    history of the ten minutes before (of a store) ───────┼► herds, with their tasks and a jitter
-                                                          └► drain: a queue at a rate, second by second
-
     minutes-….parquet/  minute, queue, n                       up to --to
     seconds-….parquet/  second, queue, n                       of the first --seconds
     herds-….parquet/    second, queue, n, usual, limit, jitter_s, tasks (list of {n, task}, the first five)
     drain-….parquet/    queue, rate, n, worst_backlog, worst_at, longest_wait_s, drained_at
-    rejects-….parquet/  the rejected rows with a reason, if there are any
-    forecast.png        tasks due a minute of the ten largest queues, with the largest herds
-    summary.json        now, pending, overdue, beyond, busiest_second, busiest_minute, herds, drain (the longest
-                        waits), drained (queues), rejects
 
 A herd is a second of a queue with at least --herd due tasks that exceeds the mean of the ten minutes before it, empty
 seconds included, by eight standard deviations. Where those ten minutes are unknown, the ten minutes after it count:
@@ -24,18 +16,17 @@ second, in order, beginning with the overdue ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import click
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from celery_wheel.console.parameters import InstantParameter, now_ms
+from celery_wheel.console import parameters
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.values.format import format_duration, format_utc
 
@@ -44,19 +35,12 @@ OPTIONS = (
     inputs.store_option,
     inputs.input_option,
     inputs.output_option,
-    click.option(
-        "--now", "now_ms", type=InstantParameter(), default="now", help="Begin of the forecast; default: now."
-    ),
-    click.option("--to", "to_ms", type=InstantParameter(), default="+30d", show_default=True, help="End of it."),
+    parameters.instant("--now", "now_ms", default="now", help="Begin of the forecast; default: now."),
+    parameters.instant("--to", "to_ms", default="+30d", show_default=True, help="End of it."),
     inputs.duration_option("--seconds", "1d", "Length of the table by seconds."),
     inputs.herd_option,
-    click.option(
-        "--rate",
-        "rates",
-        multiple=True,
-        callback=inputs.parse_rates,
-        metavar="[QUEUE=]N/s",
-        help="Tasks that the workers run: emails=100/s.",
+    inputs.named_option(
+        "--rate", "rates", inputs.parse_rates, "[QUEUE=]N/s", "Tasks that the workers run: emails=100/s."
     ),
 )
 
@@ -64,10 +48,8 @@ COLUMNS = "queue string, task string, due_ms long"
 #: Seconds before a second whose mean is its usual load.
 WINDOW_S = 600
 DEVIATIONS = 8
-#: The most tasks that a herd names.
-NAMED_TASKS = 5
 #: The most rows that the driver reads for the words, the summary and the picture.
-NAMED_HERDS, NAMED_DRAINS, DRAWN_HERDS, DRAWN_QUEUES, DRAWN_POINTS = 10, 100, 1_000, 10, 1_500
+NAMED_HERDS, DRAWN_HERDS, DRAWN_QUEUES, DRAWN_POINTS = 10, 1_000, 10, 1_500
 
 
 def due(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -90,12 +72,7 @@ def minutes(due: DataFrame, from_s: int, to_s: int) -> DataFrame:
 
 
 def herds(due: DataFrame, from_s: int, known_from_s: int, least: int, rates: Mapping[str, float]) -> DataFrame:
-    """Return the herds from ``from_s`` on.
-
-    Args:
-        due: the due tasks, including the known ones of the ten minutes before ``from_s``.
-        known_from_s: second from which ``due`` is complete; before it, an empty second means nothing.
-    """
+    """Return the herds from ``from_s`` on; ``known_from_s``: before it ``due`` is not complete."""
     by_second = due.where(f.col("second") >= known_from_s).groupBy("queue", "second").agg(f.sum("n").alias("n"))
     candidates = _with_usual(by_second, (f.col("second") >= from_s) & (f.col("n") >= least), known_from_s)
     spread = f.sqrt(f.greatest(f.col("square") - f.col("usual") * f.col("usual"), f.lit(0.0))) * DEVIATIONS
@@ -140,7 +117,7 @@ def _with_tasks(found: DataFrame, due: DataFrame) -> DataFrame:
     other = (f.col(name).alias(f"other_{name}") for name in ("queue", "second"))
     tasks = due.select(*other, f.struct("n", "task").alias("other_task"))
     same = f.col("queue").eqNullSafe(f.col("other_queue")) & (f.col("second") == f.col("other_second"))
-    largest = f.slice(f.sort_array(f.collect_list("other_task"), asc=False), 1, NAMED_TASKS).alias("tasks")
+    largest = f.slice(f.sort_array(f.collect_list("other_task"), asc=False), 1, 5).alias("tasks")
     both = found.join(tasks, same).groupBy(*columns).agg(largest)
     return both.select(f.timestamp_seconds("second").alias("second"), "queue", *columns[2:], "tasks")
 
@@ -173,7 +150,7 @@ def _rate(rates: Mapping[str, float]) -> Column:
     return f.coalesce(*named, f.lit(rates.get("*"))).cast("double")
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     now_s, to_s, rates = options["now_ms"] // 1_000, -(-options["to_ms"] // 1_000), options["rates"]
     pending, rejected = due(inputs.read_table(spark, options, "pending", COLUMNS))
@@ -203,13 +180,11 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     return output.finish(JobSummary(NAME, facts, _words(found, facts, bool(rates))))
 
 
-def _with_before(
-    spark: SparkSession, options: Mapping[str, Any], pending: DataFrame, now_s: int
-) -> tuple[DataFrame, int]:
+def _with_before(spark: SparkSession, options: Options, pending: DataFrame, now_s: int) -> tuple[DataFrame, int]:
     """Return (the due tasks with those of the ten minutes before, the second from which they are complete)."""
     if options.get("input"):
         return pending, now_s
-    known_from_s = min(now_s, now_ms() // 1_000) - WINDOW_S
+    known_from_s = min(now_s, parameters.now_ms() // 1_000) - WINDOW_S
     span = {"dueFrom": known_from_s * 1_000, "dueTo": now_s * 1_000}
     columns = f"{COLUMNS}, outcome string"
     history = inputs.read_table(spark, options, "history", columns, **span)
@@ -231,7 +206,7 @@ def _facts(written: Mapping[str, DataFrame]) -> dict[str, Any]:
         "busiest_second": _busiest(written["seconds"], "second"),
         "busiest_minute": _busiest(written["minutes"], "minute"),
         "herds": written["herds"].count(),
-        "drain": [_json_values(row) for row in first_rows(waits, NAMED_DRAINS)],
+        "drain": [_json_values(row) for row in first_rows(waits, 100)],
         "drained": written["drain"].count(),
     }
 
@@ -247,10 +222,7 @@ def _json_values(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(written: Mapping[str, DataFrame]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the points of the largest queues, and the largest herds.
-
-    Where there are more minutes than points, a point is the greatest of its minutes.
-    """
+    """Return the points of the largest queues, each the greatest of its minutes, and the largest herds."""
     minutes = written["minutes"]
     largest = minutes.groupBy("queue").agg(f.sum("n").alias("total")).orderBy(f.desc("total"), "queue")
     largest = largest.limit(DRAWN_QUEUES).select(f.col("queue").alias("drawn"))

@@ -2,56 +2,45 @@
 
 ::
 
-    history ──► dispatched rows ──► hours ──► merge_hours: sketches merged to a day, a week, a queue
-                     └─ rejected: no task, no lateness, …
-
     hours-….parquet/   task, queue, hour (UTC, of the dispatch), n, p50_ms, p90_ms, p99_ms, max_ms,
                        objective_ms (null: none), over (tasks later than it), missed (more than 1 % of n), sketch
-    rejects-….parquet/ the rejected rows with a reason, if there are any
-    lateness.png       heat map: p99 by task and hour of the largest tasks, and the hours that missed their objective
-    summary.json       tasks, hours, latest_ms, missed, judged, worst, rejects
 
 An objective is ``NAME=LENGTH``: NAME is a queue, a task, or ``*`` for all others; a queue takes precedence over a task.
 An hour meets it where at least 99 of 100 tasks were dispatched within it: counted, not estimated. The percentiles come
-from the KLL sketch (k = 1000) of the row: the rank of a p99 is off by at most about 0.3 % of n. Merging needs Spark.
+from the KLL sketch (k = 1000) of the row: the rank of a p99 is off by at most about 0.3 % of n. ``merge_hours`` merges
+sketches to a day, a week, a queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.values.format import format_duration
 
 NAME = "lateness"
 OPTIONS = (
     *inputs.history_options,
-    click.option(
+    inputs.named_option(
         "--objective",
         "objectives",
-        multiple=True,
-        callback=inputs.parse_objectives,
-        metavar="NAME=LENGTH",
-        help="Lateness that 99 of 100 tasks of a queue, a task, or * (all others) keep: emails=500ms.",
+        inputs.parse_objectives,
+        "NAME=LENGTH",
+        "Lateness that 99 of 100 tasks of a queue, a task, or * (all others) keep: emails=500ms.",
     ),
 )
 
 COLUMNS = "task string, queue string, dispatched timestamp, lateness_ms long, outcome string"
 SKETCH_K = 1_000
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
-#: The percentage of an hour's tasks that may exceed the objective.
-ALLOWED_PERCENT = 1
 #: The most columns of the heat map, and lines: those with the most tasks. A column may combine several hours.
 DRAWN_COLUMNS, DRAWN_LINES = 200, 40
-#: The most hours that the summary names.
-NAMED_HOURS = 5
 
 
 def usable(history: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -104,11 +93,11 @@ def _with_percentiles(groups: DataFrame, *by: str) -> DataFrame:
     ranks = f.array(*map(f.lit, PERCENTILES.values()))
     values = groups.withColumn("values", f.kll_sketch_get_quantile_bigint("sketch", ranks))
     percentiles = [f.col("values")[at].alias(name) for at, name in enumerate(PERCENTILES)]
-    missed = f.coalesce(f.col("over") * 100 > f.col("n") * ALLOWED_PERCENT, f.lit(False)).alias("missed")
+    missed = f.coalesce(f.col("over") * 100 > f.col("n"), f.lit(False)).alias("missed")
     return values.select(*by, "n", *percentiles, "max_ms", "objective_ms", "over", missed, "sketch")
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     history = inputs.read_table(spark, options, "history", COLUMNS)
     dispatched, rejected = usable(inputs.within_span(history, "dispatched", options))
@@ -132,7 +121,7 @@ def _facts(written: DataFrame) -> dict[str, Any]:
         f.count("objective_ms").alias("judged"),
     ).collect()
     worst = written.where("missed") if totals["missed"] else written
-    rows = first_rows(worst.orderBy(f.desc("p99_ms"), "hour", "queue", "task"), NAMED_HOURS)
+    rows = first_rows(worst.orderBy(f.desc("p99_ms"), "hour", "queue", "task"), 5)
     return {**totals.asDict(), "worst": [{**row, "hour": row["hour"].isoformat()} for row in rows]}
 
 

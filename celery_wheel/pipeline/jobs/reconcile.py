@@ -2,23 +2,7 @@
 
 ::
 
-    scheduled ─┐                        lost                    expected, and never dispatched (or never ran)
-    dispatched ┼─► findings, by task    lost_by_worker          dispatched, and never ran; either of any message
-    executed  ─┘   and kind             duplicated              ran as several messages, and no second one is marked
-                                        repeated                ran as several messages, and all but one are marked
-                                        unproven                ran as several messages, which may be retries: no log
-                                                                has ``retries``, and as many were dispatched
-                                        dispatched_twice        occurs twice in the log of dispatches
-                                        early, late             before its eta; more than --late after it
-                                        wrong_queue             ran from a queue that no message was scheduled for
-                                        ran_though_cancelled    its cancel was answered ``done``
-                                        unknown                 ran without being scheduled
-
-    findings-….parquet/ task_id, finding, eta, started, dispatches, messages
-    rejects-….parquet/  the unreadable lines with log and reason; each is a finding, too: the proof is incomplete
-    reconcile.png, summary.json         scheduled, dispatched, ran, findings {kind: n}, latest_ms, rejects
-
-Columns of the logs; those in brackets are optional (``inputs`` has the forms of a log and of an instant):
+    findings-….parquet/   task_id, finding, eta, started, dispatches, messages; docs/pipeline-jobs.md has the kinds
 
     scheduled   task_id [eta] [cancelled] [in_doubt: its sending failed with an unknown result] [retries] [queue]
     dispatched  task_id [retries]: a line for each dispatch. Or --store / --input: the wheel's own history and pending
@@ -37,17 +21,17 @@ apply to the first run. A task that ran is lost, too, where more of its messages
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from celery_wheel.console.parameters import DurationParameter
+from celery_wheel.console import parameters
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline import inputs
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.options import ENVIRONMENT
 from celery_wheel.values.format import format_duration
@@ -67,7 +51,7 @@ OPTIONS = (
     inputs.store_option,
     inputs.input_option,
     inputs.output_option,
-    click.option("--late", type=DurationParameter(), help="Largest lateness that is no finding."),
+    parameters.length("--late", help="Largest lateness that is no finding."),
     inputs.duration_option("--clock", "2ms", "Largest difference of the clocks."),
     click.option("--allow", multiple=True, type=click.Choice([*KINDS, REJECTED]), help="Finding that does not fail."),
 )
@@ -77,11 +61,7 @@ _LOGGED = {**DISPATCHED, "eta": "instant", "queue": "text"}
 SCHEDULED = {**_LOGGED, "cancelled": "flag", "in_doubt": "flag"}
 EXECUTED = {**_LOGGED, "started": "instant", "wheel_redelivered": "flag", "redelivered": "flag", "delivery": "text"}
 HISTORY = "id long, task_id string, queue string, eta timestamp, outcome string"
-#: Outcomes after which a task is not expected to run.
-FINAL = ("cancelled", "expired", "rejected")
 PENDING = "pending"
-#: The most days and kinds of finding that the picture shows, the latest ones.
-DRAWN = 1_000
 
 
 def audit(
@@ -227,7 +207,7 @@ def readable(log: DataFrame, name: str, *required: str) -> tuple[DataFrame, Data
     return lines.drop(inputs.BROKEN), rejected.select(f.lit(name).alias("log"), "task_id", line, "reason")
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     executed, rejected = readable(inputs.read_log(spark, options["executed"], EXECUTED), "executed", "started")
     scheduled, dispatched, excused, events = None, None, None, None
@@ -262,8 +242,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     return output.finish(JobSummary(NAME, facts, *_summarise(facts, options["allow"])))
 
 
-def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """Return the events of the wheel's own tables; Parquet has no pending tasks."""
+def _wheel_events(spark: SparkSession, options: Options) -> DataFrame:
     events = inputs.read_table(spark, options, "history", HISTORY)
     if not options["input"]:
         pending = inputs.read_table(spark, options, "pending", HISTORY.removesuffix(", outcome string"))
@@ -273,7 +252,6 @@ def _wheel_events(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 
 def _split_events(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Return (scheduled, dispatched, excused) by the wheel's own tables."""
     # A retry is a message of its own with the id of its task: the eta of the first message counts, and a task is
     # cancelled only if all of its messages are.
     cancelled = f.bool_or(f.col("outcome") == "cancelled").alias("cancelled")
@@ -283,7 +261,7 @@ def _split_events(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
     tasks = messages.groupBy("task_id").agg(*firsts, f.collect_list("queues").alias("queues"))
     scheduled = tasks.select("*", f.explode_outer(f.flatten("queues")).alias("queue")).drop("queues")
     scheduled = scheduled.withColumn("in_doubt", f.lit(False))
-    excused = events.where(f.col("outcome").isin(PENDING, *FINAL))
+    excused = events.where(f.col("outcome").isin(PENDING, "cancelled", "expired", "rejected"))
     return scheduled, events.where("outcome = 'dispatched'").select("task_id", "id"), excused
 
 
@@ -305,7 +283,7 @@ def by_kind(found: DataFrame) -> dict[str, int]:
 def by_day(found: DataFrame) -> list[dict[str, Any]]:
     day = f.coalesce(f.date_format("eta", "yyyy-MM-dd"), f.lit("no eta")).alias("day")
     counts = found.groupBy(day, "finding").agg(f.count("*").alias("n"))
-    return first_rows(counts.orderBy(f.desc("day"), "finding"), DRAWN)
+    return first_rows(counts.orderBy(f.desc("day"), "finding"), 1_000)
 
 
 def _summarise(facts: Mapping[str, Any], allowed: tuple[str, ...]) -> tuple[list[str], int]:

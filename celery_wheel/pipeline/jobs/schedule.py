@@ -1,23 +1,17 @@
 """``schedule``: the rows of a file, a table or a query as pending tasks, all of them or none.
 
-::
-
-    rows ─► check ─┬► valid ────► load before and after, herds ──(unless --dry-run)──► format("wheel"), one batch
-                   └► rejected ► kept with their reason
-
-``celery_wheel.pipeline.task_rows`` describes the columns. ``--sql`` derives them from other columns. A batch has a name
+``celery_wheel.pipeline.task_rows`` describes the columns; ``--sql`` derives them from other columns. A batch has a name
 and is loaded once: a repeated job with the same name writes nothing, or resumes a load that was interrupted. With
 ``--id`` a row is scheduled once whatever its batch.
 
 The job computes the load before it writes anything: due tasks by minute (by hour for more than three days), before and
-with these rows; and the herds: seconds with far more due tasks than around them, some of them of these rows, with the
-jitter that spreads them.
+with these rows; and the herds of which some tasks are of these rows, with the jitter that spreads them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -28,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, task_rows
-from celery_wheel.pipeline.jobs import JobSummary, forecast
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress, forecast
 from celery_wheel.pipeline.output import OutputFolder, first_rows
 from celery_wheel.pipeline.source.options import check_columns, read_target
 from celery_wheel.pipeline.source.statements import open_for_reading
@@ -62,11 +56,6 @@ OPTIONS = (
     inputs.output_option,
 )
 
-#: Separators that a CSV with a single column is looked through for.
-DELIMITERS = (";", "\t", "|", ",")
-
-#: The longest span that is reported by minutes; a longer one is reported by hours.
-MAX_MINUTES_SPAN_S = 3 * 86_400
 #: The most minutes or hours of the picture, the first ones.
 DRAWN_POINTS = 10_000
 
@@ -81,13 +70,13 @@ def load(before: DataFrame, added: DataFrame, unit_s: int) -> DataFrame:
 
 
 def due(valid: DataFrame) -> DataFrame:
-    """Return (queue, task, second, n) of the tasks to load."""
+    """Return the tasks to load in the form of ``forecast.due``."""
     queue = f.col("queue") if "queue" in valid.columns else f.lit(None).cast("string")
     timed = valid.select(queue.alias("queue"), "task", f.unix_millis("eta").alias("due_ms"))
     return forecast.due(timed)[0]
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     if not options["batch"] and not options["dry_run"]:
         raise SettingError("--batch must name this load, so that a repeated job loads it once; or use --dry-run")
     output = OutputFolder(options["output"], NAME)
@@ -112,7 +101,7 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     return output.finish(JobSummary(NAME, facts, _words(facts, options), findings))
 
 
-def _read_rows(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
+def _read_rows(spark: SparkSession, options: Options) -> DataFrame:
     path, jdbc = options["path"], options["jdbc"]
     if bool(path) == bool(jdbc):
         raise SettingError("one of --rows and --jdbc must name the rows to schedule")
@@ -134,7 +123,7 @@ def _read_rows(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
     return rows
 
 
-def _read_csv(spark: SparkSession, path: str, options: Mapping[str, Any]) -> DataFrame:
+def _read_csv(spark: SparkSession, path: str, options: Options) -> DataFrame:
     """Read a CSV as RFC 4180 has it: a quote within quotes is doubled, and a backslash is a plain character.
 
     JSON needs both, and a text may have several lines. Spark's defaults differ in all of this.
@@ -143,7 +132,7 @@ def _read_csv(spark: SparkSession, path: str, options: Mapping[str, Any]) -> Dat
     form = {"header": "true", "sep": sep, "quote": quote, "escape": quote, "encoding": options["encoding"]}
     rows = spark.read.options(**form, multiLine=not options["row_a_line"]).csv(path)
     if len(rows.columns) == 1:
-        for other in DELIMITERS:
+        for other in (";", "\t", "|", ","):
             if other != sep and other in rows.columns[0]:
                 raise SettingError(
                     f"{path} has a single column, {rows.columns[0]!r:.80}: its values seem to be separated by "
@@ -162,7 +151,7 @@ def _read_json(spark: SparkSession, path: str) -> DataFrame:
     return read.schema(StructType(fields)).json(path)
 
 
-def _rules(options: Mapping[str, Any]) -> task_rows.RowRules:
+def _rules(options: Options) -> task_rows.RowRules:
     given = {name: options[name] for name in ("task", "queue", "zone", "gap", "fold")}
     is_past_run, jitter_ms = options["past"] == "run", round(options["jitter"] * 1_000)
     return task_rows.RowRules(now_ms(), past=is_past_run, id=options["id_column"], jitter_ms=jitter_ms, **given)
@@ -170,11 +159,11 @@ def _rules(options: Mapping[str, Any]) -> task_rows.RowRules:
 
 def _load_facts(
     spark: SparkSession,
-    options: Mapping[str, Any],
+    options: Options,
     valid: DataFrame,
     was_loaded: bool,
     output: OutputFolder,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     progress("computing the load")
     with open_for_reading(inputs.resolve_store(options["store"])) as store:
@@ -184,13 +173,15 @@ def _load_facts(
     try:
         measures = f.min("second").alias("first"), f.max("second").alias("last"), f.sum("n").alias("n")
         [span] = added.agg(*measures).collect()
-        unit_s = 60 if span.n and span.last - span.first <= MAX_MINUTES_SPAN_S else 3_600
+        unit_s = 60 if span.n and span.last - span.first <= 3 * 86_400 else 3_600
         before = _due_around(spark, options, span, unit_s)
         new = added.limit(0) if was_loaded else added  # rows of a batch that is already loaded add nothing
         shown = f.col("second").between(*_units(span, unit_s))
         after = output.table("load", load(before.where(shown), new, unit_s).orderBy("at"))
         all_herds = forecast.herds(before.unionByName(new), now_s, now_s - forecast.WINDOW_S, options["least"], {})
-        herds = output.table("herds", _herds_of(new, all_herds).orderBy("second", "queue"))
+        places = new.select(f.col("queue").alias("new_queue"), f.timestamp_seconds("second").alias("at")).distinct()
+        same = f.col("queue").eqNullSafe(f.col("new_queue")) & (f.col("second") == f.col("at"))
+        herds = output.table("herds", all_herds.join(places, same, "left_semi").orderBy("second", "queue"))
     finally:
         added.unpersist()
     unit = "minute" if unit_s == 60 else "hour"
@@ -216,7 +207,7 @@ def _units(span: Row, unit_s: int) -> tuple[int, int]:
     return span.first - span.first % unit_s, span.last - span.last % unit_s + unit_s - 1
 
 
-def _due_around(spark: SparkSession, options: Mapping[str, Any], span: Row, unit_s: int) -> DataFrame:
+def _due_around(spark: SparkSession, options: Options, span: Row, unit_s: int) -> DataFrame:
     """Return the pending tasks about the time of the rows, in the form of ``forecast.due``.
 
     A short span is read by its times, and the rest of the store is not; a long one as a whole, in many parts at once.
@@ -228,27 +219,21 @@ def _due_around(spark: SparkSession, options: Mapping[str, Any], span: Row, unit
     return forecast.due(inputs.read_table(spark, store, "pending", forecast.COLUMNS, **within))[0]
 
 
-def _herds_of(new: DataFrame, herds: DataFrame) -> DataFrame:
-    places = new.select(f.col("queue").alias("new_queue"), f.timestamp_seconds("second").alias("at")).distinct()
-    same = f.col("queue").eqNullSafe(f.col("new_queue")) & (f.col("second") == f.col("at"))
-    return herds.join(places, same, "left_semi")
-
-
-def _write_options(options: Mapping[str, Any]) -> dict[str, str]:
+def _write_options(options: Options) -> dict[str, str]:
     """Return the options of the write. They name the environment's store too: a remote Spark has another one."""
     values = {name: options[name] for name in ("batch", "app")} | {"url": inputs.resolve_store(options["store"])}
     values |= {"key": task_rows.ID} if options["id_column"] else {}
     return {name: value for name, value in values.items() if value}
 
 
-def _loaded_batch(valid: DataFrame, options: Mapping[str, Any]) -> BulkLoad | None:
+def _loaded_batch(valid: DataFrame, options: Options) -> BulkLoad | None:
     target = read_target(_write_options(options), valid.schema)
     with open_for_reading(target.url) as store:
         load = store.loads.by_name(target.batch)
     return load if load is not None and load.is_loaded else None
 
 
-def _schedule(valid: DataFrame, options: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule(valid: DataFrame, options: Options) -> dict[str, Any]:
     """Write the tasks, unless another job has loaded the batch since the first check, minutes ago."""
     was_loaded = _loaded_batch(valid, options) is not None
     began = time.monotonic()
@@ -260,7 +245,7 @@ def _schedule(valid: DataFrame, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"loaded": 0 if was_loaded else done.rows, "was_loaded": was_loaded, "seconds": time.monotonic() - began}
 
 
-def _words(facts: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+def _words(facts: Mapping[str, Any], options: Options) -> list[str]:
     due = f", due from {facts['first']} to {facts['last']}" if facts["good"] else ""
     words = [f"{facts['rows']:,} rows: {facts['good']:,} can be scheduled{due}"]
     words += [f"rejected: {count:,} x {kind}" for kind, count in facts["rejects"].items()]

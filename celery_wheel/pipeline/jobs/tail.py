@@ -1,26 +1,19 @@
 """``tail``: the history as a stream into Parquet, each event once, also after a kill.
 
-::
-
-    store ─► events since the checkpoint ─► micro-batches ─► DIR/day=2026-11-20/part-….parquet ─► the checkpoint
-
 With ``--every`` the job runs until it is stopped; else it ends when the present events are written. The summary counts
-the events of the last 100 micro-batches, which is all that Spark remembers. Read its folder with Spark, which knows
-which files count. ``archive`` writes the same rows sorted, for every reader of its manifest; ``tail`` has them sooner.
+the events of the last 100 micro-batches, which is all that Spark remembers. Read the folder with Spark, which knows
+which files count. ``archive`` writes the same rows sorted, for every reader; ``tail`` has them sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.console.parameters import DurationParameter
+from celery_wheel.console import parameters
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import store_option
-from celery_wheel.pipeline.jobs import JobSummary
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.pipeline.source.options import STARTS
 from celery_wheel.pipeline.tables import tail
 
@@ -29,14 +22,14 @@ OPTIONS = (
     store_option,
     click.option("--output", metavar="DIR", required=True, help="Folder for the Parquet files; read it with Spark."),
     click.option("--checkpoint", metavar="DIR", help="Folder for the progress; default: --output with .checkpoint."),
-    click.option("--every", type=DurationParameter(), help="Run until stopped, with a micro-batch every 10s, 1m, …"),
+    parameters.length("--every", help="Run until stopped, with a micro-batch every 10s, 1m, …"),
     click.option("--starting-at", type=click.Choice(STARTS), help="Start without a checkpoint; default: earliest."),
     click.option("--max-rows", type=click.IntRange(1), help="Rows of a micro-batch, about."),
     click.option("--allow-loss", is_flag=True, help="Continue where retention removed unread events."),
 )
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     if options["every"] is not None and options["every"] < 0.1:
         raise SettingError("--every must be 100ms or more; without it, tail writes all present events and ends")
     output = options["output"].rstrip("/")

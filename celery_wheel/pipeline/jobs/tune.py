@@ -2,24 +2,19 @@
 
 ::
 
-    history or pending ──► (created, eta) ──┬► placed timers, cascades, rounding: one pass for all shapes
-                                            ├► bursts: tasks dispatched in one tick, by the finest tick, then coarser
-                                            └► a sample ──► the wheel itself; an error if its cost differs
-
     shapes-….parquet  tick_ms, wheel_size, levels, buckets (at most open), memory (their bytes, about), cascades,
                       cascades_a_task, rounding_ms (mean, later than asked), burst_max, burst_p99 (tasks in one tick),
                       recommended
-    tune.png          heat map of cascades, with the buckets
-    summary.json      tasks, longest_ms, shapes, checked, rejects
 
-``cost_model`` derives the closed form. A scheduler holds only its window in the wheel (``wheel_window``, --window): a
-task enters the wheel that long before it is due. Recommended is the coarsest tick whose mean rounding is within
---within, and of its sizes the smallest with at most a tenth more cascades than the best.
+``cost_model`` has the closed form, which one pass computes for all shapes and the wheel itself confirms on a sample. A
+scheduler holds only its window in the wheel (``wheel_window``, --window): a task enters it that long before it is due.
+Recommended is the coarsest tick whose mean rounding is within --within, and of its sizes the smallest with at most a
+tenth more cascades than the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import gcd
 from typing import Any
@@ -31,7 +26,7 @@ from pyspark.sql import functions as f
 from celery_wheel.errors import WheelError
 from celery_wheel.pipeline import inputs
 from celery_wheel.pipeline.cost_model import WheelShape, compute_cost, simulate_cost
-from celery_wheel.pipeline.jobs import JobSummary, describe_rejects
+from celery_wheel.pipeline.jobs import JobSummary, Options, Progress, describe_rejects
 from celery_wheel.pipeline.output import OutputFolder
 from celery_wheel.values.format import format_duration
 
@@ -49,11 +44,6 @@ OPTIONS = (
     inputs.duration_option("--within", "10ms", "Largest mean rounding."),
     click.option("--sample", type=click.IntRange(1, 10_000), default=300, show_default=True, help="Tasks to simulate."),
 )
-
-#: A non-empty bucket: its dict with one timer, its number, its entry in the expiry queue. Measured with CPython 3.11.
-BUCKET_BYTES = 450
-#: A smaller wheel size with this many times the cascades of the best is as good.
-TOLERANCE = 1.1
 
 
 def pairs(rows: DataFrame, window_ms: int = 0) -> tuple[DataFrame, DataFrame]:
@@ -85,10 +75,7 @@ def total_costs(pairs: DataFrame, shapes: Sequence[WheelShape], longest_ms: int)
 
 
 def bursts(pairs: DataFrame, ticks: Sequence[int]) -> DataFrame:
-    """Return (tick_ms, n, ticks): the number of ticks in which n tasks are dispatched.
-
-    The tasks are counted once by the greatest common divisor of all ticks, and those counts are added up by tick.
-    """
+    """Return (tick_ms, n, ticks): the number of ticks with n tasks, from one count by the finest tick."""
     finest = reduce(gcd, ticks)
     slots = pairs.groupBy(_round_up("due_ms", finest).alias("slot_ms")).agg(f.count("*").alias("n"))
     by_tick = [
@@ -157,7 +144,7 @@ def recommend(rows: Sequence[Mapping[str, Any]], within_ms: float) -> Mapping[st
     tick = max(ticks) if ticks else min(row["tick_ms"] for row in rows)
     sizes = [row for row in rows if row["tick_ms"] == tick]
     best = min(row["cascades_a_task"] for row in sizes)
-    good = (row for row in sizes if row["cascades_a_task"] <= best * TOLERANCE)
+    good = (row for row in sizes if row["cascades_a_task"] <= best * 1.1)
     return min(good, key=lambda row: row["buckets"])
 
 
@@ -171,10 +158,14 @@ def _percentile(counts: Sequence[tuple[int, int]], share: float) -> int:
     return 0
 
 
-def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str], None]) -> JobSummary:
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     shapes = [WheelShape(tick, size) for tick in options["ticks"] for size in options["sizes"]]
-    table = _read_tasks(spark, options)
+    columns = "created timestamp, eta timestamp"
+    if options["table"] == "history":
+        columns += ", outcome string"
+    table = inputs.read_table(spark, options, options["table"], columns)
+    table = table.where("outcome = 'dispatched'") if options["table"] == "history" else table
     found, rejected = pairs(inputs.within_span(table, "eta", options), round(options["window"] * 1_000))
     progress("finding the longest delay")
     longest_ms = longest_delay_ms(found)
@@ -194,13 +185,6 @@ def run(spark: SparkSession, options: Mapping[str, Any], progress: Callable[[str
     output.rows("shapes", rows)
     facts["picture"] = output.picture(lambda plot: plot.tune(rows))
     return output.finish(JobSummary(NAME, facts, _words(rows, facts, options["within"] * 1_000)))
-
-
-def _read_tasks(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    columns = "created timestamp, eta timestamp"
-    if options["table"] == "pending":
-        return inputs.read_table(spark, options, "pending", columns)
-    return inputs.read_table(spark, options, "history", f"{columns}, outcome string").where("outcome = 'dispatched'")
 
 
 def _sample(found: DataFrame, size: int, count: int) -> list[Any]:
@@ -229,7 +213,8 @@ def shape_rows(
                 "wheel_size": shape.wheel_size,
                 "levels": shape.levels(longest_ms),
                 "buckets": shape.buckets(longest_ms),
-                "memory": shape.buckets(longest_ms) * BUCKET_BYTES,
+                # A non-empty bucket: a dict with one timer, a number, an entry in the expiry queue, on CPython 3.11.
+                "memory": shape.buckets(longest_ms) * 450,
                 "cascades": cascades or 0,
                 "cascades_a_task": (cascades or 0) / max(placed or 0, 1),
                 "rounding_ms": (totals[f"rounding_{shape.tick_ms}"] or 0) / max(placed or 0, 1),

@@ -1,17 +1,8 @@
-"""Jobs of the pipeline as tasks of Airflow and as assets of Dagster.
+"""Jobs of the pipeline as tasks of Airflow and as assets of Dagster, each in a process of its own.
 
-::
-
-    airflow.WheelJobOperator ─┐
-    dagster.wheel_job_asset ──┴─► JobProcess ─► celery-wheel-pipeline JOB --json      a process of its own
-                                     │              stderr, line by line ─► the log of the task
-                                     └───────────── stdout ─► the job's summary ─► XCom, metadata of the asset
-
-The process may belong to another Python, or be a ``spark-submit``: the environment of the orchestrator needs
-celery-wheel without its extra, and neither Spark nor Java.
-
-Promises: a job that found something (``reconcile``) fails for good, and a job that could not run fails so that the
-orchestrator tries it again; a task that is stopped stops its job, as Ctrl-C does. A repeated job is safe.
+The process may belong to another Python, or be a ``spark-submit``: the environment of the orchestrator needs neither
+Spark nor Java. A job that found something (``reconcile``) fails for good, and one that could not run fails so that the
+orchestrator tries it again. A task that is stopped stops its job, as Ctrl-C does. A repeated job is safe.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""``WheelJobOperator``: a job of the pipeline as a task of Airflow 3.
-
-::
-
-    WheelJobOperator(
-        task_id="archive",
-        job="archive",
-        arguments=["--store", "{{ conn.wheel.get_uri() }}", "--output", "/data/wheel"],
-        retries=3,
-    )
-"""
+"""``WheelJobOperator``: a job of the pipeline as a task of Airflow 3; docs/orchestration.md has an example."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""``wheel_job_asset``: the result of a job of the pipeline as an asset of Dagster.
-
-::
-
-    archive = wheel_job_asset("archive", ["--store", url, "--output", "/data/wheel"])
-    late = wheel_job_asset("lateness", ["--input", "/data/wheel", "--output", "/data/late"], deps=[archive])
+"""``wheel_job_asset``: the result of a job of the pipeline as an asset of Dagster (docs/orchestration.md).
 
 Dagster reads the annotation of a context as an object, so this module has no ``from __future__ import annotations``.
 """

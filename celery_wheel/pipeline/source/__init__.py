@@ -2,13 +2,12 @@
 
 ::
 
-    spark.read.format("wheel")         read     pending or history, in partitions    .load()
-    spark.readStream.format("wheel")   stream   history, each row once               .load()
-    df.write.format("wheel")           write    a bulk load, all of it or nothing    .mode("append").save()
-    df.writeStream.format("wheel")     write    a bulk load for each micro-batch     .start()
+    spark.read.format("wheel")         pending or history, in partitions    .load()
+    spark.readStream.format("wheel")   history, each row once               .load()
+    df.write.format("wheel")           a bulk load, all of it or nothing    .mode("append").save()
+    df.writeStream.format("wheel")     a bulk load for each micro-batch     .start()
 
-Spark discovers it where the module ``pyspark_wheel`` is installed; elsewhere (``--py-files``), register it:
-``spark.dataSource.register(WheelDataSource)``.
+Spark discovers it where the module ``pyspark_wheel`` is installed; elsewhere register ``WheelDataSource``.
 """
 
 from __future__ import annotations

@@ -3,26 +3,19 @@
 ::
 
     url        store, as ``wheel_store`` has it            default: the environment's CELERY_WHEEL_STORE
-    table      pending or history                                   default: pending; a stream reads history
-    queue      only tasks of this queue (or of this routing key, where no queue was named)
-    task       only tasks of this name
-    dueFrom    only tasks due at or after this instant              ISO 8601 (UTC if it names no zone) or ms since 1970
-    dueTo      only tasks due before this instant                   the same
-    events     only these events of history: {"0": [512, 7680]} are those of shard 0 with a number above 512 and up to
-               7680; shards that are not named have none            default: all events
-    partitions number of tasks by which Spark reads, about          default: one for 250,000 rows, at most 32
-    of a stream
-    startingAt earliest (the oldest event in the store) or latest   default: earliest; a checkpoint takes precedence
-    maxRows    rows of a micro-batch, about                         default: 1,000,000
-    failOnLoss true: an error where retention was faster            default: true
-    of a write
-    batch      name of this load: a committed load is not repeated, an interrupted one is resumed; name of the stream
-    key        column whose value makes a row idempotent in every load
-    app        "proj:app", importable by Spark's executors: its routes, serializers and tasks' options apply
-    chunk      messages in one packed chunk                         default: 500
-
-Columns of a write: task and eta (a timestamp; without a zone: UTC) or eta_ms; and any of args and kwargs (JSON text),
-queue, key, priority, expires (a timestamp, or seconds from now), task_id.
+    table      pending or history                          default: pending; a stream reads history
+    queue      only tasks of this queue (or of this routing key, where no queue was named); task: of this name
+    dueFrom    only tasks due at or after this instant     ISO 8601 (UTC if it names no zone) or ms since 1970
+    dueTo      only tasks due before this instant          the same
+    events     only these events of history: {"0": [512, 7680]} are those of shard 0 numbered above 512 and up to 7680
+    partitions number of tasks by which Spark reads        default: one for 250,000 rows, at most 32
+    startingAt (stream) earliest or latest                 default: earliest; a checkpoint takes precedence
+    maxRows    (stream) rows of a micro-batch, about       default: 1,000,000
+    failOnLoss (stream) an error where retention was faster  default: true
+    batch      (write) name of this load, which is loaded once, or of the stream
+    key        (write) column whose value makes a row idempotent in every load
+    app        (write) "proj:app", importable by executors: its routes, serializers and tasks' options apply
+    chunk      (write) messages in one packed chunk        default: 500
 """
 
 from __future__ import annotations
@@ -122,15 +115,11 @@ def _events(named: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
         ranges = {int(shard): (after, upto) for shard, (after, upto) in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
         ranges = {-1: (0, 0)}
-    if any(shard < 0 or not (_is_number(after) and _is_number(upto)) for shard, (after, upto) in ranges.items()):
+    if any(type(number) is not int or number < 0 for shard, range_ in ranges.items() for number in (shard, *range_)):
         raise SettingError(
             f'events must be like {{"0": [512, 7680]}}: shard, number to start after, last number; got {text!r}'
         )
     return ranges
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _instant(named: Mapping[str, str], name: str) -> int | None:
@@ -180,19 +169,15 @@ class WriteTarget:
     chunk: int
 
 
-#: The option ``batch`` in words, with an example, by what is written.
-_BATCH = {
-    "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
-    "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
-}
-
-
 def read_target(options: Mapping[str, str], schema: StructType, kind: str = "load") -> WriteTarget:
     """Parse the options of a write, and check the columns. Raises SettingError for a wrong one."""
     named = {name.lower(): value for name, value in options.items()}
     batch = named.get("batch", "").strip()
     if not batch:
-        why, example = _BATCH[kind]
+        why, example = {
+            "load": ("so that a repeated job loads it once", "reminders-2026-11-21"),
+            "stream": ("so that a repeated micro-batch of its query is loaded once", "orders"),
+        }[kind]
         raise SettingError(f"option batch must name this {kind}, {why}; .option('batch', '{example}')")
     if rule := text_rule(batch):
         raise SettingError(f"option batch must be {rule}, got {batch!r:.60}")

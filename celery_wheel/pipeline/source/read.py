@@ -1,25 +1,19 @@
-"""Reading a store in Spark: the driver plans the read at one moment, and each task reads its part.
+"""Reading a store in Spark: the driver plans the read at one moment, and each task reads its part by one statement.
 
 ::
 
-    driver   one snapshot: offsets of all lanes, highest numbers ─► partitions
-    task     one statement, in a session of its own that writes nothing and takes no lock ─► Arrow batches
-             PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
-             SQLite       cursor.fetchmany ─► columns ─► batch
-
-Tasks read at different moments, while a scheduler is at work, but up to the same offsets and numbers:
+    PostgreSQL   COPY (statement) TO STDOUT (FORMAT csv) ─► whole lines, a megabyte ─► pyarrow.csv ─► batch
+    SQLite       cursor.fetchmany ─► columns ─► batch
 
 history   Promise: one row an event that was committed before the driver's snapshot, and none of a later event; a
           replayed message has one row a dispatch. Non-promises: rows that retention removes before a task reads them
-          are missing; so is the first dispatch of a row that was repeated, moved or cancelled since: its position has
-          changed.
+          are missing; so is the first dispatch of a row that was repeated, moved or cancelled since.
 pending   Promise: a message that was pending at the driver's snapshot and is not changed occurs once, also if it is
-          dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled at that moment or later may be
-          there or not, and a rescheduled message may occur at both positions.
+          dispatched meanwhile. Non-promise: messages accepted, cancelled or rescheduled later may be there or not, and
+          a rescheduled message may occur at both positions.
 
 Options become conditions of the statements. Conditions of a query do not: Spark (4.3) keeps them with the DataFrame, so
-its second query would count the rows of the first one's. COPY and csv reach 0.44 to 0.59 million rows/s (PostgreSQL 15,
-two cores), a server-side cursor 0.30 to 0.40.
+its second query would count the rows of the first one's.
 """
 
 from __future__ import annotations
@@ -52,15 +46,11 @@ from celery_wheel.store.sql.store import SqlStore
 FIRST_MS, LAST_MS = 0, 2**62
 ROWS_AT_ONCE = 10_000
 BYTES_AT_ONCE = 2**20
-#: The last instant that Spark's calendar and Python's share; a later one becomes null.
-LAST_INSTANT_MS = 253_402_300_799_999
 BUSY_TIMEOUT_S = 10
 
 
 @dataclass(slots=True)
 class ReadRequest:
-    """The columns and conditions of one read, and the partitions in which it is read."""
-
     options: SourceOptions
     schema: StructType
     url: str = field(init=False)  #: of the database itself
@@ -246,13 +236,13 @@ def _storage_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _batch(raw: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        _as_instants(column, type_) if pa.types.is_timestamp(type_) else column
-        for column, type_ in zip(raw, schema.types, strict=True)
-    ]
+    columns = []
+    for column, type_ in zip(raw, schema.types, strict=True):
+        if pa.types.is_timestamp(
+            type_
+        ):  # the last instant that Spark's calendar and Python's share; a later one is null
+            shared = pc.if_else(pc.less_equal(column, 253_402_300_799_999), column, pa.scalar(None, pa.int64()))
+            columns.append(shared.cast(pa.timestamp("ms", tz=type_.tz)).cast(type_))
+        else:
+            columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _as_instants(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    representable = pc.if_else(pc.less_equal(column, LAST_INSTANT_MS), column, pa.scalar(None, pa.int64()))
-    return representable.cast(pa.timestamp("ms", tz=type_.tz)).cast(type_)

@@ -3,19 +3,13 @@
 ::
 
     pending   one row a pending message: behind its lane's offset, as the driver saw it
-              timer, a range of ids           all of the table
-              timer, a range of positions     where the options bound the due time: other positions are not read
     history   one row an event: a message was dispatched (outcome ``dispatched``), or it had another outcome
-              batch ─► timer                  the rows in (from, to] of each batch of a range of numbers
-              outcome ─► timer                a range of numbers
 
-Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. Headers and bodies stay
-in the store. ``queue`` is the queue's name, or the routing key where no queue was named. In ``history``, (lane, due_ms,
-seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of the
-outcome), which never changes. ``batch`` is the number of the batch, ``epoch`` that of its holder.
-
-A batch covers the rows that had their position when it was numbered (``seq < number``): after a rollback of the
-broker, new rows may come into a range whose older rows were dispatched before. A replayed range has two batches.
+Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. In ``history``, (lane,
+due_ms, seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of
+the outcome), which never changes. A batch covers the rows that had their position when it was numbered (``seq <
+number``): after a rollback of the broker, new rows may come into a range whose older rows were dispatched before. A
+replayed range has two batches.
 """
 
 from __future__ import annotations
@@ -114,7 +108,6 @@ COLUMNS: dict[str, tuple[SourceColumn, ...]] = {
 
 
 def schema(table: str) -> StructType:
-    """Return all columns of ``pending`` or ``history``."""
     return StructType([StructField(column.name, column.type) for column in COLUMNS[table]])
 
 
@@ -148,16 +141,11 @@ def lane_offsets(store: SqlStore, connection: Connection) -> list[LaneOffset]:
     ]
 
 
-ROWS_A_PARTITION, MAX_PARTITIONS = 250_000, 32
-
-#: Groups in which the rows of a shard's range are counted.
-GROUPS = 256
-
 _COUNTS = {"wheel_batch": "sum(count)", "wheel_outcome": "count(*)"}
 
 
 def _partition_count(rows: int, requested: int | None) -> int:
-    return requested or max(1, min(MAX_PARTITIONS, -(-rows // ROWS_A_PARTITION)))
+    return requested or max(1, min(32, -(-rows // 250_000)))
 
 
 def split(after: int, upto: int, rows: int, requested: int | None) -> list[tuple[int, int]]:
@@ -186,7 +174,7 @@ def event_ranges(
 
 def _groups(table: str, connection: Connection, shard: int, after: int, upto: int) -> list[tuple[int, int]]:
     """Return (last number, count of rows, at least 1) of each group of numbers, in order."""
-    width = max(1, (upto - after) // GROUPS + 1)
+    width = max(1, (upto - after) // 256 + 1)
     # Both names come from this module, and the width is an integer: nothing here is text from outside.
     counted = f"SELECT max(id), {_COUNTS[table]} FROM {table} WHERE shard = :shard AND id > :after AND id <= :upto"
     grouped = text(f"{counted} GROUP BY (id - :after) / {width} ORDER BY 1")

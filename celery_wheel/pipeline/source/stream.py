@@ -6,17 +6,10 @@
                              │                └ offset of each lane at that number: the next batch begins there
                              └ all batches and outcomes up to this number were read
 
-    latestOffset   (driver)   highest number of each shard, one statement; at most ``maxRows`` rows ahead
-    partitions     (driver)   (start, end] of each shard, as in ``read``
-    read           (task)     one statement
-
-No row is skipped and none occurs twice: the store gives numbers in the order of commits (``celery_wheel.store.sql.
-changes``), so the rows between two offsets are the same at every attempt. A later offset is ahead in every shard, so
-the events of a task never occur in an earlier micro-batch than its older events. Within one, sort by ``at``.
-
+No row is skipped and none occurs twice: the store gives numbers in the order of commits, so the rows between two
+offsets are the same at every attempt. The events of a task never occur in an earlier micro-batch than its older ones.
 A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
-batch must begin where the last one that was read ended. Outcomes that were removed unread are not detected alone:
-retention removes them after the batches of their time.
+batch must begin where the last one that was read ended. Outcomes are removed after the batches of their time.
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection, func, literal, select, union_all
 
@@ -39,12 +32,6 @@ from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
 from celery_wheel.store.sql.schema import batch, outcome
 from celery_wheel.store.sql.store import SqlStore
-
-LOST = (
-    "retention removed history of shard {shard} before this stream read it: lane {lane} was read up to {read} and the "
-    "remaining history begins at {begins}; keep history longer (wheel_history_retention, wheel_history_max_bytes) or "
-    "stream more often; to continue with the remaining history: .option('failOnLoss', 'false')"
-)
 
 
 @dataclass(slots=True)
@@ -114,7 +101,8 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             upto = last_numbers(connection)
             if self._target is not None:
                 upto = {shard: min(number, self._target.get(shard, 0)) for shard, number in upto.items()}
-            rows = _max_rows(limit, len(upto))
+            # The greatest number of rows of one shard in a micro-batch; None: all.
+            rows = max(1, limit.max_rows // max(1, len(upto))) if isinstance(limit, ReadMaxRows) else None
             found = {
                 shard: _batch_end(connection, shard, offset.shard(shard).number, number, rows)
                 for shard, number in upto.items()
@@ -144,13 +132,6 @@ class WheelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._request.fetch(partition)
-
-
-def _max_rows(limit: ReadLimit, shards: int) -> int | None:
-    """Return the greatest number of rows of one shard in a micro-batch; None: all."""
-    if isinstance(limit, ReadAllAvailable):
-        return None
-    return max(1, limit.max_rows // max(1, shards)) if isinstance(limit, ReadMaxRows) else None
 
 
 def _batch_end(connection: Connection, shard: int, after: int, upto: int, rows: int | None) -> int | None:
@@ -191,10 +172,7 @@ def _advance(connection: Connection, offset: StreamOffset, ends: dict[int, int])
 
 
 def _check_loss(connection: Connection, shard: int, progress: ShardProgress) -> None:
-    """Raise StoreUnusable where retention removed unread batches.
-
-    Retention removes batches in order: while the store has one that was read, it has all that were not.
-    """
+    """Raise StoreUnusable where retention, which removes batches in order, removed unread ones."""
     if progress.number == 0:
         return
     in_shard = batch.c.shard == shard
@@ -206,4 +184,9 @@ def _check_loss(connection: Connection, shard: int, progress: ShardProgress) -> 
     for lane, *place in connection.execute(begins):
         read = progress.offsets.get(lane, ORIGIN)
         if Position(*place) > read:
-            raise StoreUnusable(LOST.format(shard=shard, lane=lane, read=tuple(read), begins=tuple(place)))
+            raise StoreUnusable(
+                f"retention removed history of shard {shard} before this stream read it: lane {lane} was read up to "
+                f"{tuple(read)} and the remaining history begins at {tuple(place)}; keep history longer "
+                "(wheel_history_retention, wheel_history_max_bytes) or stream more often; to continue with the "
+                "remaining history: .option('failOnLoss', 'false')"
+            )

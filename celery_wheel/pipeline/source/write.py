@@ -3,31 +3,19 @@
 ::
 
     write          driver   begin or resume the load "monday"; for a committed load, write nothing
-                   tasks    a part each
+                   tasks    a part each: claim ─► slices of rows, packed, a chunk a shard ─► finish
                    driver   commit exactly the parts that Spark counts, or remove everything
-    writeStream    driver   read the stream's loads: which are loaded, and the runs of open ones
-                   tasks    a part each of the load "orders" / query / number, which they join in its next run
-                   driver   commit exactly the parts that Spark counts; loads of earlier micro-batches are forgotten
-    a part         claim ─► a slice of rows ─► packed, a chunk a shard ─► commits of some slices ─► finish
+    writeStream    the same with the load "orders" / query / number, which the tasks join in its next run
 
 ``celery_wheel.store.store_model`` has the protocol behind it. A killed driver leaves its load open: a repeated job with
-the same batch name, or the restarted query, resumes it and keeps slices that were written of the same rows. ``celery
-wheel loads --abort`` ends a load that nobody resumes.
+the same batch name, or the restarted query, resumes it and keeps slices that were written of the same rows. A row's id
+is given again: a UUIDv5 of the value of the key column, the same in every load; or a UUIDv7 of (begin of the load;
+load, part, row), which keeps the store's index of ids append-friendly.
 
-Each row has an id that a repeated write gives again: a UUIDv5 of the value of the key column, the same in every load;
-or without one a UUIDv7 of (begin of the load; load, part, row), which keeps the store's index of ids append-friendly.
-
-The option ``batch`` names a stream; a load is called ``orders/9b0c3d2a-…/41``. Its middle is the query's id, which lies
-in the checkpoint. So a query that finds only loads of other queries has a new checkpoint, and is refused. Spark repeats
-a micro-batch, with the same rows, until the checkpoint has it; its rows are scheduled once:
-
-    1. The load of a micro-batch is committed in one transaction, so all of its rows are visible, or none.
-    2. A micro-batch up to the last one that is loaded is not written again. Spark commits in order, so the loads of
-       earlier ones need not be kept.
-    3. A repeated execution plans anew and joins the open load in its next run, which fences all writers and the commit
-       of the run before; parts and slices of the same rows are kept, and other parts are removed.
-    4. Two drivers that plan at once have one run. The attempts of its parts fence each other, and the commit names
-       its attempts, so that at most one of the two commits.
+Spark repeats a micro-batch, with the same rows, until the checkpoint has it. Its load is committed in one transaction;
+one up to the last that is loaded is not written again. A repeated execution joins the open load in its next run, which
+fences all writers and the commit of the run before. At most one of two drivers that plan at once commits, because the
+commit names the attempts. A query that finds only loads of other queries has a new checkpoint, and is refused.
 """
 
 from __future__ import annotations
@@ -68,6 +56,13 @@ from celery_wheel.values.text import text_rule
 logger = logging.getLogger(__name__)
 
 
+def _target(options: Mapping[str, str], schema: StructType, kind: str) -> WriteTarget:
+    target = read_target(options, schema, kind)
+    if target.app is not None:
+        find_app(target.app)  # an error of the driver is shorter than that of every task
+    return target
+
+
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WheelWriter:
     """Begin or resume the load. Raises SettingError or StoreUnusable, with the remedy."""
     if overwrite:
@@ -75,9 +70,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
             "mode must be append, got overwrite: a load does not replace scheduled tasks; write with .mode('append'), "
             "and cancel unwanted tasks with celery -A proj wheel cancel"
         )
-    target = read_target(options, schema)
-    if target.app is not None:
-        find_app(target.app)  # an error of the driver is shorter than that of every task
+    target = _target(options, schema, "load")
     with open_for_loading(target.url) as store:
         load = store.loads.begin(target.batch, now_ms())
     if load.is_loaded:
@@ -118,13 +111,6 @@ QUERY, NUMBER = "sql.streaming.queryId", "streaming.sql.batchId"
 
 _QUERY_AND_NUMBER = re.compile(r"([0-9a-f-]{36})/(\d+)").fullmatch
 
-ANOTHER_QUERY = (
-    "the stream {stream!r} was loaded by the query {others}, and this is the query {query}: its checkpoint is another, "
-    "or was removed, so its rows may be scheduled already; nothing was written. Start the query with its earlier "
-    "checkpoint; or load all that the new checkpoint reads as another stream: .option('batch', '{stream}-2'), where "
-    "option key prevents that a row of the earlier one is scheduled again"
-)
-
 
 class MicroBatch(NamedTuple):
     query: str
@@ -138,11 +124,9 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
             "output mode must be append, got complete: a stream does not replace scheduled tasks; write with "
             ".outputMode('append')"
         )
-    target = read_target(options, schema, "stream")
+    target = _target(options, schema, "stream")
     if rule := text_rule(_load_name(target.batch, MicroBatch(str(UUID(int=0)), 2**63))):
         raise SettingError(f"option batch must be shorter: it is the first part of the names of loads, each {rule}")
-    if target.app is not None:
-        find_app(target.app)  # an error of the driver is shorter than that of every task
     with open_for_loading(target.url) as store:
         return WheelStreamWriter(target, _loads_of(store, target.batch))
 
@@ -168,7 +152,14 @@ class WheelStreamWriter(DataSourceStreamArrowWriter):
             return any(one.query == micro_batch.query and one.number >= micro_batch.number for one in loaded)
         if loaded:
             others = ", ".join(sorted({one.query for one in loaded}))
-            raise SettingError(ANOTHER_QUERY.format(stream=self._target.batch, others=others, query=micro_batch.query))
+            stream = self._target.batch
+            raise SettingError(
+                f"the stream {stream!r} was loaded by the query {others}, and this is the query {micro_batch.query}: "
+                "its checkpoint is another, or was removed, so its rows may be scheduled already; nothing was written. "
+                "Start the query with its earlier checkpoint; or load all that the new checkpoint reads as another "
+                f"stream: .option('batch', '{stream}-2'), where option key prevents that a row of the earlier one is "
+                "scheduled again"
+            )
         return False
 
     def _join(self, store: FullStore, micro_batch: MicroBatch) -> BulkLoad:
@@ -214,9 +205,6 @@ def _loads_of(store: FullStore, stream: str) -> dict[MicroBatch, BulkLoad]:
 
 #: Packed chunks in one transaction.
 GROUP_BYTES = 4 * 2**20
-
-#: Longest wait of a session for locks: nothing here holds a lease.
-PATIENCE_MS = 30_000
 
 
 @dataclass
@@ -268,7 +256,9 @@ class _PartWrite:
         self._load = load
         self._store = store
         self._claim, self._stored = store.loads.claim(load.id, load.run, part)
-        app = bare_app() if target.app is None else find_app(target.app)
+        # Executors without a project have Celery's defaults, and the queue of each row.
+        bare = Celery("wheel", broker="memory://", set_as_current=False)
+        app = bare if target.app is None else find_app(target.app)
         self._renderer = ColumnRenderer(app, store.shards, Conf(app).max_message_bytes)
         # Everything but the rows that decides the messages: a slice with another salt is written again.
         inputs = {**asdict(target), "url": "", "version": __version__, "shards": store.shards, "part": part}
@@ -336,14 +326,9 @@ def find_app(name: str) -> WheelApp:
     return app
 
 
-def bare_app() -> Any:
-    """Return an app for executors without a project: Celery's defaults, and the queue of each row."""
-    return Celery("wheel", broker="memory://", set_as_current=False)
-
-
 def open_for_loading(url: str) -> closing[FullStore]:
-    """Open the store for the block, as a writer without a lease."""
-    return closing(open_store(url, shards=None, create=False, lease_ms=PATIENCE_MS))
+    """Open the store for the block, as a writer without a lease: a session waits as long for locks."""
+    return closing(open_store(url, shards=None, create=False, lease_ms=30_000))
 
 
 def now_ms() -> int:

@@ -1,7 +1,4 @@
-"""``manage.py wheel_status``: the same as ``celery wheel status``.
-
-A file of its own: Django finds a command by its name.
-"""
+"""``manage.py wheel_status``: as ``celery wheel status``. A file of its own: Django finds a command by its name."""
 
 from __future__ import annotations
 

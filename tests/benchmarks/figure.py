@@ -1,8 +1,14 @@
-"""A measured value, with a target or the value of another system to judge it by."""
+"""A measured value, with a target or the value of another system to judge it by; and the table of such values."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+
+from celery_wheel.cli.doctor import number
+from celery_wheel.console.output import Column, GrowingTable
+from celery_wheel.operations.bench import Pace
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,8 +45,24 @@ class Figure:
         return {**asdict(self), "ratio": self.ratio, "met": self.met}
 
 
-def number(value: float | None) -> str:
-    """Return the value with three significant digits or more; empty for None."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+COLUMNS: tuple[Column[Figure], ...] = (
+    Column("bench", lambda one: one.bench),
+    Column("what", lambda one: one.name),
+    Column("value", lambda one: number(one.value), "right"),
+    Column("unit", lambda one: one.unit),
+    Column("yardstick", lambda one: one.yardstick),
+    Column("its value", lambda one: number(one.against), "right"),
+    Column("times better", lambda one: number(one.ratio), "right"),
+    Column("target", lambda one: one.aim, "right"),
+)
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    """Print all figures in one table, without the columns that are empty for all."""
+    GrowingTable([one for one in COLUMNS if any(map(one.value, figures))]).print(figures)
+
+
+def pace(work: Callable[[], object], count: int) -> Pace:
+    began, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Pace(count, time.perf_counter() - began, time.process_time() - cpu)
