@@ -2,10 +2,6 @@
 
 ::
 
-    now_ms()   =  monotonic clock + difference          due time: a step of the wall clock does not move it
-    check()       reads the second clock (the broker's, else the store's), and may change the difference
-    accept()      the operator says that the wall clock is right
-
     the second clock         the wall clock is …            then
     ───────────────────────  ─────────────────────────────  ──────────────────────────────────────────────────────
     is nearer to the wall    before due time                due time follows, back
@@ -15,7 +11,7 @@
     does not decide,         up to tick + 100 ms before     due time follows, back: a drift makes nothing early
     or there is none         anywhere else                  due time goes on
 
-    Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed.
+    Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed, until ``accept``.
 
 "Nearer" means nearer by more than the uncertainty of a reading, half its round trip. Example: at 12:00:10 the wall
 clock is stepped by +30 s, and Redis says 12:00:10.399 ± 1 ms: due time is nearer, the wall clock is disputed, and a
@@ -29,9 +25,6 @@ Promises, in terms of the second clock, for any sequence of steps, suspensions, 
 3. Due time goes back only in a check or in ``accept``, as the table says.
 4. ``check`` returns False for due time that is further than ``max_skew_ms`` from the second clock, whatever the wall
    clock shows: a stepped wall clock alone loses no shard.
-
-Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and one that is set right
-by more than tick + 100 ms stays disputed until ``accept``. A second clock on the same machine is the same clock.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 ::
 
-    job      runs ─► waits: at least so long, at most so long ─► runs …     ``wake`` ends the wait, not the "at least"
     leader   the one thread that waits for the next instant; it takes what is due, and another thread leads
     spare    threads that wait to lead; a job that has no thread gets a new one
 
@@ -12,12 +11,8 @@ the system gives no more threads, jobs wait for those that there are.
 Waking a thread of an idle process costs 100 to 200 µs, many times the work that it then finds. So waits of GRID_S and
 more end together, on a grid, and one thread runs these jobs one after the other, unless one takes longer than GRACE_S.
 
-No job vanishes::
-
-    raises             the error is kept as ``failure``, and no job begins any more: the owner ends the process
-    hangs              ``stuck`` names it after HANGS_S without a step; the time of a stopped process does not count
-    gets no thread     ``stuck`` names it HANGS_S after its instant
-    is never woken     no wait is longer than IDLE_S: a wake that is lost costs a minute
+No job vanishes: where one raises, its error is kept as ``failure``, no job begins any more, and the owner ends the
+process; ``stuck`` names one that has hung, or has had no thread, for HANGS_S (a stopped process's time does not count).
 """
 
 from __future__ import annotations

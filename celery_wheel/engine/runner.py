@@ -15,11 +15,7 @@
                 dispatched, which need the store too; else after 10 s
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
-A round has a fixed cost, 2 ms of CPU for a commit. So a message that comes alone is taken at once, and of a steady
-stream a round takes what has come meanwhile. After a failed round a job waits, longer each time up to two seconds.
-
-``renew`` makes one request and one transaction for all shards, and no decision: a shard whose lease it cannot renew is
-left to its own ``tend``.
+A round has a fixed cost, 2 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches.
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
 """Settle: record confirmed chunks in the store, in a job of its own, so that dispatch waits for no fsync.
 
-::
-
-    confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
-    settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
-                         each lane has at most one batch under way, about 20 a second; the next has the chunks
-                         that were confirmed meanwhile
-
+Each lane has at most one batch under way, about 20 a second; the next has the chunks that were confirmed meanwhile.
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
 that stands down while a batch is under way leaves the rest to the next adoption.
 
-Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk: the store has to
-know the end of a chunk before the chunk is published.
-
-After a chunk with refused or failed rows, its lane publishes nothing more until that chunk is settled.
+Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk. After a chunk
+with refused or failed rows, its lane publishes nothing more until that chunk is settled.
 """
 
 from __future__ import annotations

@@ -2,13 +2,6 @@
 
 ``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone. The clock's
 milliseconds are whole: a duration below one counts as 0 or 1 ms, and sums are right on average.
-
-Rejections are logged in one line for all messages of a kind, at most one in LOG_EVERY_MS, by the job of ``tend``::
-
-    unreadable   the scheduler cannot read the message: too large, no envelope, of another version
-    unique       another pending task has the unique key, and ``on_conflict`` is "reject"
-    broker       the broker did not accept the task, or the task has no destination
-    id           another task has the message's id: the message is accepted under an id of its own, not rejected
 """
 
 from __future__ import annotations

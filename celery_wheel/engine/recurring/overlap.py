@@ -2,9 +2,6 @@
 
 ::
 
-    buffer and runs ──► starts, cancels, skips          buffer: instants that are due and have not started
-                                                         runs: of the schedule, as store and memory have them
-
                      while a run goes on                  else
     allow            all start                            all start
     skip             none                                 the first starts
@@ -13,19 +10,14 @@
     cancel_running   the last starts, the runs are        the last starts
                      cancelled
 
-    next_ms                  now - late_ms      now    look-ahead
-    ───┬─────────┬─────────┬───────┬─────────────┼──────────┬──────────► instants of the schedule itself
-       │ missed: catch-up decides  │ on time                │ not yet
-
-The buffer of a schedule itself has, unless its policy is "allow", only the latest instant up to now; earlier ones are
-overlapped, or missed. An instant that waits stays its ``next_ms``. A backfill has its instants in the buffer. Waiting
-ones are rows, each due when the run before it is over at the latest, and due at once when its end is reported.
+The table is of a buffer: instants that are due and have not started. That of a schedule itself has, unless its policy
+is "allow", only the latest instant up to now; earlier ones are overlapped, or missed. An instant that waits stays its
+``next_ms``. A backfill has its instants in the buffer. Waiting ones are rows, each due when the run before it is over
+at the latest, and due at once when its end is reported.
 
 The cost does not depend on the length of an outage: the latest instant is found by halving, and no more than
-MAX_COUNTED skipped instants are counted one by one; those of an interval are a division.
-
-Non-promises: a schedule whose own policy is "allow" does not learn when its runs end, so none of them goes on. Queued
-rows that are later than their time, behind a pause of their queue or an outage, run as they are due.
+MAX_COUNTED skipped instants are counted one by one. A schedule whose own policy is "allow" does not learn when its runs
+end, so none of them goes on.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """The instants at which ingest reads schedules again: those that are due, and those whose message could not be made.
 
-::
-
-    read at 10:00:00.0, up to the look-ahead and LOOK_MS more
-        due now                  made; if some are left over, the next round reads again
-        due at 10:00:02.5        waits: a round at 10:00:00.5 reads again
-        queued behind a run      waits: for its end, an item of the inbox
-        failed at 10:00:00       tried at 10:00:01, :03 … then every minute, until it is made, changed or deleted
-        none                     a round at 10:00:01.0 reads again, or EARLY_MS before: a wake costs more than the read
-
-Memory only: after a takeover all are read and tried at once; the store has since when a schedule fails.
+A schedule queued behind a run waits for its end, an item of the inbox. A failed one is tried again after 1 s, 2 s, …,
+every minute, until it is made, changed or deleted. Memory only: after a takeover all are read and tried at once; the
+store has since when a schedule fails.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
 """Gates: pauses and rate limits, of a task, of a queue or of everything.
 
-::
-
-    closed     paused: no row is published until the gate is resumed
-    metered    limited by wheel_rate_limits, e.g. {"mail": "100/s"}; or resumed over a time, e.g. 6,000 rows in 60 s
-
-    main lane ─┬─ no gate ──────────────► broker
-               ├─ metered, and room ────► broker             while no row waits in the gate's lane
-               └─ else ──► lane of the gate ── room ─► broker      in order; rows of other gates do not wait behind it
-
 A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
 or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
 to other queues. A row moves to a gate's lane only when it is due: setting a gate costs the same, however much is

@@ -1,37 +1,21 @@
 """A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and batch.
 
-::
-
-          settled     taken, published    in memory, complete         only in the store
-      ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position (due_ms, seq)
-                offset             watermark    ▲       ▲         horizon
-                                              ready   open reservation: take stops before it
-
-    idle ──reserve, push──► ready ──take──► in flight ──confirm──► unsettled ──settle──► settling ──settled──► idle
-                                              │    ▲                                       └ offset = its end
-                                              │    ├─ refused: the rest is published again, later each time
-                                              └────┴─ no answer: the same rows are published again
-    idle for long ──► closed: the lane is gone from memory; its row stays in the store while there is history
-
-Invariants, each checked where it could break (InvariantBroken)
+docs/architecture.md draws the positions and the states. Invariants, each checked where it could break (InvariantBroken)
 
 1. ``offset <= watermark``; the watermark lies before every open reservation and never passes the horizon.
 2. Memory holds every live row in (watermark, horizon], except rows under an open reservation.
 3. A late row gets a position after the watermark, so (…, watermark] never changes again.
 4. At most one chunk is in flight and one batch under way: of two, the later answer would move the offset back.
 
-A lane with a place is for rows that cannot be published at once: rows of a gate, or of a destination that refused rows.
-Later rows for that destination follow them in order, and the lane tries again, later each time. Where the broker keeps
-no offset, (in_doubt_after, in_doubt_upto] is what a former holder may have published. ``Lanes`` finds a row's lane::
+A lane with a place is for rows of a gate, or of a destination that refused rows: later rows for that destination follow
+them in order, and the lane tries again, later each time. ``Lanes`` finds a row's lane::
 
     0            None                  the main lane: every row that need not wait in another lane; it never sleeps
     1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
     2 048        (None, "reports")     rows that queue reports has refused, and later rows for it
-    2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
-    3 072        None                  occurrences of a herd of schedules: no other row waits behind them
+    2 560        None                  new rows while due time is behind the main lane's watermark; replays; a herd
 
-A lane falls asleep when a round finds it idle with no row in the window: a round visits awake lanes only. It wakes with
-the first reservation in it; a row enters a lane only through a reservation.
+A round visits awake lanes only. A lane wakes with the first reservation in it; a row enters through one only.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """A shard's state: one holder's memory of one shard in one epoch, from the adoption until memory is in doubt.
 
-::
-
-    acquire epoch 5 ─► adopt ─► ShardState ── ingest ────┐
-                                 ▲  lanes, window,       ├── all activities use it under its lock, in short
-                                 │  gates, tombstones    ├── sections without I/O; between two sections each
-                                 │          dispatch ────┤   makes one call to the store or the broker
-                                 │          prefetch ────┘
-                                 └── memory in doubt: the state ends, its memory is dropped, the shard is adopted
-                                     anew under epoch 6, and calls of epoch 5 are fenced
-
-Only this class assigns sequence numbers: ``counter << SHARD_BITS | shard``. A position is used only inside a
-reservation of its lane (see ``lane`` and ``unit_of_work``).
+All activities use it under its lock, in short sections without I/O. Only this class assigns sequence numbers:
+``counter << SHARD_BITS | shard``. A position is used only inside a reservation of its lane (see ``lane``).
 
 When due time goes back (see ``due_clock``), the main lane's watermark may be ahead of it. A late row is placed after
 the watermark, so new rows would wait until due time has caught up. They go to another lane instead, whose watermark is

@@ -1,17 +1,8 @@
 """The window: the near part of a shard in memory, bounded by time, count and bytes.
 
-::
-
-    rows     {row id → Row}                rows of all lanes that are due within ``span_ms``, 300 s
-    wheel    row id → bucket               rows that are not due yet; rows that are due are in their lane's ``ready``
-    budget   100,000 rows, 64 MiB          over its share, a lane's furthest rows are evicted and its horizon moves back
-    shares   main lane alone               100,000 rows; while others are awake, 75,000
-             each of 5 lanes beside it     5,000 rows: its part of a quarter
-
-No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another out of memory.
-The window is a cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store.
-
-Moving the horizon forward (``prefetch`` in the engine)::
+While other lanes are awake, the main lane has three quarters of the budget, and the others share the rest: a paused
+queue keeps no due row of another out of memory. Over its share, a lane's furthest rows are evicted. The window is a
+cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store. ``prefetch``::
 
     1 reach           store.slice_end: the end of the next slice
     2 horizon moves   and a reservation opens at the old horizon          from now on, commits place rows up to the

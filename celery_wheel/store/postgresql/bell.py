@@ -1,16 +1,10 @@
 """The bell of a PostgreSQL database: a writer of the inbox notifies after its commit, and schedulers look at once.
 
-::
-
-    writer      COMMIT ─► NOTIFY, a transaction of its own
-    scheduler   wait ◄─── LISTEN, on one session for all shards of the process
-
 The writer's own transaction does not notify: PostgreSQL lets only one transaction of a database commit at a time where
 these have notifications, fsync and synchronous standby included. A transaction that only notifies waits for neither.
 
 A pooler that lends sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses notifications. So the bell
-tells only after it has heard its own notification; else the scheduler looks every ``wheel_poll_interval``. It also does
-so while the session is lost, until a new one listens.
+tells only after it has heard its own notification; else the scheduler looks every ``wheel_poll_interval``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """The store's statements for PostgreSQL: the three that it plans better in another form, and many rows by COPY.
 
-::
-
-    rows ──► fewer than COPY_FROM ──► Prepared.many     prepared INSERTs, sent without waiting for each
-         └─► others ────────────────► COPY … FROM STDIN (FORMAT BINARY)
-
 Measured, 5,000 rows of 1.2 kB a commit with fsync, two busy cores: COPY takes 65 to 113 ms, 26 to 42 of them CPU time
 of this process; a pipeline of INSERTs 147 to 212 ms, 113 to 154 of them CPU time. Below about 20 rows the difference is
 noise. The binary format needs each value in exactly the column's type, so the types come from the table's description.

@@ -2,20 +2,13 @@
 
 ::
 
-    reading   (…, route 17, …, message, packing 3)  ──►  Row(…, Route, …, packed, Dictionary)
-              each is read from the database once: none of them ever changes
-    writing   Message ──► packed by the present dictionary, which ``Learner`` replaces now and then
-                      └─► the id of its route, in the transaction that writes the row
-
     SKELETON ──► dictionary 1, of every store           720 bytes of headers, properties and body ─► 130
     samples of 1,000 accepted messages ──► 2            ─► 60; 1.5 µs to pack, 0.6 µs to unpack
     samples of 8,000 ──► 3, if it packs a tenth better  and so on, each time eight times as many were accepted
 
 One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It stays in the
-store for ever. A route is looked up by its digest in each transaction, and made where it is missing. Each acquisition
-of a shard reads all anew (``forget``): a database that failed over may have lost what this process remembers.
-
-Promise: a row is unpacked to the bytes that were packed. A dictionary is committed before a row is packed by it.
+store for ever, committed before a row is packed by it. A route is looked up by its digest in each transaction. Each
+acquisition of a shard reads all anew (``forget``): a database that failed over may have lost what this process knows.
 """
 
 from __future__ import annotations

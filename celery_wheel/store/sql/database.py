@@ -1,10 +1,4 @@
-"""The port of a database for ``SqlStore``: transactions, a lease, and errors for people. One class a dialect.
-
-::
-
-    SqlStore ──► Database ◄── sqlite.database                WAL, BEGIN IMMEDIATE, one writer, flock
-    (the port)           ◄── postgresql.database             many sessions, row locks, the lease in the row
-"""
+"""The port of a database for ``SqlStore``: transactions, a lease, and errors for people. One class a dialect."""
 
 from __future__ import annotations
 

@@ -4,10 +4,8 @@
 
     acquire    epoch + 1, durable whatever the durability: no epoch may be used twice
     renew      the lease and the holder's snapshot, not durable: a snapshot is worth nothing after a crash
-    renew_all  the same for several shards; it waits for none of their rows
     fence      locks the shard's row at the holder's epoch: the first statement of each write
       └ no row: another epoch holds the shard; Fenced, and the caller rolls back
-    advance    a higher seq, and the bytes of new batches: the one new version of the row in a transaction
 """
 
 from __future__ import annotations

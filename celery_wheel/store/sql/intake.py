@@ -1,11 +1,4 @@
-"""Intake: the inbox of each shard, commands and their answers, chunks of loads; which messages a shard has already.
-
-::
-
-    client   put_inbox, put_command ─► item in the inbox ┄┄ polls ─► answers       no answer in time: withdraw
-    holder   arrivals ─► read_inbox ─► known? ─► ``apply`` deletes the items, with the answers in one commit
-    loader   ``loads`` ─► committed ─► read_loads ─► ``apply`` deletes the chunks
-"""
+"""Intake: the inbox of each shard, commands and their answers, chunks of loads; which messages a shard has already."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
 Promises: tasks with one key stay in one shard, in their order. No pending task is lost, and none is dispatched earlier.
-Dispatched rows stay in their shard, with their numbers and its mark: pending tasks do not concern an archive.
 Non-promises: the wheel queues are not read; the caller must see that those of removed shards are empty.
 """
 

@@ -1,14 +1,4 @@
-"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``.
-
-::
-
-    due, next_ms     a range of the index (shard, next_ms)
-    named            the unique index of names
-    runs             a range of the index (schedule, instant), from its end; a row of wheel_timer for each run
-
-    write            remove ─► schedules ─► steps ─► revisions ─► runs ─► skips
-                                            └ a step of no schedule: StoreError; the caller rolls back
-"""
+"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``."""
 
 from __future__ import annotations
 

@@ -5,14 +5,9 @@
     Statements(dialect, …)  ── of(LeaseStatements) ──►  the statements of a feature, made once in a process
          └ (clause) ──► Prepared(connection, shard=0)   10 µs a row inserted, where Core's ``execute`` takes 20;
                                                         50 µs a call that returns a row, where it takes 140
-    reading   Row ──► columns_of(Row, timer) ──► SELECT in the order of its fields ──► Row(*row)
-    writing   StoredMessage ──► ObjectInsert(INSERT, "shard") ──► its attributes, in the order of the INSERT
 
-The SQL stays Core's, and stands beside the methods that run it. Queries that run rarely are not prepared: SQLAlchemy
-compiles each shape at its first use and keeps it.
-
-A range is always (after, upto] in one lane of one shard. As a comparison of pairs it is a range of the position
-index on both dialects.
+Queries that run rarely are not prepared: SQLAlchemy compiles each shape at its first use and keeps it. A range is
+always (after, upto] in one lane of one shard: as a comparison of pairs, a range of the position index on both dialects.
 """
 
 from __future__ import annotations

@@ -1,15 +1,4 @@
-"""The store on a SQL database: each method of the port is a statement or two, the same for every dialect.
-
-::
-
-    holding     leases, epochs, the fence        changes    ``apply``: the holder's one write, with fsync unless
-    intake      inbox, commands, known ids                  durability is "memory"
-    dispatch    ranges of lanes, rows of tasks   history    ``forget``
-    control     tombstones, watches, gates       schedules  recurring schedules
-    ┄┄ each with its SQL; apart from the port of the engine: ┄┄
-    browse      pages for people                 handover   a drain
-    loads       bulk loads                       maintenance   another number of shards, marks of an archive
-"""
+"""The store on a SQL database: each method of the port is a statement or two, the same for every dialect."""
 
 from __future__ import annotations
 

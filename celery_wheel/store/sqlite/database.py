@@ -2,11 +2,6 @@
 
 ::
 
-    writer    1 connection, BEGIN IMMEDIATE, one thread at a time
-    readers   a pool; each statement sees every earlier commit, and waits for no lock
-    polls     a connection of their own: PRAGMA data_version tells, for a few system calls, whether anything has changed
-    -wal      commits append to it; ``tidy`` copies it back, outside of commits
-
     durability "disk"     synchronous=FULL: fsync of the log. Survives kill -9, a crash of the system, loss of power.
     durability "memory"   synchronous=NORMAL: survives kill -9. After a crash of the system the store is intact, and
                           the commits of the last moments may be missing.

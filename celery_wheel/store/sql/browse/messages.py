@@ -1,14 +1,5 @@
 """Messages by their ids: one with everything that the store knows of it, or many without their bytes.
 
-::
-
-    detail, find     a message with its bytes, its outcomes and its dispatches       four statements, or five
-    tasks, heads     rows by their ids; headers and destinations
-    find_pending     rows by their task ids, after the watermarks of a shard
-
-    batches of a lane   (from, to] (from, to] (from, to]  …      in order of their ends
-    positions                *  *      *                         each in one of the batches that end at or after it
-
 The batch around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
 then the earliest batch counts. Where the batch is forgotten, the time is unknown.
 """

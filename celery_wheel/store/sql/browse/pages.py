@@ -2,19 +2,13 @@
 
 ::
 
-    shard 0, lane 0  ──┐  offset ├──── pending ────►  range of the position index, from the page's beginning
-    shard 0, lane 1  ──┼─► merged in order of position ─► page ─► next: the last line's position
-    shard 1, lane 0  ──┘                                               None: no row comes after it
-
     lanes     their offsets                       1 statement, of all shards
     stops     where a filter ends its search      1, where it might read more than SCAN rows
     places    (key, id) of the page's lines       1 for 400 ranges; each reads its index and LIMIT rows
     lines     by their ids                        1, and 1 for the times of dispatches
 
-    a filter   only hours in which the tally has pending tasks of these names are read: at most 2 statements say which
-    SCAN       rows that a filter may skip before the page ends short; ``next`` says where to continue
-
-A position is unique in the whole store, so one order holds for all shards.
+A filter reads only hours in which the tally has pending tasks of these names. A page may end short, after SCAN rows;
+``next`` says where to continue. A position is unique in the whole store, so one order holds for all shards.
 
 Promises: a page shows one moment. Over a walk of pages, a task that stays pending at its position comes exactly once.
 Non-promises: a task that is moved between two pages comes at its new position: twice, or not at all.
