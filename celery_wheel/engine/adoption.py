@@ -147,10 +147,7 @@ class Adoption:
         return lane
 
     def _last_due_ms(self, lane: model.LaneState) -> int:
-        """Return the latest due time in a lane, as far as it matters: END's where redelivered rows lie beyond now.
-
-        Rows that a holder with a clock ahead of this one has diverted lie beyond now.
-        """
+        """Return a lane's latest due time, as far as it matters: a holder with a clock ahead has rows beyond now."""
         last_ms = self.now_ms + self.limits.ahead_ms
         beyond = model.Position(last_ms, model.MAX_SEQ)
         if lane.redelivered and self.store.count(self.shard, lane.lane, max(lane.offset, beyond), END):

@@ -41,10 +41,8 @@ def cancel_or_move(
 ) -> Generator[str, None, bool]:
     """Carry out a command on tasks; returns False where it has to stay in the inbox.
 
-    Args:
-        empty_at_ms: monotonic instant at which the wheel queue was peeked to its end; all of its messages are accepted
-            by now. None: the queue had more messages.
-        resent: ids of tasks with a message behind the command in the inbox.
+    ``empty_at_ms``: monotonic instant at which the wheel queue was peeked to its end; None: it had more messages.
+    ``resent``: ids of tasks with a message behind the command in the inbox.
     """
     with state.active():
         diversions = state.diversions
@@ -76,11 +74,8 @@ def cancel_or_move(
 
 
 def earlier_are_accepted(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
-    """Whether every message that was sent before the command is accepted.
-
-    With a broker that pushes, messages may be under way to this process while the queue looks empty: only a peek at
-    least ``transit_ms`` after the command was first read counts.
-    """
+    """Whether every message that was sent before the command is accepted; where a broker pushes, some may be under way
+    while the queue looks empty: only a peek at least ``transit_ms`` after the command was first read counts."""
     if empty_at_ms is None or not ctx.delivery.transit_ms:
         return empty_at_ms is not None
     first_read_at_ms = state.first_read_at_ms.setdefault(item_id, ctx.clock.monotonic_ms())
@@ -132,11 +127,7 @@ def _record(work: UnitOfWork, command: Command, results: dict[str, str], resent:
 def complete(
     ctx: Context, state: ShardState, command: Completion, empty_at_ms: int | None
 ) -> Generator[str, None, bool]:
-    """Complete keys; returns False where the command has to stay in the inbox.
-
-    Args:
-        empty_at_ms: as ``cancel_or_move`` takes it.
-    """
+    """Complete keys; returns False where the command has to stay in the inbox, as ``cancel_or_move`` does."""
     if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False
     watching = claimants(ctx, state, model.WATCH, command.keys)

@@ -81,10 +81,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
 
 
 def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
-    """Take the rows in doubt as a chunk: they are published again, marked, before any other row of the lane.
-
-    Rows in doubt that are not due wait: the former holder was draining, or its due time was ahead.
-    """
+    """Take the rows in doubt as a chunk, before any other row of the lane; those that are not due wait (a drain)."""
     limits = ctx.limits
     place, upto = (
         (ctx.shard, lane.number, lane.in_doubt_after),

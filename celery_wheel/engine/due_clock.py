@@ -119,8 +119,7 @@ class DueClock:
     def check(self, second_clock: SecondClock) -> bool:
         """Compare the clocks; return whether due time is near enough to the second clock to hold a shard.
 
-        Args:
-            second_clock: may raise BrokerError or StoreError: then the last decision stands, False before the first.
+        Where the second clock raises BrokerError or StoreError, the last decision stands, False before the first.
         """
         shared = self._readings.recent(self._clock.monotonic_ms()) if self._readings is not None else None
         for _ in range(MAX_READINGS):

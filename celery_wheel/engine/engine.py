@@ -95,10 +95,7 @@ class Engine:
 
     @property
     def held(self) -> bool:
-        """Whether this engine is certainly the shard's holder: its lease is not over, with a margin.
-
-        The engine holds the shard also while it adopts it anew after a state that ended in doubt.
-        """
+        """Whether this engine is certainly the holder, also while it adopts: its lease is not over, with a margin."""
         return self._lease_until_ms is not None and self.ctx.clock.monotonic_ms() < self._lease_until_ms
 
     def wait_ms(self) -> int:

@@ -206,10 +206,7 @@ def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _In
 
 
 def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, None, bool]:
-    """Commit the new arrivals together with the deletion of their inbox items and chunks.
-
-    Returns False where nothing was committed: an inbox item was withdrawn, or a task with a unique key moves.
-    """
+    """Commit the new arrivals and the deletion of their items and chunks; returns False where nothing was committed."""
     occurrences = intake.occurrences
     fresh = _fresh(ctx, [*intake.arrivals, *occurrences.messages])
     yield "compared"

@@ -129,12 +129,7 @@ class Pool:
         return time.monotonic()
 
     def job(self, run: Callable[[], Wait], name: str, *, hangs_s: float = HANGS_S) -> Job:
-        """Return a new job, which first runs when it is woken.
-
-        Args:
-            name: for people, such as "ingest of shard 3".
-            hangs_s: seconds without a step after which it is stuck.
-        """
+        """Return a new job, which first runs when it is woken; after ``hangs_s`` without a step it is stuck."""
         job = Job(self, run, name, hangs_s)
         with self._lock:
             job.seen_s = self._seen_s
@@ -218,11 +213,8 @@ class Pool:
                 (self._gridded if on_grid else self._due).append(job)
 
     def _take(self, *, goes_on: bool) -> Job | None:
-        """Return the next job that is due, and see to it that a thread waits for the others.
-
-        Args:
-            goes_on: the thread comes from another job, and takes a job of the grid without GRACE_S.
-        """
+        """Return the next job that is due, and see to it that a thread waits for the others. A thread that ``goes_on``
+        from another job takes a job of the grid without GRACE_S."""
         now_s = self.now_s()
         self._collect(now_s)
         while self._due or (self._gridded and (goes_on or now_s >= self._taken_s + GRACE_S)):

@@ -129,10 +129,7 @@ class Context:
         return self.delivery.broker
 
     def second_clock_ms(self) -> int | None:
-        """Return the broker's clock, or the store's where the broker has none or is down.
-
-        Raises StoreError, or the broker's error where the store has no clock.
-        """
+        """Return the broker's clock, else the store's. Raises StoreError, or the broker's if the store has none."""
         silent: BrokerError | None = None
         try:
             now_ms = self.broker.now_ms()

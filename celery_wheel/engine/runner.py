@@ -285,10 +285,7 @@ class InboxWatch:
             self._bell.close()
 
     def look(self) -> bool:
-        """Ask the store once, and return whether it has arrivals.
-
-        Where the store does not answer, the rounds ask it, and report the error.
-        """
+        """Ask the store once, and return whether it has arrivals; the rounds report an error of it."""
         held = {engine.shard: wake for engine, wake in self._wakes.items() if engine.state is not None}
         if not held:
             return False

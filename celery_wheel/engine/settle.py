@@ -41,13 +41,8 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
 
 
 def next_batch(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
-    """Return a unit of work that settles every unsettled lane; None where there is nothing to commit.
-
-    The caller holds the lock.
-
-    Args:
-        flight: the chunk to prepare: the store learns its end, and its diverted and misfired rows leave its range.
-    """
+    """Return a unit of work that settles every unsettled lane, and prepares a chunk, whose end the store learns; None
+    where there is nothing to commit. The caller holds the lock."""
     work, held = UnitOfWork(state, now_ms), []
     if flight is not None:
         lane = state.lanes[flight.lane]

@@ -197,10 +197,7 @@ class LatenessByTask:
         self._by_route: dict[Route, Histogram] = {}
 
     def add(self, rows: Iterable[Row], now_ms: int) -> int:
-        """Add the rows of a chunk; returns the highest lateness, 0 where there is none.
-
-        A broker to which messages are sent somewhat ahead of their time has no negative lateness.
-        """
+        """Add the rows of a chunk; returns the highest lateness, never negative: a broker may get them early."""
         by_route, highest_ms = self._by_route, 0
         for row in rows:
             late_ms = now_ms - row.eta_ms if now_ms > row.eta_ms else 0

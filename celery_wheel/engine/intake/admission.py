@@ -67,12 +67,7 @@ def admit(
     unique: Claimants | None = None,
     tombstones: Mapping[str, model.Tombstone] | None = None,
 ) -> None:
-    """Give each arrival its position or outcome, in the order of arrival; the caller holds the lock.
-
-    Args:
-        unique: the rows that claim unique keys of the arrivals; None where the arrivals have no unique keys.
-        tombstones: task id → tombstone, of the arrivals.
-    """
+    """Give each arrival its position or outcome, in the order of arrival; the caller holds the lock."""
     cancelled = _Cancellations(work, tombstones or {})
     if cancelled:
         arrivals = model.each(arrivals)

@@ -100,10 +100,8 @@ class StoredForm:
 
 
 def stored_form(kind: PackedKind, decode: Decode) -> StoredForm | None:
-    """Return the form of a template, proven by the last of its messages; None for a kind that must be decoded.
-
-    The proof has as many bytes as the largest message of the rows may have, since ``decode`` refuses large ones.
-    """
+    """Return the form of a template, proven by the last of its messages with as many bytes as the largest may have (or
+    ``decode`` would refuse some); None for a kind that must be decoded."""
     template = kind.template
     if not set(template.names) >= {*_REQUIRED}:
         return None

@@ -313,10 +313,7 @@ class _Alteration:
         return withdrawn, sorted(too_late)
 
     def _published_upto(self, too_late: list[int]) -> int:
-        """Return the last instant that may have been published: now, unless due time has gone back.
-
-        A row that a user has rescheduled was published for the user, and not for its instant.
-        """
+        """Return the last instant that may have been published: now, unless due time has gone back."""
         of_instant = [run.instant_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 

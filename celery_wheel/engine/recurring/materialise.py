@@ -76,11 +76,7 @@ def occurrence_id(store: Store, schedule: Schedule, instant_ms: int, request: in
 def materialise(
     ctx: Context, state: ShardState, requests: Sequence[ScheduleCommand]
 ) -> Generator[str, None, Occurrences]:
-    """Return the occurrences of this round.
-
-    Args:
-        requests: triggers and backfills from the inbox.
-    """
+    """Return the occurrences of this round; ``requests`` are triggers and backfills from the inbox."""
     found = Occurrences(ctx, state)
     if ctx.renderer is not None and state.agenda.is_time(found.times.now_ms, ctx.clock.monotonic_ms()):
         yield from found.read()
@@ -159,10 +155,7 @@ class Occurrences:
                 yield from self._make_herd(replace(times, upto_ms=herd_ms))
 
     def _find_herd(self) -> Steps:
-        """Note the instant up to which schedules are to be made now; None where there is no herd.
-
-        A herd that was found is kept until all of it is made; otherwise the store is read once in LOOK_MS.
-        """
+        """Note the instant up to which schedules are made until all of a herd is made; None where there is no herd."""
         agenda, limits, now_ms = self.state.agenda, self.ctx.limits, self.times.now_ms
         monotonic_ms = self.ctx.clock.monotonic_ms()
         if agenda.herd_ms is None and monotonic_ms >= agenda.herd_look_ms:

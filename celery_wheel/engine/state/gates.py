@@ -66,11 +66,7 @@ class Gates:
         return bool(self.closed or self._limits or self._slow)
 
     def set(self, gate: Gate, backlog: int, wall_ms: int, now_ms: int) -> None:
-        """Set a gate.
-
-        Args:
-            backlog: rows behind a slow gate, to be published evenly in what is left of its time.
-        """
+        """Set a gate; ``backlog``: rows behind a slow one, to be published evenly in what is left of its time."""
         place = (gate.scope, gate.name)
         self.open(place)
         if gate.state == PAUSED:

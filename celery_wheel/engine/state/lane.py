@@ -174,12 +174,9 @@ class Lane:
         route: PlaceOf | None = None,
         ahead_ms: int = 0,
     ) -> InFlight | None:
-        """Take the next chunk and move the watermark to its end; None if no row may be published.
+        """Take the next chunk, due within ``ahead_ms``; the watermark moves to its end. None if no row may be taken.
 
-        Args:
-            rows: the window; a heap entry whose row is gone from it, or has another seq, is stale.
-            route: decides for each row whether it moves to another lane.
-            ahead_ms: rows that are due within this time count as due.
+        ``rows`` is the window; a heap entry whose row is gone from it, or has another seq, is stale.
         """
         if self.in_flight is not None:
             raise InvariantBroken(f"lane {self.number} has another chunk in flight")
@@ -327,10 +324,7 @@ class Lane:
 
     @property
     def replayable(self) -> Position:
-        """Return the position up to which rows may be replayed or forgotten: settled, and in no checksum's range.
-
-        The broker keeps the checksum of its last chunk until the next one, and an adoption compares its rows.
-        """
+        """Return up to where rows may be replayed or forgotten: settled, and in no range that an adoption compares."""
         open_ = self.in_flight or self.unsettled or self.settling
         return min(self.offset, self.checksum_after) if open_ else self.offset
 
@@ -367,11 +361,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one shard's state.
-
-    Args:
-        next_number: returns the number for a lane that is opened.
-    """
+    """The lanes of one shard's state; ``next_number`` returns the number for a lane that is opened."""
 
     def __init__(self, lanes: Iterable[Lane], next_number: Callable[[], int]) -> None:
         self.all = {lane.number: lane for lane in lanes}
@@ -398,11 +388,8 @@ class Lanes:
     # -- where a row goes ----------------------------------------------------------------------------
 
     def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False, apart: bool = False) -> Lane:
-        """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it.
-
-        Rows that may be in their queue already have a lane of their own. Rows ``apart`` go to another than the main
-        lane: one of many rows that are due at once, so that no other row waits behind them.
-        """
+        """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it, the
+        row may be in its queue already, or it goes ``apart``: one of many due at once, behind which no other waits."""
         main = self.all[MAIN]
         if main.watermark.due_ms <= max(eta_ms, now_ms) and not redelivered and not apart:
             return main

@@ -114,22 +114,15 @@ class ShardState:
         return self._count << SHARD_BITS | self.shard
 
     def may_be_published(self, lane: int, position: Position) -> bool:
-        """Whether the row at a position was or may have been published.
-
-        A lane that is not in memory is closed, and all its rows were published. (Or another holder has opened the lane;
-        then no change of this epoch is committed.)
-        """
+        """Whether the row at a position was or may have been published. So were all rows of a closed lane, which is not
+        in memory. (Or another holder has opened the lane; then no change of this epoch is committed.)"""
         found = self.lanes.get(lane)
         return found is None or found.may_be_published(position)
 
     def may_be_diverted(self, rows: Iterable[Row], diversions: int) -> bool:
-        """Whether any of some rows has moved to another lane since it was read, or is about to.
+        """Whether any of some rows has moved to another lane since ``diversions`` was read, or is about to.
 
         Such a row looks published at the position at which it was read, and is pending: the caller reads again later.
-        A row is moved by a gate, or since its queue refused it.
-
-        Args:
-            diversions: ``self.diversions`` before the rows were read.
         """
         passed = {row.id for row in rows if self.may_be_published(row.lane, row.position)}
         if not passed or self.diversions != diversions:
@@ -152,11 +145,7 @@ class ShardState:
     def take(
         self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
     ) -> InFlight | None:
-        """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates.
-
-        Args:
-            ahead_ms: rows that are due within this time count as due.
-        """
+        """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates."""
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None

@@ -86,11 +86,7 @@ class RevokedStamps:
         return bool(self._revoked)
 
     def add(self, headers: Mapping[str, Any]) -> None:
-        """Revoke stamps.
-
-        Args:
-            headers: header → a stamp or a list of stamps.
-        """
+        """Revoke stamps, given as header → a stamp or a list of stamps."""
         with self._lock:
             revoked = dict(self._revoked)
             for header, stamps in headers.items():

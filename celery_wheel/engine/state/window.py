@@ -94,10 +94,7 @@ class Window:
         self._removed.difference_update(row_ids)
 
     def track_removed(self) -> set[int]:
-        """Return a set of the rows that are being removed now; it grows by each removal until ``untrack_removed``.
-
-        A slice or a unit of work that places rows later leaves these out: its copies of them may be stale by then.
-        """
+        """Return a set of the rows being removed, which grows until ``untrack_removed``: their copies may be stale."""
         tracker = set(self._removed)
         self._trackers.append(tracker)
         return tracker
@@ -172,10 +169,8 @@ class Window:
         self.wheel.cancel(row.id)
 
     def wanted(self, lane: Lane, lanes: Lanes, now_ms: int) -> Position | None:
-        """Return up to where more of the lane should be read now; None while it has enough rows in memory.
-
-        Nearly all rows beside the main lane are due: such a lane is read to its end, so that it can become idle.
-        """
+        """Return up to where more of the lane should be read now; None while it has enough rows in memory. Beside the
+        main lane nearly all rows are due: such a lane is read to its end, so that it can become idle."""
         beside = lane.number != MAIN
         share = self._share_beside(lanes) if beside else self._share_of_main(lanes)
         load = self._weights.get(lane.number)

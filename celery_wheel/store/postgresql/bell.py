@@ -24,12 +24,7 @@ HEARD_S, RETRY_S, DEAF_S = 1.0, 5.0, 300.0
 
 
 class NotifyBell:
-    """Used by one thread.
-
-    Args:
-        connect: returns a new session of the driver; raises StoreError.
-        ring: notifies, on another session.
-    """
+    """Used by one thread; ``connect`` returns a new session of the driver, ``ring`` notifies on another one."""
 
     def __init__(self, connect: Callable[[], Any], ring: Callable[[], None]) -> None:
         self._connect = connect

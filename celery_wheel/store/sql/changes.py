@@ -109,10 +109,8 @@ def write(
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: model.Change) -> int:
-    """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers.
-
-    A holder's threads take numbers before they have the shard's lock, so another thread may have committed in between.
-    """
+    """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers: threads
+    take numbers before they have the shard's lock, so another one may have committed in between."""
     first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
     if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
         advance(connection, statements, shard, epoch, change.seq)

@@ -66,10 +66,7 @@ class Database(Protocol):
         """Return the state of the database's server; None where it is a file."""
 
     def hold(self, shard: int, holder: str) -> bool:
-        """Lock the shard for this process; returns False while another process has it.
-
-        Does nothing and returns True where the lease is in the shard's row.
-        """
+        """Lock the shard for this process; False while another has it; True where the lease is in the shard's row."""
 
     def release(self, shard: int) -> None: ...
 

@@ -228,10 +228,7 @@ class SqlHolding(StorePart):
 
 
 def read_lanes(connection: Connection, statements: Statements, shard: int, *, closed: bool = False) -> list[LaneState]:
-    """Return the shard's open lanes, in order of their numbers; with ``closed``, the closed lanes too.
-
-    They are read on a connection: as every other statement of its transaction sees them.
-    """
+    """Return the shard's open lanes, in order of their numbers; with ``closed``, the closed lanes too."""
     lease = statements.of(LeaseStatements)
     return [lane_state(row) for row in (lease.all_lanes if closed else lease.lanes)(connection, shard=shard)]
 

@@ -99,7 +99,6 @@ class Statements:
     """Compiles for one dialect, whose differences are values.
 
     Args:
-        insert_or: the dialect's own ``insert``, with ``on_conflict_do_update``.
         clock: the database's own clock in Unix milliseconds, where the lease is in the shard's row and expires by it.
         began: the same clock at the begin of the transaction.
         adding: makes a faster way to insert many rows out of the prepared insert.

@@ -266,10 +266,7 @@ class SqliteDatabase:
         return FileBell(self.name)
 
     def _enable_log(self) -> None:
-        """Turn on the write-ahead log, a property of the file, before the tables are made.
-
-        Open connections are closed first: they would not notice the log before their next read.
-        """
+        """Turn on the write-ahead log, before tables are made; an open connection would notice it at its next read."""
         self._reader.dispose()
         with (
             self._alone(),

@@ -96,10 +96,7 @@ class Messages(StorePart):
         return [task for task in found if task.lane in watermarks and task.position > watermarks[task.lane]]
 
     def dispatches(self, connection: Connection, tasks: Iterable[Task]) -> dict[int, list[int]]:
-        """Return id → times of the dispatches of these dispatched tasks, the first one first.
-
-        There are several where the broker lost writes, and none where the history no longer has them.
-        """
+        """Return id → times of the dispatches, the first one first: several where the broker lost writes."""
         names = ("shard", "lane", "due_ms", "seq")
         parts = [{"timer": one.id, **{name: getattr(one, name) for name in names}} for one in tasks]
         found: dict[int, list[int]] = defaultdict(list)

@@ -130,12 +130,7 @@ class Pages(Messages):
         bounded: bool = True,
         end: Position | None = None,
     ) -> Page[Any]:
-        """Merge the ranges into one page.
-
-        Args:
-            bounded: a filter reads at most SCAN rows.
-            end: the lines after it are not in the ranges; None where there are none.
-        """
+        """Merge the ranges, which end at ``end``, into one page; ``bounded``: a filter reads at most SCAN rows."""
         names = {"task": criteria.task, "queue": criteria.queue, "key": criteria.key}
         names = {name: value for name, value in names.items() if value is not None}
         ranges = [one for one in ranges if one[2] < one[3]]
@@ -214,10 +209,7 @@ def _spans(
 
     The first hour may be partly over. Enough hours follow for ``limit`` tasks after it, in ranges of neighbouring hours
     that have about SCAN rows. The second value is where the ranges stop; None where no later hour has these names. The
-    third says whether they may have more than SCAN rows.
-
-    Args:
-        lanes: shard → number of its lanes: each reads the ranges.
+    third says whether they may have more than SCAN rows. Each of the ``lanes`` of a shard reads the ranges.
     """
     first = min(max(0, begin.due_ms // HOUR_MS), LAST_HOUR)
     for hours in (*HOURS, None):
