@@ -57,11 +57,6 @@ OLDER_STORE = (
     "from an older copy, or lost its last commits; tasks of the copy up to the broker's offset count as dispatched; "
     "tasks and requests that were accepted since the copy are lost"
 )
-#: Added to the reason why the broker refuses a new epoch.
-OLDER_EPOCH = (
-    "; where no other scheduler runs, the store was restored from an older copy, and tasks that were accepted since "
-    "are lost; each try has a newer epoch, until one passes that of the broker"
-)
 
 
 class Adoption:
@@ -85,7 +80,10 @@ class Adoption:
         try:
             offsets = self.delivery.adopt(self.shard, self.epoch)
         except Fenced as error:
-            raise Fenced(f"{error}{OLDER_EPOCH}") from error
+            raise Fenced(
+                f"{error}; where no other scheduler runs, the store was restored from an older copy, and tasks that "
+                "were accepted since are lost; each try has a newer epoch, until one passes that of the broker"
+            ) from error
         yield "adopted in the broker"
         self._seq = self.store.state(self.shard).seq
         if offsets is not None and isinstance(self.delivery, FencedDelivery):

@@ -47,9 +47,6 @@ MAX_READINGS = 3
 #: A reading serves the other due clocks of its process for so long: those that are checked in the same moment.
 SHARED_MS = 100
 
-#: Attempts to read the wall clock and the monotonic clock at one instant; another thread may run in between.
-READS = 5
-
 logger = logging.getLogger(__name__)
 
 #: Returns the second clock's Unix time in milliseconds; None where there is no second clock.
@@ -98,8 +95,6 @@ class DueClock:
         #: Due time less the second clock, by its last reading; None where there is no second clock.
         self.skew_ms: int | None = None
 
-    # -- timing.Clock --------------------------------------------------------------------------------
-
     def now_ms(self) -> int:
         """Return due time."""
         return self._clock.monotonic_ms() + self._offset_ms
@@ -113,8 +108,6 @@ class DueClock:
     def wall_ms(self) -> int:
         """Return this host's wall clock: for instants that other processes compare with theirs."""
         return self._clock.now_ms()
-
-    # -- deciding ------------------------------------------------------------------------------------
 
     def check(self, second_clock: SecondClock) -> bool:
         """Compare the clocks; return whether due time is near enough to the second clock to hold a shard.
@@ -167,7 +160,7 @@ class DueClock:
     def _wall_offset_ms(self) -> int:
         """Return the wall clock less the monotonic clock, never too large: the wall clock is read first."""
         best_ms, took_least_ms = 0, None
-        for _ in range(READS):
+        for _ in range(5):  # attempts to read both clocks at one instant; another thread may run in between
             began_ms, wall_ms, ended_ms = self._clock.monotonic_ms(), self._clock.now_ms(), self._clock.monotonic_ms()
             if took_least_ms is None or ended_ms - began_ms < took_least_ms:
                 best_ms, took_least_ms = wall_ms - ended_ms, ended_ms - began_ms

@@ -282,22 +282,17 @@ def _count(ctx: Context, change: model.Change) -> None:
     kinds = [one.kind for one in change.outcomes]
     accepted = len(change.rows) + sum(len(one.block) for one in change.blocks)
     rejected, unreadable = kinds.count("rejected"), len(change.rejects)
-    if rejected:
-        _note_rejections(ctx, change, unreadable, rejected - unreadable)
+    if unreadable:
+        first = change.rejects[0].unreadable
+        ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
+    if unique := rejected - unreadable:
+        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
+        row = next(row for row in change.rows if row.id in reasons)
+        ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)
     ctx.stats.add(
         accepted=accepted,
         rejected=rejected,
         rejected_unreadable=unreadable,
-        rejected_unique=rejected - unreadable,
+        rejected_unique=unique,
         cancelled=kinds.count("cancelled"),
     )
-
-
-def _note_rejections(ctx: Context, change: model.Change, unreadable: int, unique: int) -> None:
-    if unreadable:
-        first = change.rejects[0].unreadable
-        ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
-    if unique:
-        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
-        row = next(row for row in change.rows if row.id in reasons)
-        ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)

@@ -37,8 +37,6 @@ GRACE_S = 0.01
 #: A condition cannot wait for all of a float's range.
 LONGEST_S = 3_600.0
 
-SPARES = 2
-
 #: The longest wait of a job, whatever it asks for.
 IDLE_S = 60.0
 
@@ -272,7 +270,7 @@ class Pool:
             elif not self._leads:
                 self._lead()
                 goes_on = False
-            elif self._spares < SPARES:
+            elif self._spares < 2:
                 self._spares += 1
                 self._follow.wait()
                 self._spares -= 1

@@ -72,7 +72,7 @@ class Signal:
     """A flag with a listener, which is called at each ``set``; any thread may set it."""
 
     def __init__(self) -> None:
-        self.listener: Callable[[], None] = _nobody_listens
+        self.listener: Callable[[], None] = lambda: None
         self._is_set = False
 
     def set(self) -> None:
@@ -84,9 +84,6 @@ class Signal:
 
     def is_set(self) -> bool:
         return self._is_set
-
-
-def _nobody_listens() -> None: ...
 
 
 @dataclass(slots=True)

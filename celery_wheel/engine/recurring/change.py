@@ -73,9 +73,6 @@ FOLLOWED = {
     schedule_model.DJANGO: "the tables of django-celery-beat",
     schedule_model.CODE: "the option wheel_schedule of its task",
 }
-COMES_BACK = (
-    "it comes back when a scheduler starts, or its entry changes: {} still has it; remove it there, or pause it"
-)
 
 #: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
@@ -298,7 +295,9 @@ class _Alteration:
         self.work.change.removed_schedules.append(self.schedule.id)
         _revised(self.work, self.command, self.schedule)
         where = FOLLOWED.get(self.schedule.source) if self.command.source == API else None
-        return _done(too_late) | ({"reason": COMES_BACK.format(where)} if where else {})
+        comes_back = "it comes back when a scheduler starts, or its entry changes"
+        reason = f"{comes_back}: {where} still has it; remove it there, or pause it"
+        return _done(too_late) | ({"reason": reason} if where else {})
 
     def _withdraw(self, pending: Pending) -> tuple[list[schedule_model.Run], list[int]]:
         """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""

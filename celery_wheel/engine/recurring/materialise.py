@@ -41,9 +41,6 @@ from celery_wheel.values.text import END_OF_TIME_MS
 
 logger = logging.getLogger(__name__)
 
-#: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
-MAX_OF_ONE = 100
-
 #: A schedule whose messages cannot be made for so long is broken. It is longer than a deployment, a migration or a
 #: failover of the project's database takes, and short enough that a mistake is found on the same day.
 BROKEN_AFTER_MS = 3_600_000
@@ -51,9 +48,6 @@ BROKEN_AFTER_MS = 3_600_000
 #: A round tries no further schedule once its failed tries have taken so long: each may wait for a time-out of the
 #: project, and the round has messages to accept.
 FAILED_TRIES_MS = 1_000
-
-#: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
-MAX_WAITING = 1_000
 
 #: The least milliseconds between two rounds of a herd.
 HERD_ROUND_MS = 50
@@ -63,9 +57,6 @@ HERD_HASTE = 2
 
 #: A herd has this many times the time that it takes at the pace.
 HERD_EARLY = 2
-
-#: The answer where the policy of a backfill leaves instants out.
-LEFT_OUT = "the overlap policy of the backfill leaves out {} of {} instants"
 
 
 def occurrence_id(store: Store, schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
@@ -190,8 +181,8 @@ class Occurrences:
                 self._waiting += 1
             else:
                 yield from self._make(schedule, times)
-        # Schedules that wait for their instants are read again in each round, before the others.
-        waits, self._waiting = min(self._waiting - waiting, MAX_WAITING), waiting
+        # Schedules that wait for their instants, at most so many, are read again in each round, before the others.
+        waits, self._waiting = min(self._waiting - waiting, 1_000), waiting
         self._apart = True
         if len(self.messages) > before or waits > agenda.herd_waiting:
             self._look_at(times.now_ms + HERD_ROUND_MS)
@@ -221,7 +212,8 @@ class Occurrences:
         if definition.is_guarded:
             runs = yield from read_occupied(self.ctx, self.state, schedule.id, definition, times.now_ms)
         try:
-            decision = overlap.decide(schedule, first, definition, times, MAX_OF_ONE, runs)
+            # 100 of one schedule in one round, so that a long catch-up holds up no other schedule.
+            decision = overlap.decide(schedule, first, definition, times, 100, runs)
             messages = self._render(schedule, definition, decision)
         except RecurrenceError as error:  # a calendar that leaves nothing: no try can change that
             self._break(schedule, error)
@@ -357,9 +349,9 @@ class Occurrences:
                 continue
             room -= len(messages)
             self._add(schedule, wanted, messages)
-            left_out = LEFT_OUT.format(wanted.left_out, wanted.left_out + len(messages))
+            of_all = f"{wanted.left_out} of {wanted.left_out + len(messages)} instants"
             task_ids = [message.task_id for message in messages]
-            why = {"reason": left_out} if wanted.left_out else {}
+            why = {"reason": f"the overlap policy of the backfill leaves out {of_all}"} if wanted.left_out else {}
             results[name] = {"result": "done", "task_ids": task_ids, **why}
         self.change.inbox.append(request.item_id)
         if request.answer_to is not None:

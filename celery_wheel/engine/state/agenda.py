@@ -47,10 +47,8 @@ class Agenda:
 
 
 #: The waits after an error of the project's own code; it may need the project's database, or the next deployment.
+#: Where the broker or the result backend did not answer, the longest is 2 s, as for every other activity.
 FIRST_S, MOST_S = 1.0, 60.0
-
-#: The longest wait where the broker or the result backend did not answer, as for every other activity of the engine.
-OUTAGE_MOST_S = 2.0
 
 
 class FailingSchedules:
@@ -74,7 +72,7 @@ class FailingSchedules:
         if found is not None and found[:2] == (schedule.revision, outage):
             backoff = found[2]
         else:
-            backoff = Backoff(FIRST_S, OUTAGE_MOST_S if outage else MOST_S, self._rng)
+            backoff = Backoff(FIRST_S, 2.0 if outage else MOST_S, self._rng)
         wait_ms = round(backoff.failed() * 1_000)
         self._tries[schedule.id] = schedule.revision, outage, backoff, monotonic_ms + wait_ms
         return wait_ms

@@ -136,7 +136,8 @@ class GateRouter:
         if self.own is not None and self.own[0] is None:  # the row has passed its gates and waits for its destination
             return None
         metered = [place for place in (task, queue) if place != self.own and self.gates.is_metered(place, self.now_ms)]
-        home = self.own or self._home(task, queue, metered)
+        # A row waits for its meters with its task if that is metered or busy, else with its queue.
+        home = self.own or next((one for one in (task, queue) if one in metered or self._is_busy(one)), None)
         if self.own == queue and task in metered:
             return task
         if home is not None and self._is_busy(home):
@@ -149,10 +150,6 @@ class GateRouter:
         for place in metered:
             self.gates.spend(place, 1, self.now_ms)
         return None
-
-    def _home(self, task: Place, queue: Place, metered: list[Place]) -> Place | None:
-        """Return the place where a row waits for its meters: its task if that is metered or busy, else its queue."""
-        return next((place for place in (task, queue) if place in metered or self._is_busy(place)), None)
 
     def _is_busy(self, place: Place) -> bool:
         return place in self.busy and place != self.own

@@ -385,8 +385,6 @@ class Lanes:
         """Whether only the main lane has anything to do."""
         return len(self.awake) == 1 and MAIN in self.awake
 
-    # -- where a row goes ----------------------------------------------------------------------------
-
     def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False, apart: bool = False) -> Lane:
         """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it, the
         row may be in its queue already, or it goes ``apart``: one of many due at once, behind which no other waits."""
@@ -410,8 +408,6 @@ class Lanes:
             self._of_place[place] = lane
         return lane
 
-    # -- awake and asleep ----------------------------------------------------------------------------
-
     def wake(self, lane: Lane) -> None:
         """Wake a lane: a row is about to enter it."""
         self.awake[lane.number] = lane
@@ -422,8 +418,6 @@ class Lanes:
     def fall_asleep(self, lane: Lane, monotonic_ms: int) -> None:
         del self.awake[lane.number]
         lane.idle_since_ms = monotonic_ms
-
-    # -- close ---------------------------------------------------------------------------------------
 
     def asleep_since(self, before_ms: int) -> list[tuple[Lane, int]]:
         """Return the lanes that fell asleep at or before a monotonic instant, each with the instant at which it did."""

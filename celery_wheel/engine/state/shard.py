@@ -25,9 +25,6 @@ from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
 from celery_wheel.store.model import SHARD_BITS, Position, Row
 
-#: A lease counts as over this part of it before it is: the store's clock may run faster than this one.
-LEASE_MARGIN = 0.1
-
 
 @dataclass(slots=True)
 class Lap:
@@ -90,7 +87,7 @@ class ShardState:
 
     def renewed(self, lease_until_ms: int, lease_ms: int) -> None:
         """Note that the store has renewed the lease until a monotonic instant."""
-        self.lease_margin_ms = int(lease_ms * LEASE_MARGIN)
+        self.lease_margin_ms = int(lease_ms * 0.1)  # the store's clock may run faster than this one
         self.lease_until_ms = lease_until_ms
 
     def is_held(self, monotonic_ms: int) -> bool:

@@ -29,9 +29,6 @@ BESIDE = 0.25
 #: Over its share, a lane is evicted down to this part of it, so that the sort is paid once in a quarter share.
 KEEP = 0.75
 
-#: Below this part of its share, more of a lane is prefetched.
-REFILL = 0.5
-
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
@@ -148,10 +145,13 @@ class Window:
                     over[row.lane].append(row)
         for number, rows in over.items():
             load, share = self._weights[number], main if number == MAIN else beside
-            for row in sorted(rows, key=_furthest_first):
+            for row in sorted(rows, key=lambda row: (-row.due_ms, -row.seq)):
                 if load.count == 1 or not load.exceeds(share, KEEP):
                     break
-                self._evict_row(lanes[number], row)
+                lanes[number].horizon = min(lanes[number].horizon, row.position.previous())
+                del self.rows[row.id]
+                self.subtract(number, [row])
+                self.wheel.cancel(row.id)
         return before - len(self.rows)
 
     def _share_of_main(self, lanes: Lanes) -> Weight:
@@ -162,19 +162,13 @@ class Window:
         part = BESIDE / max(1, len(lanes.awake) - 1)
         return Weight(max(1.0, self.max_count * part), self.max_bytes * part)
 
-    def _evict_row(self, lane: Lane, row: Row) -> None:
-        lane.horizon = min(lane.horizon, row.position.previous())
-        del self.rows[row.id]
-        self.subtract(lane.number, [row])
-        self.wheel.cancel(row.id)
-
     def wanted(self, lane: Lane, lanes: Lanes, now_ms: int) -> Position | None:
         """Return up to where more of the lane should be read now; None while it has enough rows in memory. Beside the
         main lane nearly all rows are due: such a lane is read to its end, so that it can become idle."""
         beside = lane.number != MAIN
         share = self._share_beside(lanes) if beside else self._share_of_main(lanes)
         load = self._weights.get(lane.number)
-        if load is not None and load.exceeds(share, REFILL):
+        if load is not None and load.exceeds(share, 0.5):
             return None
         if lane.horizon.due_ms >= now_ms + self.span_ms // 2 and (not beside or lane.horizon == END):
             return None
@@ -196,7 +190,3 @@ class Window:
         """Release the reservation of a slice whose rows are placed."""
         self.untrack_removed(prefetch.removed)
         lane.release(prefetch.token)
-
-
-def _furthest_first(row: Row) -> tuple[int, int]:
-    return -row.due_ms, -row.seq

@@ -128,8 +128,6 @@ class PostgresqlDatabase:
         self._open = 0
         self._idle = threading.Condition()
 
-    # -- transactions --------------------------------------------------------------------------------
-
     def reading(self) -> AbstractContextManager[Connection]:
         return self._connected(reading=True)
 
@@ -203,8 +201,6 @@ class PostgresqlDatabase:
                 self._open -= 1
                 self._idle.notify_all()
 
-    # -- the lease -----------------------------------------------------------------------------------
-
     def may_pass(self, error: Exception) -> bool:
         return may_pass(error)
 
@@ -232,8 +228,6 @@ class PostgresqlDatabase:
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return self._stopped.end(connection, shard, own_epoch)
-
-    # -- housekeeping --------------------------------------------------------------------------------
 
     def size(self) -> StoreSize:
         """Return the size of the database, with other tables in it; the server's disk is unknown to its clients."""

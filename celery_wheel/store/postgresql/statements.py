@@ -67,11 +67,6 @@ def _type_of(type_: Any) -> str:
     return _TYPES[getattr(type_, "impl", type_).__visit_name__]
 
 
-def _rows_in(columns: Sequence[Any], range_: Any) -> Any:
-    """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
-    return select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq)
-
-
 def _known_of(columns: Sequence[Any], shard: Any, envelopes: list[Any]) -> Any:
     """Look up each id by itself.
 
@@ -108,7 +103,8 @@ def statements() -> Statements:
         clock=clock,
         began=began,
         adding=CopyInsert,
-        rows_in=_rows_in,
+        # PostgreSQL itself sorts the pages that it will read.
+        rows_in=lambda columns, range_: select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq),
         known_of=_known_of,
         claims_on=_claims_on,
     )

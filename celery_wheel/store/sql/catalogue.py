@@ -30,9 +30,6 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
 from celery_wheel.store.sql.statement import Statements, numbered, places
 
-#: Routes of one statement; most commits have a few.
-ROUTE_PLACES = 50
-
 LEVEL = 1
 #: Bytes of a trained dictionary.
 TRAINED_BYTES = 32 * 1024
@@ -117,7 +114,7 @@ _values_of = attrgetter(*Route.__slots__)
 
 class CatalogueStatements:
     def __init__(self, statements: Statements) -> None:
-        digests = numbered("digest", ROUTE_PLACES)
+        digests = numbered("digest")
         self.routes = statements(select(route.c.digest, route.c.id).where(route.c.digest.in_(digests)))
         new = statements.insert_or(route).inline().values(places("digest", *Route.__slots__, "target"))
         self.add_route = statements(new.on_conflict_do_nothing(index_elements=["digest"]))
@@ -140,8 +137,6 @@ class Catalogue:
             self._routes: dict[int, Route] = {}
             self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
             self._present: Dictionary | None = None
-
-    # -- reading ---------------------------------------------------------------------------------------
 
     def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
         """Return the row with these values of the columns ``ROW``."""
@@ -188,8 +183,6 @@ class Catalogue:
             f"the store {self._database.name} has rows that name its {what}, which is missing: a part of it was "
             "deleted or not restored; nothing was changed; restore the whole store from one backup"
         )
-
-    # -- writing ---------------------------------------------------------------------------------------
 
     def pack(self, plain: Sequence[bytes]) -> Packed:
         """Return messages as they are to be stored; call it before the transaction that writes them."""

@@ -17,10 +17,9 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, 
 
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Revision
-from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.changes import ChangeStatements, recount
 from celery_wheel.store.sql.control import ControlStatements
-from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
@@ -56,12 +55,7 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
 STOPPED_AT_ONCE, SCHEDULES_AT_ONCE = 50, 200
 
 
-class SqlHandover:
-    def __init__(self, database: Database, catalogue: Catalogue) -> None:
-        self._database = database
-        self._catalogue = catalogue
-        self._statements = database.statements
-
+class SqlHandover(StorePart):
     def pending(self, shard: int) -> Iterator[model.StoredMessage]:
         """Iterate over the pending messages of all lanes, in order of position, with their bytes, a page at a time."""
         with self._database.reading() as connection:
@@ -74,10 +68,8 @@ class SqlHandover:
         while count := self._page_length(shard, state.lane, after):
             page = select(*PLACE, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
-                messages, rows = (
-                    list[model.StoredMessage](),
-                    connection.execute(page.order_by(*_KEY).limit(count)).all(),
-                )
+                messages = list[model.StoredMessage]()
+                rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
                 for row in rows:
                     one = self._stored(connection, row, claims.get(row.id, ()))

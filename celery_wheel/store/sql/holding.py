@@ -18,19 +18,13 @@ from typing import Any, NoReturn
 from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, delete, or_, select, update
 
 from celery_wheel.errors import Fenced, StoreError
-from celery_wheel.store.model import LaneState, Position, ShardRecord
+from celery_wheel.store.model import DAY_MS, LaneState, Position, ShardRecord
 from celery_wheel.store.sql.catalogue import Catalogue, StorePart
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import lane, scheduler, shard, snapshot
 from celery_wheel.store.sql.statement import SHOWN, Statements, held, in_order, places
 from celery_wheel.store.store_model import Renewal
 from celery_wheel.values.format import format_count
-
-#: The epoch of a shard that this store object has not held; no epoch is negative.
-NEVER_HELD = -1
-
-#: The row of a scheduler is removed after a day of silence.
-FORGOTTEN_AFTER_MS = 86_400_000
 
 #: A scheduler gives a sign of life twice a second.
 SILENT_MS = 5_000
@@ -140,7 +134,7 @@ class SqlHolding(StorePart):
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
         """Return None where the row has another holder's lease that has not expired, or another session works on it."""
-        own_epoch = self._held.get(shard, NEVER_HELD)
+        own_epoch = self._held.get(shard, -1)  # no epoch is negative
         values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms, "own_epoch": own_epoch}
         with self._database.writing(durable=True) as connection:
             free = self._database.evict_stopped_holder(connection, shard, own_epoch)
@@ -194,7 +188,7 @@ class SqlHolding(StorePart):
     def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
         with self._database.writing(durable=False) as connection:
             self._lease.register_scheduler(connection, name=scheduler, seen_ms=now_ms)
-            self._lease.forget_schedulers(connection, before_ms=now_ms - FORGOTTEN_AFTER_MS)
+            self._lease.forget_schedulers(connection, before_ms=now_ms - DAY_MS)
             return live_schedulers(connection, self._statements, now_ms - silent_ms)
 
     def unregister_scheduler(self, scheduler: str) -> None:

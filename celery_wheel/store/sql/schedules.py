@@ -25,9 +25,6 @@ from celery_wheel.store.sql.statement import (
     places,
 )
 
-#: Names of one statement.
-NAME_PLACES = 50
-
 SCHEDULE = columns_of(Schedule, schedule)
 
 
@@ -72,7 +69,7 @@ class ScheduleStatements:
         next_ms = select(schedule.c.next_ms).where(of_shard, schedule.c.next_ms.is_not(None))
         self.next = statements(next_ms.order_by(schedule.c.next_ms).limit(constant(1)).offset(bindparam("skip")))
         # By the name alone: with the shard as a condition, SQLite reads every schedule of the shard.
-        names = numbered("name", NAME_PLACES)
+        names = numbered("name")
         self.named = statements(select(schedule.c.shard, *SCHEDULE).where(schedule.c.name.in_(names)))
 
     def _prepare_runs(self, statements: Statements) -> None:

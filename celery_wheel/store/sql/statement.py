@@ -28,7 +28,7 @@ from celery_wheel.store.sql.schema import shard, snapshot, timer, watch
 #: last value. SQLite before 3.32 allows 999.
 IN_PLACES = 500
 
-#: Keys, task ids or row ids of one statement; most calls have one or a few.
+#: Keys, names, routes or ids of one statement; most calls have one or a few.
 KEY_PLACES = 50
 
 _Part = TypeVar("_Part")

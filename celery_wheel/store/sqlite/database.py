@@ -122,8 +122,6 @@ class SqliteDatabase:
         self._pid = os.getpid()
         self._closed = False
 
-    # -- transactions --------------------------------------------------------------------------------
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         self._check_usable()
@@ -215,8 +213,6 @@ class SqliteDatabase:
                 return None
         return found.st_dev, found.st_ino
 
-    # -- the lease -----------------------------------------------------------------------------------
-
     def hold(self, shard: int, holder: str) -> bool:
         return self._lease.hold(shard, holder)
 
@@ -225,8 +221,6 @@ class SqliteDatabase:
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return True
-
-    # -- housekeeping --------------------------------------------------------------------------------
 
     @contextmanager
     def making(self) -> Iterator[Connection]:
