@@ -5,12 +5,9 @@
     DIR/_manifest/<group>/<marks>-<serial>-<run>/part-….txt    one line of JSON; the greatest name counts
     DIR/run=<run>/day=2026-11-20/part-….parquet                data: only files that this manifest names count
 
-``<marks>`` is the sum of the marks. If two runs write a manifest at once, the one that has archived more counts, and
-otherwise the one with the greater serial. No storage that Spark can write has a lock, and none is needed:
-whichever manifest counts, it names each event up to its marks once.
-
-``columns`` declares the schema, in the types of Spark. A later version only adds columns (``schema`` is its number): a
-file of an earlier version has nulls in them.
+``<marks>`` is the sum of the marks. If two runs write a manifest at once, the one that has archived more counts: no
+storage that Spark can write has a lock, and none is needed, as each names each event up to its marks once. A later
+version only adds columns (``schema`` is its number): a file of an earlier version has nulls in them.
 """
 
 from __future__ import annotations

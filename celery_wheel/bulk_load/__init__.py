@@ -7,9 +7,6 @@
     columns ────────────┘                                          └──► columns   some hundred in a pack of a bulk load
     (the Spark writer)
 
-    rows, one by one ──► message, or the reason of a rejection ──► rejected(number, reason)
-                            └─ ``group`` rows, or GROUP_BYTES ──► one commit, fsync ──► progress(result so far)
-
 Bulk scheduling does not use the broker, which may be down. Memory has one group, the first KEPT reasons, and the ids if
 ``keep_ids`` is set (about 100 bytes each).
 """

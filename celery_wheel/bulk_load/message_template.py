@@ -2,11 +2,6 @@
 
 ::
 
-    task.apply_async ─► send_task ─► as_task_v2 ─► interception ─► Sampler.publish ─► Sample
-          router, signals, retry policy, everything                    └─ other messages (task-sent): a real producer
-
-    {"body": "[[%s …, {…}]", …, "headers": {…, "id": %s, …, <own headers> "wheel": {…}}, "properties": {…}}
-
     values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key, envelope
     parts of the kind     all others: destination, serializer, compression, priority, limits, origin, parents …
 

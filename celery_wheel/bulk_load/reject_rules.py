@@ -1,9 +1,5 @@
 """The rules that reject a row of a bulk load. They need no app, so that rejects can be sorted out first.
 
-::
-
-    {"task": "shop.remind", "args": "[42]", "kwargs": null, "eta": …, "queue": …}  ──►  None, or a reason for people
-
 Rules that need the app are not here: a task's signature, a route with ``wheel=False``, the app's limit on the size of
 messages.
 """

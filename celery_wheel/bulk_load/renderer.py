@@ -1,12 +1,7 @@
 """The renderer, which makes the messages of calls: by the template of a kind once it is proven equal to Celery's code.
 
-::
-
-    kind = (task, key or none, options)      1st row   a sample, which becomes the kind's template
-                                             2nd row   a sample, and by the template: they must be equal
-                                             others    by the template
-
-Celery's own code, which is as slow as ``apply_async``, makes
+A kind is (task, key or none, options). Its first message is a sample, which becomes its template; its second one is
+made both ways, and must be equal. Celery's own code, which is as slow as ``apply_async``, makes
 
     all messages   while a receiver of before_task_publish, after_task_publish or task_sent is connected, and where
                    the app is not plain: a router that is a function (it may read the arguments), a route with jitter,
@@ -15,8 +10,7 @@ Celery's own code, which is as slow as ``apply_async``, makes
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
                    options of the wheel other than a key
 
-An app or a task is plain if a module of MODULES defines each method that makes messages. The globals of its function,
-which ``functools.wraps`` does not copy, identify a wrapper; its type identifies a proxy around a function.
+An app or a task is plain if a module of MODULES defines each method that makes messages.
 """
 
 from __future__ import annotations

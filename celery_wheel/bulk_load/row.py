@@ -6,11 +6,9 @@
     {"task": …, "args": …, "eta": …} FIELDS and OPTIONS by name; also a NamedTuple
     (task, args, kwargs, eta, …)     FIELDS in their order; at least the first four
 
-``task`` is a task or its name. ``eta`` is a datetime or an ISO text, as ``apply_async`` takes them (a naive one is UTC,
-see ``celery_wheel.producer.eta``), or an int: Unix milliseconds. ``countdown`` is in seconds and takes precedence over
-eta as in Celery; 0 is now. A value of None counts as absent.
-
-A wrong row raises ValueError or TypeError, with a text for people.
+``eta`` is a datetime or an ISO text, as ``apply_async`` takes them, or an int: Unix milliseconds. ``countdown`` is in
+seconds and takes precedence over eta as in Celery; 0 is now. None counts as absent. A wrong row raises ValueError or
+TypeError, with a text for people.
 """
 
 from __future__ import annotations

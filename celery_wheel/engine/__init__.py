@@ -3,30 +3,14 @@
 The life of a message: eta 10.0 s, sent at 0.0 s; the numbers are positions (due_ms, seq) in the main lane::
 
     ingest      wheel queue ─ peek ─ admit ─ commit ─ trim     row (10 000, 7) is durable: accepted
-        │       inbox, bulk loads, schedules join the commit
     prefetch    store ─ slice ─► window ─► timing wheel        the horizon passes (10 000, 7): the row is in memory too
-        ▼
     dispatch    wheel ─ reap ─► ready ─ take ─► chunk          watermark = (10 000, 7): no row is placed at or before it
-        │       chunk ─ guard ─ publish ─ confirm              the message is in the task's own queue: dispatched
-        ▼
-    settle      offset, batch, tally ─ commit                  offset = (10 000, 7): after a crash it is not published
-        ▼                                                      again
-    keep_house  forget                                         7 days later the row is deleted
+                chunk ─ guard ─ publish ─ confirm              the message is in the task's own queue: dispatched
+    settle      offset, batch, tally ─ commit                  offset = (10 000, 7): it is not published again
 
-An *activity* is one of these, and ``tend``, ``listen`` and ``announce``: the engine does it again and again. A *round*
-is one run of an activity. A *job* is a pool's thread of work: it runs the rounds of an activity, and waits between.
+An *activity* is one of these, and ``tend``, ``listen``, ``announce`` and ``keep_house``. A *round* is one run of an
+activity. A *job* is a pool's thread of work: it runs the rounds of an activity, and waits between.
 
-The modules: one for each activity, and for each thing that activities share, so the folder has more than fifteen. Each
-imports from its own row and the rows below it::
-
-    runner, pool               the jobs of a process
-    engine                     one shard: rounds, errors, the lease
-    listen, ingest, dispatch, settle, prefetch, announce, housekeeping       one activity each
-    commands, intake/, recurring/                                            the parts of ingest
-    unit_of_work, adoption     the two ways to change a shard: reserve, commit, apply; and a takeover
-    round, delivery, stats     what the activities share
-    state/, due_clock          one holder's memory, and its time
-    port                       the protocols of brokers
-
-The engine reads no clock, opens no connection and starts no thread by itself: clock, store and broker are passed in.
+The modules: one for each activity, and for each thing that activities share, so the folder has more than fifteen. The
+engine reads no clock, opens no connection and starts no thread by itself: clock, store and broker are passed in.
 """

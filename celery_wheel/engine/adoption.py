@@ -5,9 +5,7 @@
     1. store.acquire      a new epoch; calls of the former holder are fenced in the store
     2. delivery.adopt     the same in a broker that fences, which answers with its offsets
     3. for each lane      broker's offset   against   store's offset
-                          ────────────────────────────────────────────────────────────────────────────
-                          missing         a lane without dispatched rows is new: its offset is set. Any other was lost
-                                          with the broker's writes: as behind, from the beginning
+                          missing         a lane without dispatched rows is new: its offset is set; any other: as behind
                           ahead           the former holder ended between publish and settle:
                                           the store is settled up to it, failed rows are rejected
                           ahead, and its  as before, and the log says that the store was restored from an older copy
@@ -37,20 +35,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import Fenced
-from celery_wheel.store.model import (
-    MAX_SEQ,
-    ORIGIN,
-    PAUSED,
-    SHARD_BITS,
-    STOPPED,
-    Batch,
-    Change,
-    Gate,
-    LaneState,
-    Move,
-    Outcome,
-    Position,
-)
+from celery_wheel.store import model
 from celery_wheel.timing import TimingWheel
 
 logger = logging.getLogger(__name__)
@@ -71,11 +56,6 @@ OLDER_STORE = (
     "the store is older than its broker: the offset of lane %d is %s there and %s in the store, which was restored "
     "from an older copy, or lost its last commits; tasks of the copy up to the broker's offset count as dispatched; "
     "tasks and requests that were accepted since the copy are lost"
-)
-#: Added to the reason why the broker refuses a new epoch.
-OLDER_EPOCH = (
-    "; where no other scheduler runs, the store was restored from an older copy, and tasks that were accepted since "
-    "are lost; each try has a newer epoch, until one passes that of the broker"
 )
 
 
@@ -100,7 +80,10 @@ class Adoption:
         try:
             offsets = self.delivery.adopt(self.shard, self.epoch)
         except Fenced as error:
-            raise Fenced(f"{error}{OLDER_EPOCH}") from error
+            raise Fenced(
+                f"{error}; where no other scheduler runs, the store was restored from an older copy, and tasks that "
+                "were accepted since are lost; each try has a newer epoch, until one passes that of the broker"
+            ) from error
         yield "adopted in the broker"
         self._seq = self.store.state(self.shard).seq
         if offsets is not None and isinstance(self.delivery, FencedDelivery):
@@ -112,8 +95,8 @@ class Adoption:
             broker.drop_lanes(self.shard, self.epoch, closed)
             yield "closed lanes dropped in the broker"
         for lane in lanes:
-            found = offsets.get(lane.lane, BrokerOffset(ORIGIN))
-            if lane.lane not in offsets and lane.offset == ORIGIN:
+            found = offsets.get(lane.lane, BrokerOffset(model.ORIGIN))
+            if lane.lane not in offsets and lane.offset == model.ORIGIN:
                 broker.set_offset(self.shard, self.epoch, lane.lane, lane.offset)
                 yield "offset set in the broker"
             elif found.offset > lane.offset:
@@ -156,50 +139,47 @@ class Adoption:
             stamps=self.stamps,
         )
 
-    def _lane(self, found: LaneState) -> Lane:
+    def _lane(self, found: model.LaneState) -> Lane:
         lane = self.delivery.lane(found)
         lane.last_due_ms = self._last_due_ms(found)
         return lane
 
-    def _last_due_ms(self, lane: LaneState) -> int:
-        """Return the latest due time in a lane, as far as it matters: END's where redelivered rows lie beyond now.
-
-        Rows that a holder with a clock ahead of this one has diverted lie beyond now.
-        """
+    def _last_due_ms(self, lane: model.LaneState) -> int:
+        """Return a lane's latest due time, as far as it matters: a holder with a clock ahead has rows beyond now."""
         last_ms = self.now_ms + self.limits.ahead_ms
-        beyond = Position(last_ms, MAX_SEQ)
+        beyond = model.Position(last_ms, model.MAX_SEQ)
         if lane.redelivered and self.store.count(self.shard, lane.lane, max(lane.offset, beyond), END):
             return END.due_ms
         return last_ms
 
-    def _backlog(self, lanes: list[Lane], gate: Gate) -> int:
-        if gate.state == PAUSED:
+    def _backlog(self, lanes: list[Lane], gate: model.Gate) -> int:
+        if gate.state == model.PAUSED:
             return 0
         behind = [lane for lane in lanes if gate.scope == ALL or lane.place == (gate.scope, gate.name)]
-        due = Position(self.now_ms, MAX_SEQ)
+        due = model.Position(self.now_ms, model.MAX_SEQ)
         return sum(self.store.count(self.shard, lane.number, lane.offset, max(lane.offset, due)) for lane in behind)
 
     def _next_seq(self) -> int:
-        self._seq = ((self._seq >> SHARD_BITS) + 1) << SHARD_BITS | self.shard
+        self._seq = ((self._seq >> model.SHARD_BITS) + 1) << model.SHARD_BITS | self.shard
         return self._seq
 
-    def _matches(self, lane: LaneState, offset: Position, checksum: RangeChecksum) -> bool:
+    def _matches(self, lane: model.LaneState, offset: model.Position, checksum: RangeChecksum) -> bool:
         """Whether the store's rows up to the broker's offset are the rows that were published."""
         rows = self.store.slice(self.shard, lane.lane, checksum.after, offset)
         return len(rows) == checksum.rows and sum(row.id for row in rows) == checksum.ids
 
-    def _settle(self, lane: LaneState, found: BrokerOffset) -> Iterator[str]:
+    def _settle(self, lane: model.LaneState, found: BrokerOffset) -> Iterator[str]:
         done = self.store.summary(self.shard, lane.lane, lane.offset, found.offset)
-        change = Change(
+        change = model.Change(
             lanes=[replace(lane, offset=found.offset, watermark=found.offset)],
             tally={key: -n for key, n in done.tally.items()},
         )
         count = done.count - len(found.failed)
-        batch = Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
+        batch = model.Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
         change.batches.append(batch)
         for row_id, reason in found.failed.items():
-            change.moves.append(Move(row_id, STOPPED, self.now_ms, self._next_seq()))
-            change.outcomes.append(Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
+            change.moves.append(model.Move(row_id, model.STOPPED, self.now_ms, self._next_seq()))
+            change.outcomes.append(model.Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
         change.seq = self._seq
         yield "batch made"
         self.store.apply(self.shard, self.epoch, change)
@@ -207,7 +187,9 @@ class Adoption:
         logger.info("settled %d tasks of lane %d that the former holder had dispatched", count, lane.lane, extra=extra)
         yield "settled up to the broker's offset"
 
-    def _roll_back(self, broker: FencingBroker, lane: LaneState, found: Position, reason: str) -> Iterator[str]:
+    def _roll_back(
+        self, broker: FencingBroker, lane: model.LaneState, found: model.Position, reason: str
+    ) -> Iterator[str]:
         start = lane.offset
         if self.limits.replay_on_rollback:
             since_ms = self.now_ms - self.limits.rollback_window_ms
@@ -232,7 +214,7 @@ class Adoption:
         )
         yield "rollback seen"
         if start < lane.offset:
-            change = Change(lanes=[replace(lane, offset=start, watermark=start)], tally=redelivered.tally)
+            change = model.Change(lanes=[replace(lane, offset=start, watermark=start)], tally=redelivered.tally)
             self.store.apply(self.shard, self.epoch, change)
             yield "offset moved back in the store"
         broker.set_offset(self.shard, self.epoch, lane.lane, start)
@@ -240,5 +222,5 @@ class Adoption:
         yield "offset set in the broker"
 
 
-def _reason(text: str, lane: LaneState, found: BrokerOffset) -> str:
+def _reason(text: str, lane: model.LaneState, found: BrokerOffset) -> str:
     return text.format(lane.lane, tuple(found.offset), tuple(lane.offset))

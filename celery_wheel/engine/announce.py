@@ -3,15 +3,12 @@
 ::
 
     cancel      row in lane STOPPED, outcome, watch UNANNOUNCED     one commit
-    announce    a page of rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed, one
-                                                  └ the other rows are passed to it again in the next lap         commit
+    announce    a page of rows with that watch ─► on_cancelled ─► ids that it has announced: their watch is removed
     lap         page after page, each from where the last one ended; a new lap while rows remain
-    round       one page: 50 rows; after a failed round one row, so that hardly anything is read while nothing works. A
-                row is announced a minute after the backend works again at most, and those left behind right after it
 
-A cancelled row is not announced where a later message of the same task id is pending or published: the task goes on.
-A row is announced at least once: a crash before the commit, or a slow former holder, may announce it again.
-``on_cancelled`` may be slow, hang or fail: its job holds no lock meanwhile.
+After a failed round a page is one row, so that hardly anything is read while nothing works. A row is announced at least
+once: a crash before the commit, or a slow former holder, may announce it again. A row is not announced where a later
+message of the same task id is pending or published. ``on_cancelled`` may hang or fail: no lock is held meanwhile.
 """
 
 from __future__ import annotations

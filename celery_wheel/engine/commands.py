@@ -12,13 +12,9 @@
                                 message comes within a day, unless that message is behind the command in the inbox
     complete          done, too_late, by key: a published row is too late once, and then no longer watches
     requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
-    pause, resume     done: the gate closes in memory before the commit     unknown: the gate was not set
-    accept_clock      accepted, agreed, refused: due time moves after the commit
 
 A command stays in the inbox while a row of it moves to another lane, and, unless every result is ``done``, until every
 message that was sent before it is accepted. Replayed rows have a lane of their own, and are too late for a cancel.
-They are marked as redelivered where the broker keeps no offset, as are requeued rows that were rejected. A published
-row is replayed only where no later adoption compares it with the broker's checksum, under the ``history`` lock.
 """
 
 from __future__ import annotations
@@ -32,20 +28,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import ALL, Place
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
-from celery_wheel.store.model import (
-    CANCEL,
-    MAX_SEQ,
-    PAUSE,
-    PAUSED,
-    REPLAY,
-    REQUEUABLE,
-    SLOW,
-    WATCH,
-    Gate,
-    Position,
-    Row,
-    Tombstone,
-)
+from celery_wheel.store import model
 
 DONE, ALREADY, TOO_LATE, UNKNOWN = "done", "already", "too_late", "unknown"
 
@@ -58,10 +41,8 @@ def cancel_or_move(
 ) -> Generator[str, None, bool]:
     """Carry out a command on tasks; returns False where it has to stay in the inbox.
 
-    Args:
-        empty_at_ms: monotonic instant at which the wheel queue was peeked to its end; all of its messages are accepted
-            by now. None: the queue had more messages.
-        resent: ids of tasks with a message behind the command in the inbox.
+    ``empty_at_ms``: monotonic instant at which the wheel queue was peeked to its end; None: it had more messages.
+    ``resent``: ids of tasks with a message behind the command in the inbox.
     """
     with state.active():
         diversions = state.diversions
@@ -82,22 +63,19 @@ def cancel_or_move(
         results = dict.fromkeys(command.task_ids, TOO_LATE)
         results |= {task_id: UNKNOWN for task_id in missing if task_id not in outcomes}
         results |= dict.fromkeys(done, DONE)
-        if command.kind == CANCEL:
+        if command.kind == model.CANCEL:
             results |= {task_id: ALREADY for task_id in missing if outcomes.get(task_id) == "cancelled"}
         _record(work, command, results, resent)
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
-        ctx.stats.add(**{"cancelled" if command.kind == CANCEL else "moved": len(work.rows)})
+        ctx.stats.add(**{"cancelled" if command.kind == model.CANCEL else "moved": len(work.rows)})
     return True
 
 
 def earlier_are_accepted(ctx: Context, state: ShardState, item_id: int, empty_at_ms: int | None) -> bool:
-    """Whether every message that was sent before the command is accepted.
-
-    With a broker that pushes, messages may be under way to this process while the queue looks empty: only a peek at
-    least ``transit_ms`` after the command was first read counts.
-    """
+    """Whether every message that was sent before the command is accepted; where a broker pushes, some may be under way
+    while the queue looks empty: only a peek at least ``transit_ms`` after the command was first read counts."""
     if empty_at_ms is None or not ctx.delivery.transit_ms:
         return empty_at_ms is not None
     first_read_at_ms = state.first_read_at_ms.setdefault(item_id, ctx.clock.monotonic_ms())
@@ -112,21 +90,21 @@ def commit_command(ctx: Context, work: UnitOfWork, item_id: int) -> Generator[st
     return committed
 
 
-def _revise(work: UnitOfWork, command: Command, found: Iterable[Row]) -> set[str]:
+def _revise(work: UnitOfWork, command: Command, found: Iterable[model.Row]) -> set[str]:
     """Cancel or move the pending rows; returns their task ids."""
     done: set[str] = set()
     for row in found:
         if not work.take_out(row):
             continue
         done.add(row.task_id)
-        if command.kind == CANCEL:
+        if command.kind == model.CANCEL:
             work.cancel(row, Retirement("cancelled", command.reason, command.actor))
         else:
             relocate(work, row, command.eta_ms, command.reason, command.actor)
     return done
 
 
-def relocate(work: UnitOfWork, row: Row, eta_ms: int | None, reason: str, actor: str) -> None:
+def relocate(work: UnitOfWork, row: model.Row, eta_ms: int | None, reason: str, actor: str) -> None:
     """Give a row that was taken out another eta; None: now."""
     eta_ms = work.now_ms if eta_ms is None else eta_ms
     work.move(row, work.state.lanes.for_eta(eta_ms, work.now_ms), eta_ms, eta_ms)
@@ -136,27 +114,23 @@ def relocate(work: UnitOfWork, row: Row, eta_ms: int | None, reason: str, actor:
 def _record(work: UnitOfWork, command: Command, results: dict[str, str], resent: Collection[str]) -> None:
     change, now_ms = work.change, work.now_ms
     work.answer(command, results)
-    if command.kind == CANCEL:
+    if command.kind == model.CANCEL:
         until_ms = now_ms + TOMBSTONE_MS
         with_tombstone = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)
         task_ids = [task_id for task_id, result in results.items() if result in with_tombstone]
         if not command.for_good:
             task_ids = [task_id for task_id in task_ids if task_id not in resent]
-        change.tombstones = [Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in task_ids]
+        change.tombstones = [model.Tombstone(task_id, until_ms, command.reason, command.actor) for task_id in task_ids]
         work.on_apply(lambda: work.state.tombstones.add(task_ids))
 
 
 def complete(
     ctx: Context, state: ShardState, command: Completion, empty_at_ms: int | None
 ) -> Generator[str, None, bool]:
-    """Complete keys; returns False where the command has to stay in the inbox.
-
-    Args:
-        empty_at_ms: as ``cancel_or_move`` takes it.
-    """
+    """Complete keys; returns False where the command has to stay in the inbox, as ``cancel_or_move`` does."""
     if not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False
-    watching = claimants(ctx, state, WATCH, command.keys)
+    watching = claimants(ctx, state, model.WATCH, command.keys)
     yield "watchers found"
     with state.active():
         if watching.are_stale(state):
@@ -173,7 +147,7 @@ def complete(
 
 
 def _complete_rows(work: UnitOfWork, command: Completion, watching: Claimants) -> None:
-    rows: dict[int, tuple[str, Row]] = {}
+    rows: dict[int, tuple[str, model.Row]] = {}
     for key, row in watching.found:
         rows.setdefault(row.id, (key, row))  # the first of several keys completes a task
     for key, row in rows.values():
@@ -199,13 +173,13 @@ def _counts(command: Completion, watching: Claimants, work: UnitOfWork) -> dict[
 def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
     """Carry out a requeue or a replay; returns True, since it never stays in the inbox."""
     with state.history:
-        if command.kind == REPLAY:
+        if command.kind == model.REPLAY:
             rows, results = _replayable(ctx, command)
             redelivered = {row.id for row in rows}
         else:
             rows, redelivered, results = _requeueable(ctx, command)
         with state.active():
-            if command.kind == REPLAY:
+            if command.kind == model.REPLAY:
                 results.update({str(row.id): "too_late" for row in rows if not _is_closed(state, row)})
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
@@ -220,11 +194,11 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
     return True
 
 
-def _requeueable(ctx: Context, command: Command) -> tuple[list[Row], set[int], dict[str, str]]:
+def _requeueable(ctx: Context, command: Command) -> tuple[list[model.Row], set[int], dict[str, str]]:
     found = ctx.store.stopped_rows(ctx.shard, command.task_ids)
     stored = {row.task_id for row in (*ctx.store.find(ctx.shard, command.task_ids), *(row for _, row in found))}
     wanted = [
-        (kind, row) for kind, row in found if kind in REQUEUABLE and (row.route.exchange or row.route.routing_key)
+        (kind, row) for kind, row in found if kind in model.REQUEUABLE and (row.route.exchange or row.route.routing_key)
     ]
     results = {id_: "too_late" if id_ in stored else "unknown" for id_ in command.task_ids}
     results |= {row.task_id: "done" for _, row in wanted}
@@ -233,20 +207,20 @@ def _requeueable(ctx: Context, command: Command) -> tuple[list[Row], set[int], d
     return [row for _, row in wanted], redelivered, results
 
 
-def _replayable(ctx: Context, command: Command) -> tuple[list[Row], dict[str, str]]:
+def _replayable(ctx: Context, command: Command) -> tuple[list[model.Row], dict[str, str]]:
     rows = {row.id: row for row in ctx.store.rows(ctx.shard, [int(one) for one in command.task_ids])}
     known = [rows[int(one)] for one in command.task_ids if int(one) in rows]
     results = dict.fromkeys(command.task_ids, "unknown") | {str(row.id): "done" for row in known}
     return known, results
 
 
-def _is_closed(state: ShardState, row: Row) -> bool:
+def _is_closed(state: ShardState, row: model.Row) -> bool:
     """Whether no later adoption needs the row; all rows of a closed lane are settled."""
     lane = state.lanes.get(row.lane)
     return row.lane >= 0 if lane is None else row.position <= lane.replayable
 
 
-def _publish_again(work: UnitOfWork, rows: Iterable[Row], redelivered: Collection[int], command: Command) -> None:
+def _publish_again(work: UnitOfWork, rows: Iterable[model.Row], redelivered: Collection[int], command: Command) -> None:
     """Make rows due now; ``redelivered`` has the ids of rows that may be in their queue already."""
     for row in rows:
         work.rows.append(row)
@@ -269,12 +243,14 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
     for name in command.task_ids:
         place = gate_place(name)
         results[name] = "done"
-        if command.kind == PAUSE:
-            work.change.gates.append(Gate(*place, PAUSED, 0, command.reason, command.actor, now_ms))
+        if command.kind == model.PAUSE:
+            work.change.gates.append(model.Gate(*place, model.PAUSED, 0, command.reason, command.actor, now_ms))
         elif place not in existing:
             results[name] = "unknown"
         elif command.per_ms:
-            work.change.gates.append(Gate(*place, SLOW, command.per_ms, command.reason, command.actor, now_ms))
+            work.change.gates.append(
+                model.Gate(*place, model.SLOW, command.per_ms, command.reason, command.actor, now_ms)
+            )
         else:
             work.change.opened.append(place)
     work.answer(command, results)
@@ -315,11 +291,11 @@ def _log_gate(ctx: Context, command: Command, name: str) -> None:
     )
 
 
-def _set_gates(ctx: Context, work: UnitOfWork, before: list[Gate], backlogs: dict[int, int]) -> None:
+def _set_gates(ctx: Context, work: UnitOfWork, before: list[model.Gate], backlogs: dict[int, int]) -> None:
     """Close gates at once, before any process can read that they are closed; the rest takes effect with the commit."""
     state, change = work.state, work.change
 
-    def set_gates(gates: list[Gate]) -> None:
+    def set_gates(gates: list[model.Gate]) -> None:
         for gate in gates:
             state.gates.set(gate, backlogs[id(gate)], work.now_ms, ctx.clock.monotonic_ms())
 
@@ -336,7 +312,7 @@ def _set_gates(ctx: Context, work: UnitOfWork, before: list[Gate], backlogs: dic
             state.gates.open((gate.scope, gate.name))
         set_gates(before)
 
-    set_gates([gate for gate in change.gates if gate.state == PAUSED])
+    set_gates([gate for gate in change.gates if gate.state == model.PAUSED])
     work.on_apply(apply)
     work.on_roll_back(roll_back)
 
@@ -347,14 +323,14 @@ def gate_place(name: str) -> tuple[str, str]:
     return scope, rest
 
 
-def _backlog(ctx: Context, state: ShardState, gate: Gate, now_ms: int) -> int:
+def _backlog(ctx: Context, state: ShardState, gate: model.Gate, now_ms: int) -> int:
     """Return how many rows wait behind a gate; 0 for a pause, which needs no count."""
-    if gate.state == PAUSED:
+    if gate.state == model.PAUSED:
         return 0
     place: Place = (gate.scope, gate.name)
     with state.active():
         lanes = [(lane.number, lane.watermark) for lane in state.lanes if gate.scope == ALL or lane.place == place]
-    due = Position(now_ms, MAX_SEQ)
+    due = model.Position(now_ms, model.MAX_SEQ)
     return sum(ctx.store.count(ctx.shard, number, after, max(after, due)) for number, after in lanes)
 
 

@@ -3,17 +3,12 @@
 ::
 
                           FencedDelivery                            ConfirmedDelivery
-    a new epoch           the broker's offsets are compared with    the store's (offset, watermark] is in doubt
-                          the store's
     prepare a chunk       nothing: the broker compares              the store learns the end of the chunk and checks the
                                                                     epoch; the lease must not be over
-    publish it            one compare-and-set                       message by message, while the lease lasts
     no answer             the same chunk is published again         the same chunk is published again, as redelivered
     settle it             by a job of its own                       in the commit that prepares the next chunk: of two
                                                                     commits under way the later would move the offset
                                                                     back
-
-The other modules call the methods of ``Delivery``; only adoption distinguishes its two classes, to compare offsets.
 """
 
 from __future__ import annotations
@@ -21,16 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from celery_wheel.engine.port import (
-    Broker,
-    BrokerOffset,
-    Chunk,
-    Confirmed,
-    ConfirmedChunk,
-    ConfirmingBroker,
-    FencingBroker,
-    PublishResult,
-)
+from celery_wheel.engine import port
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import Fenced, LeaseExpired, OffsetLost, PublishInterrupted
@@ -46,10 +32,10 @@ class Delivery(ABC):
 
     prepares: bool  #: the store learns the end of each chunk before the chunk is published
     transit_ms: int  #: for this long a message may be under way to this process while its queue looks empty
-    broker: Broker
+    broker: port.Broker
 
     @abstractmethod
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+    def adopt(self, shard: int, epoch: int) -> dict[int, port.BrokerOffset] | None:
         """Make this epoch the broker's; returns its offsets by lane, None where the broker keeps none."""
 
     @abstractmethod
@@ -71,17 +57,17 @@ class Delivery(ABC):
         return {one.shard for one in states}
 
     @abstractmethod
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
         """Publish the rows of a chunk that are not confirmed yet.
 
         Raises BrokerError where the answer is lost, LeaseExpired before any message is sent, Fenced and OffsetLost.
         """
 
-    def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, checksum: bool) -> Chunk:
+    def _chunk(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, *, checksum: bool) -> port.Chunk:
         state.attempted += 1
         flight.first_number = flight.first_number or state.attempted
         flight.settled = lane.offset
-        return Chunk(
+        return port.Chunk(
             state.shard,
             state.epoch,
             lane.number,
@@ -98,12 +84,12 @@ class Delivery(ABC):
 class FencedDelivery(Delivery):
     prepares = False
     transit_ms = 0
-    broker: FencingBroker
+    broker: port.FencingBroker
 
-    def __init__(self, broker: FencingBroker) -> None:
+    def __init__(self, broker: port.FencingBroker) -> None:
         self.broker = broker
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+    def adopt(self, shard: int, epoch: int) -> dict[int, port.BrokerOffset] | None:
         return self.broker.adopt(shard, epoch)
 
     def lane(self, found: LaneState) -> Lane:
@@ -123,34 +109,34 @@ class FencedDelivery(Delivery):
         self.broker.verify(state.shard, state.epoch, state.confirmed)
 
     def verified(self, states: Sequence[ShardState]) -> set[int]:
-        return self.broker.verified([ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
+        return self.broker.verified([port.ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
 
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
         with state.active():
             chunk = self._chunk(state, lane, flight, now_ms, checksum=True)
         published = self.broker.publish(chunk)
-        if published.result is PublishResult.FENCED:
+        if published.result is port.PublishResult.FENCED:
             raise Fenced(
                 f"another holder adopted shard {state.shard} in the broker; this process publishes nothing more from it"
             )
-        if published.result in (PublishResult.ROLLED_BACK, PublishResult.MISSING):
+        if published.result in (port.PublishResult.ROLLED_BACK, port.PublishResult.MISSING):
             raise OffsetLost(f"the broker's offset of lane {lane.number} is {published.result.value}")
         # A chunk that the broker has ALREADY came with an earlier try, at least with the first.
-        certain = chunk.number if published.result is PublishResult.PUBLISHED else flight.first_number
+        certain = chunk.number if published.result is port.PublishResult.PUBLISHED else flight.first_number
         state.confirmed = max(state.confirmed, certain)
-        return Confirmed(published.failed)
+        return port.Confirmed(published.failed)
 
 
 class ConfirmedDelivery(Delivery):
     prepares = True
     transit_ms = TRANSIT_MS
-    broker: ConfirmingBroker
+    broker: port.ConfirmingBroker
 
-    def __init__(self, broker: ConfirmingBroker, clock: Clock) -> None:
+    def __init__(self, broker: port.ConfirmingBroker, clock: Clock) -> None:
         self.broker = broker
         self._clock = clock
 
-    def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset] | None:
+    def adopt(self, shard: int, epoch: int) -> dict[int, port.BrokerOffset] | None:
         self.broker.adopt(shard, epoch)
         return None
 
@@ -159,7 +145,7 @@ class ConfirmedDelivery(Delivery):
         lane.in_doubt_after, lane.in_doubt_upto = found.offset, found.watermark
         return lane
 
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
         may_send = self._may_send(state)
         if not may_send():
             # The process was suspended, or the store was silent for the time of a lease. This broker has no fence.
@@ -192,6 +178,6 @@ def _adopted(found: LaneState, watermark: Position) -> Lane:
     )
 
 
-def delivery_to(broker: Broker, clock: Clock) -> Delivery:
+def delivery_to(broker: port.Broker, clock: Clock) -> Delivery:
     """Return the delivery for a broker's kind."""
     return FencedDelivery(broker) if broker.fences else ConfirmedDelivery(broker, clock)

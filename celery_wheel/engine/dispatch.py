@@ -3,16 +3,11 @@
 ::
 
     1 reap       rows that expired in the wheel become ready in their lanes
-    2 take       the next chunk of a lane, up to 1,000 rows, all before every reservation; the watermark moves to its
-                 end, so (…, watermark] never changes again
-    3 commit     where rows of the range move to the lane of a gate or a destination, or expire by their misfire option;
-                 and, where the broker keeps no offset, before every chunk: the store learns the end of the chunk
+    2 take       the next chunk of a lane, all before every reservation; the watermark moves to its end
+    3 commit     where rows of the range move to another lane, or expire; before every chunk if the broker has no offset
     4 guard      the store must have exactly the chunk's rows in (after, upto]
-    5 publish    see ``delivery``
+    5 publish    see ``delivery``; a chunk without an answer stays in flight, and the same rows are published again
     6 confirm    the chunk is unsettled: ``settle`` records many chunks in one commit, and the offset follows
-
-A chunk without an answer stays in flight and is published again, the same rows over the same range, before any later
-row of its lane. A message costs 20 µs of CPU prefetched and settled (``python -m tests.benchmarks budget``).
 """
 
 from __future__ import annotations
@@ -86,10 +81,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
 
 
 def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
-    """Take the rows in doubt as a chunk: they are published again, marked, before any other row of the lane.
-
-    Rows in doubt that are not due wait: the former holder was draining, or its due time was ahead.
-    """
+    """Take the rows in doubt as a chunk, before any other row of the lane; those that are not due wait (a drain)."""
     limits = ctx.limits
     place, upto = (
         (ctx.shard, lane.number, lane.in_doubt_after),

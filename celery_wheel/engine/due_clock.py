@@ -2,10 +2,6 @@
 
 ::
 
-    now_ms()   =  monotonic clock + difference          due time: a step of the wall clock does not move it
-    check()       reads the second clock (the broker's, else the store's), and may change the difference
-    accept()      the operator says that the wall clock is right
-
     the second clock         the wall clock is …            then
     ───────────────────────  ─────────────────────────────  ──────────────────────────────────────────────────────
     is nearer to the wall    before due time                due time follows, back
@@ -15,7 +11,7 @@
     does not decide,         up to tick + 100 ms before     due time follows, back: a drift makes nothing early
     or there is none         anywhere else                  due time goes on
 
-    Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed.
+    Where due time goes on, a wall clock that is more than tick + 100 ms away is disputed, until ``accept``.
 
 "Nearer" means nearer by more than the uncertainty of a reading, half its round trip. Example: at 12:00:10 the wall
 clock is stepped by +30 s, and Redis says 12:00:10.399 ± 1 ms: due time is nearer, the wall clock is disputed, and a
@@ -29,9 +25,6 @@ Promises, in terms of the second clock, for any sequence of steps, suspensions, 
 3. Due time goes back only in a check or in ``accept``, as the table says.
 4. ``check`` returns False for due time that is further than ``max_skew_ms`` from the second clock, whatever the wall
    clock shows: a stepped wall clock alone loses no shard.
-
-Non-promises: without a second clock, a wall clock that is wrong at the start is not noticed, and one that is set right
-by more than tick + 100 ms stays disputed until ``accept``. A second clock on the same machine is the same clock.
 """
 
 from __future__ import annotations
@@ -53,9 +46,6 @@ MAX_READINGS = 3
 
 #: A reading serves the other due clocks of its process for so long: those that are checked in the same moment.
 SHARED_MS = 100
-
-#: Attempts to read the wall clock and the monotonic clock at one instant; another thread may run in between.
-READS = 5
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +95,6 @@ class DueClock:
         #: Due time less the second clock, by its last reading; None where there is no second clock.
         self.skew_ms: int | None = None
 
-    # -- timing.Clock --------------------------------------------------------------------------------
-
     def now_ms(self) -> int:
         """Return due time."""
         return self._clock.monotonic_ms() + self._offset_ms
@@ -121,13 +109,10 @@ class DueClock:
         """Return this host's wall clock: for instants that other processes compare with theirs."""
         return self._clock.now_ms()
 
-    # -- deciding ------------------------------------------------------------------------------------
-
     def check(self, second_clock: SecondClock) -> bool:
         """Compare the clocks; return whether due time is near enough to the second clock to hold a shard.
 
-        Args:
-            second_clock: may raise BrokerError or StoreError: then the last decision stands, False before the first.
+        Where the second clock raises BrokerError or StoreError, the last decision stands, False before the first.
         """
         shared = self._readings.recent(self._clock.monotonic_ms()) if self._readings is not None else None
         for _ in range(MAX_READINGS):
@@ -175,7 +160,7 @@ class DueClock:
     def _wall_offset_ms(self) -> int:
         """Return the wall clock less the monotonic clock, never too large: the wall clock is read first."""
         best_ms, took_least_ms = 0, None
-        for _ in range(READS):
+        for _ in range(5):  # attempts to read both clocks at one instant; another thread may run in between
             began_ms, wall_ms, ended_ms = self._clock.monotonic_ms(), self._clock.now_ms(), self._clock.monotonic_ms()
             if took_least_ms is None or ended_ms - began_ms < took_least_ms:
                 best_ms, took_least_ms = wall_ms - ended_ms, ended_ms - began_ms

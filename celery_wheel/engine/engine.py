@@ -1,12 +1,5 @@
 """The engine of one shard: a deterministic object over (clock, store, broker) that runs its activities in rounds.
 
-::
-
-    tend        compare the clocks ─┬─ not the holder: acquire ─ adopt
-                                    └─ the holder: snapshot ─ verify ─ renew
-    listen, ingest, prefetch, dispatch, settle, announce, keep_house         the holder: a module each
-    release     settle, and give the shard up
-
 An activity is a generator: one round of it, with a ``yield`` wherever a crash, a lost answer or another activity can
 come between two steps. A step is one call to the store or the broker, or one section under the state's lock. The
 threads of ``runner`` run each round to its end; the simulation interleaves the same generators by a seed.
@@ -25,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from celery_wheel import errors
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
 from celery_wheel.engine.delivery import delivery_to
@@ -50,17 +44,6 @@ from celery_wheel.engine.settle import next_batch, settle
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
-from celery_wheel.errors import (
-    BrokerError,
-    CommitInDoubt,
-    EpochEnded,
-    Fenced,
-    InvariantBroken,
-    LeaseExpired,
-    OffsetLost,
-    StoreConflict,
-    StoreError,
-)
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import Clock, RetryLog
 
@@ -112,10 +95,7 @@ class Engine:
 
     @property
     def held(self) -> bool:
-        """Whether this engine is certainly the shard's holder: its lease is not over, with a margin.
-
-        The engine holds the shard also while it adopts it anew after a state that ended in doubt.
-        """
+        """Whether this engine is certainly the holder, also while it adopts: its lease is not over, with a margin."""
         return self._lease_until_ms is not None and self.ctx.clock.monotonic_ms() < self._lease_until_ms
 
     def wait_ms(self) -> int:
@@ -170,23 +150,25 @@ class Engine:
         """Run a round; an error ends the round or the state, never the engine."""
         try:
             yield from steps
-        except BrokerError as error:
+        except errors.BrokerError as error:
             self.stats.add(broker_errors=1)
             self._log_repeated(error, "broker_error")
             yield Round.FAILED
-        except EpochEnded:
+        except errors.EpochEnded:
             yield Round.FAILED
-        except (Fenced, OffsetLost, InvariantBroken, CommitInDoubt) as error:
-            self.stats.add(store_errors=isinstance(error, StoreError), guard_trips=isinstance(error, InvariantBroken))
-            if isinstance(error, Fenced) and self.state is state:
+        except (errors.Fenced, errors.OffsetLost, errors.InvariantBroken, errors.CommitInDoubt) as error:
+            self.stats.add(
+                store_errors=isinstance(error, errors.StoreError), guard_trips=isinstance(error, errors.InvariantBroken)
+            )
+            if isinstance(error, errors.Fenced) and self.state is state:
                 if state is not None:
                     state.end(str(error))  # before the lease: ``renewed`` notes none of a state that has ended
                 self._lease_until_ms = None
             self._end(state, str(error))
             yield Round.FAILED
-        except (StoreError, LeaseExpired, StoreConflict) as error:
-            self.stats.add(store_errors=isinstance(error, StoreError))
-            if state is not None and isinstance(error, StoreConflict):
+        except (errors.StoreError, errors.LeaseExpired, errors.StoreConflict) as error:
+            self.stats.add(store_errors=isinstance(error, errors.StoreError))
+            if state is not None and isinstance(error, errors.StoreConflict):
                 self._end(state, str(error))  # another copy of the store has the shard in the broker
             else:
                 self._log_repeated(error, "waits")
@@ -264,7 +246,7 @@ class Engine:
         try:
             if self.held:  # a holder without its store gives no sign of life, which would keep others away
                 self.ctx.delivery.verify(state)
-        except BrokerError:
+        except errors.BrokerError:
             self.stats.add(broker_errors=1)
         yield "offsets verified"
 
@@ -286,7 +268,7 @@ class Engine:
         adoption = Adoption(ctx, epoch)
         try:
             yield from adoption.steps()
-        except (BrokerError, StoreConflict):
+        except (errors.BrokerError, errors.StoreConflict):
             # Another host may reach the broker, so the shard is released at once.
             self._lease_until_ms = None
             ctx.broker.leave(ctx.shard, epoch)
@@ -324,7 +306,7 @@ class Engine:
         try:
             if work is not None:
                 ctx.store.apply(ctx.shard, state.epoch, work.change)
-        except StoreError:
+        except errors.StoreError:
             self._drop(state, reason)  # the state has ended, and would never be adopted again
             raise
         yield "settled"

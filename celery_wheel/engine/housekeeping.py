@@ -19,16 +19,11 @@ from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.ports import Retention
 
-#: A request waits a few seconds for its answer.
-ANSWERS_KEPT_MS = 600_000
-
-#: Lanes closed in one round.
-MAX_CLOSED = 500
-
 
 def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     limits, now_ms = ctx.limits, ctx.clock.now_ms()
-    ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - ANSWERS_KEPT_MS, now_ms - limits.audit_ms)
+    # A request waits a few seconds for its answer.
+    ctx.store.expire(ctx.shard, state.epoch, now_ms, now_ms - 600_000, now_ms - limits.audit_ms)
     yield "expired"
     if state.tombstones.is_full:
         yield from _refill(ctx, state)
@@ -54,7 +49,7 @@ def _refill(ctx: Context, state: ShardState) -> Steps:
 
 def _close_idle(ctx: Context, state: ShardState) -> Steps:
     with state.active():
-        asleep = state.lanes.asleep_since(ctx.clock.monotonic_ms() - ctx.limits.lane_idle_ms)[:MAX_CLOSED]
+        asleep = state.lanes.asleep_since(ctx.clock.monotonic_ms() - ctx.limits.lane_idle_ms)[:500]
     empty = [
         (lane, since_ms)
         for lane, since_ms in asleep

@@ -2,27 +2,20 @@
 
 ::
 
-    inbox ───────┐  1 read       up to 1,000 items of the inbox, with up to 2,500 packed messages; as many of bulk loads
-    bulk loads ──┤  2 peek       up to 5,000 messages of the wheel queue, the oldest, still in it; and up to 1,000
-    wheel queue ─┤               occurrences of schedules that are due soon (see ``recurring``)
-    schedules ───┘  3 compare    messages that are in the store already are dropped (a crash came between 6 and 8);
-                                 one whose id another task has gets an id of its own, so that none is dropped for it
-                    4 admit      each message gets a position; or an outcome, where a tombstone, a revoked stamp or the
-                                 unique key of another task stands against it
-                    5 reserve    dispatch takes no row at or after the lowest of these positions
-                    6 commit     one transaction and one fsync for all of them
-                    7 apply      rows up to the horizon go into the window; the reservation ends
-                    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
-                    9 commands   of the inbox, one by one (see ``commands``)
+    1 read       items of the inbox, with packed messages; chunks of bulk loads
+    2 peek       the oldest messages of the wheel queue, still in it; and occurrences of schedules that are due soon
+    3 compare    messages that are in the store already are dropped (a crash came between 6 and 8)
+    4 admit      each message gets a position; or an outcome by a tombstone, a revoked stamp or a unique key
+    5 reserve    dispatch takes no row at or after the lowest of these positions
+    6 commit     one transaction and one fsync for all of them
+    7 apply      rows up to the horizon go into the window; the reservation ends
+    8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
+    9 commands   of the inbox, one by one (see ``commands``)
 
-A crash between any two steps leaves each message in the queue, in the store or in both, never in neither.
-
-The inbox is read before the queue is peeked: every message that was sent before a command is then peeked, or in the
-store, when the command gets its answer. A message of the inbox whose task an earlier command names waits for the next
-round, and later commands on it wait too: a task that is sent anew after its cancel is not cancelled. While a bulk load
-is not accepted as a whole, a cancel leaves tombstones for its remaining tasks, and a move waits.
-
-A message costs 36 µs of CPU, of which 13 decode it and 12 write it (``python -m tests.benchmarks budget``).
+A crash between any two steps leaves each message in the queue, in the store or in both, never in neither. The inbox is
+read before the queue is peeked: every message that was sent before a command is in the store when the command gets its
+answer. A message whose task an earlier command names waits for the next round: a task that is sent anew after its
+cancel is not cancelled. A message costs 36 µs of CPU (``python -m tests.benchmarks budget``).
 """
 
 from __future__ import annotations
@@ -50,24 +43,7 @@ from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.stats import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.store.model import (
-    ACCEPT_CLOCK,
-    CANCEL,
-    PAUSE,
-    REPLAY,
-    REQUEUE,
-    RESUME,
-    UNIQUE,
-    Arrival,
-    BulkLoadChunk,
-    Change,
-    InboxItem,
-    Message,
-    MessageBlock,
-    Tombstone,
-    Unreadable,
-    each,
-)
+from celery_wheel.store import model
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.values.ids import id_beside
 
@@ -79,10 +55,10 @@ NOTHING = Peeked([], None, False)
 class _Intake:
     """The items and messages that one round has read from the inbox, the bulk loads and the wheel queue."""
 
-    chunks: list[BulkLoadChunk]
+    chunks: list[model.BulkLoadChunk]
     peeked: Peeked
     peeked_at_ms: int  #: monotonic
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[model.Arrival] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)  #: inbox items of messages among the arrivals
     commands: list[AnyCommand] = field(default_factory=list)
     resent: set[str] = field(default_factory=set)  #: tasks with a message that waits behind a command of the inbox
@@ -120,8 +96,8 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
 
 def _read(ctx: Context) -> Generator[str, None, _Intake]:
     limits = ctx.limits
-    inbox: Sequence[InboxItem] = ()
-    chunks: list[BulkLoadChunk] = []
+    inbox: Sequence[model.InboxItem] = ()
+    chunks: list[model.BulkLoadChunk] = []
     if has_arrivals := ctx.store.has_arrivals(ctx.shard):
         inbox = ctx.store.read_inbox(
             ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes, limits.bulk_count
@@ -137,7 +113,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     yield "peeked"
     _sort(ctx, intake, inbox)
     for arrival in intake.peeked.arrivals:
-        if isinstance(arrival, Unreadable) or arrival.task != RUN_ENDED_TASK:
+        if isinstance(arrival, model.Unreadable) or arrival.task != RUN_ENDED_TASK:
             intake.arrivals.append(arrival)
         elif isinstance(meaning := run_ended(arrival), RunEnded):
             intake.ended.append(meaning)
@@ -161,7 +137,7 @@ def _peek(ctx: Context) -> Peeked:
     return peeked
 
 
-def _sort(ctx: Context, intake: _Intake, inbox: Sequence[InboxItem]) -> None:
+def _sort(ctx: Context, intake: _Intake, inbox: Sequence[model.InboxItem]) -> None:
     """Sort the items of the inbox into arrivals, commands, and those that wait for the next round."""
     named: set[str] = set()  # ids that earlier commands name
     schedules = _ScheduleCommands()
@@ -218,22 +194,19 @@ def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _In
     empty_at_ms = None if intake.peeked.more else intake.peeked_at_ms
     if isinstance(command, Completion):
         return (yield from complete(ctx, state, command, empty_at_ms))
-    if command.kind in (PAUSE, RESUME):
+    if command.kind in (model.PAUSE, model.RESUME):
         return (yield from pause_or_resume(ctx, state, command))
-    if command.kind == ACCEPT_CLOCK:
+    if command.kind == model.ACCEPT_CLOCK:
         return (yield from accept_clock(ctx, state, command))
-    if command.kind in (REQUEUE, REPLAY):
+    if command.kind in (model.REQUEUE, model.REPLAY):
         return (yield from requeue_or_replay(ctx, state, command))
-    if intake.chunks and command.kind != CANCEL:
+    if intake.chunks and command.kind != model.CANCEL:
         empty_at_ms = None  # a move waits until the bulk load is accepted
     return (yield from cancel_or_move(ctx, state, command, empty_at_ms, intake.resent))
 
 
 def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, None, bool]:
-    """Commit the new arrivals together with the deletion of their inbox items and chunks.
-
-    Returns False where nothing was committed: an inbox item was withdrawn, or a task with a unique key moves.
-    """
+    """Commit the new arrivals and the deletion of their items and chunks; returns False where nothing was committed."""
     occurrences = intake.occurrences
     fresh = _fresh(ctx, [*intake.arrivals, *occurrences.messages])
     yield "compared"
@@ -242,7 +215,7 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     tombstones = _tombstones(ctx, state, fresh)
     unique = None
     if keys := unique_keys(fresh):
-        unique = claimants(ctx, state, UNIQUE, keys)
+        unique = claimants(ctx, state, model.UNIQUE, keys)
         yield "claimants found"
     with state.active():
         if unique is not None and unique.are_stale(state):
@@ -259,28 +232,28 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     return True
 
 
-def _fresh(ctx: Context, arrivals: list[Arrival]) -> list[Arrival]:
+def _fresh(ctx: Context, arrivals: list[model.Arrival]) -> list[model.Arrival]:
     """Return the arrivals that are not in the store, each once; blocks are taken apart where some are."""
     ids: list[str] = []
     for one in arrivals:
-        ids += one.envelope_ids if isinstance(one, MessageBlock) else (one.envelope_id,)
+        ids += one.envelope_ids if isinstance(one, model.MessageBlock) else (one.envelope_id,)
     tasks = ctx.store.known(ctx.shard, ids) if ids else {}
     if not tasks and len(set(ids)) == len(ids):
         return arrivals
-    fresh: list[Arrival] = []
-    others: list[Arrival] = []
-    for one in each(arrivals):
+    fresh: list[model.Arrival] = []
+    others: list[model.Arrival] = []
+    for one in model.each(arrivals):
         of_task = tasks.get(one.envelope_id)
         if of_task is None:
-            tasks[one.envelope_id] = "" if isinstance(one, Unreadable) else one.task_id
+            tasks[one.envelope_id] = "" if isinstance(one, model.Unreadable) else one.task_id
             fresh.append(one)
-        elif not isinstance(one, Unreadable) and one.task_id != of_task:
+        elif not isinstance(one, model.Unreadable) and one.task_id != of_task:
             others.append(_beside(ctx, one, of_task))
     ctx.stats.add(known=len(ids) - len(fresh) - len(others))
     return fresh + _fresh(ctx, others) if others else fresh
 
 
-def _beside(ctx: Context, one: Message, of_task: str) -> Message:
+def _beside(ctx: Context, one: model.Message, of_task: str) -> model.Message:
     """Give a message whose id another task has an id of its own."""
     own = id_beside(one.envelope_id, one.task_id)
     ctx.stats.rejections.add(OF_ANOTHER, 1, f"task {of_task} has the id {one.envelope_id} too", one.task, one.task_id)
@@ -288,15 +261,15 @@ def _beside(ctx: Context, one: Message, of_task: str) -> Message:
     return one
 
 
-def _task_ids(arrivals: Iterable[Arrival]) -> set[str]:
+def _task_ids(arrivals: Iterable[model.Arrival]) -> set[str]:
     found: set[str] = set()
     for one in arrivals:
-        if not isinstance(one, Unreadable):
-            found.update(one.task_ids if isinstance(one, MessageBlock) else (one.task_id,))
+        if not isinstance(one, model.Unreadable):
+            found.update(one.task_ids if isinstance(one, model.MessageBlock) else (one.task_id,))
     return found
 
 
-def _tombstones(ctx: Context, state: ShardState, fresh: list[Arrival]) -> dict[str, Tombstone]:
+def _tombstones(ctx: Context, state: ShardState, fresh: list[model.Arrival]) -> dict[str, model.Tombstone]:
     """Return the tombstones of arrivals; none is missed, since only commands, in this round, add tombstones."""
     if not state.tombstones:
         return {}
@@ -305,26 +278,21 @@ def _tombstones(ctx: Context, state: ShardState, fresh: list[Arrival]) -> dict[s
     return ctx.store.tombstones(ctx.shard, candidates) if candidates else {}
 
 
-def _count(ctx: Context, change: Change) -> None:
+def _count(ctx: Context, change: model.Change) -> None:
     kinds = [one.kind for one in change.outcomes]
     accepted = len(change.rows) + sum(len(one.block) for one in change.blocks)
     rejected, unreadable = kinds.count("rejected"), len(change.rejects)
-    if rejected:
-        _note_rejections(ctx, change, unreadable, rejected - unreadable)
+    if unreadable:
+        first = change.rejects[0].unreadable
+        ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
+    if unique := rejected - unreadable:
+        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
+        row = next(row for row in change.rows if row.id in reasons)
+        ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)
     ctx.stats.add(
         accepted=accepted,
         rejected=rejected,
         rejected_unreadable=unreadable,
-        rejected_unique=rejected - unreadable,
+        rejected_unique=unique,
         cancelled=kinds.count("cancelled"),
     )
-
-
-def _note_rejections(ctx: Context, change: Change, unreadable: int, unique: int) -> None:
-    if unreadable:
-        first = change.rejects[0].unreadable
-        ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
-    if unique:
-        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
-        row = next(row for row in change.rows if row.id in reasons)
-        ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)

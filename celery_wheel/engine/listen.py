@@ -1,13 +1,6 @@
 """Listen: wait in the broker for messages of the wheel queue, so that an idle ingest need not peek.
 
-::
-
-    ingest    peek: the queue is empty ──► sleeps, and looks at the inbox every ``poll_ms``       peek, accept, trim …
-                        │ emptied                                                                ▲
-    listen              └────────────────► a call that the broker answers when a message comes ──┘ arrived
-                                           or after LISTEN_MS: then listen calls again
-
-Ingest leaves a peek out only while that call is open and has found nothing, and no command waits in the inbox: a
+Ingest leaves a peek out only while the call is open and has found nothing, and no command waits in the inbox: a
 command's answer needs a peek after the command. A broker that does not answer is peeked every ``poll_ms``. So is a
 broker that cannot wait, and there listen has no round.
 

@@ -2,7 +2,6 @@
 
 ::
 
-    job      runs ─► waits: at least so long, at most so long ─► runs …     ``wake`` ends the wait, not the "at least"
     leader   the one thread that waits for the next instant; it takes what is due, and another thread leads
     spare    threads that wait to lead; a job that has no thread gets a new one
 
@@ -12,12 +11,8 @@ the system gives no more threads, jobs wait for those that there are.
 Waking a thread of an idle process costs 100 to 200 µs, many times the work that it then finds. So waits of GRID_S and
 more end together, on a grid, and one thread runs these jobs one after the other, unless one takes longer than GRACE_S.
 
-No job vanishes::
-
-    raises             the error is kept as ``failure``, and no job begins any more: the owner ends the process
-    hangs              ``stuck`` names it after HANGS_S without a step; the time of a stopped process does not count
-    gets no thread     ``stuck`` names it HANGS_S after its instant
-    is never woken     no wait is longer than IDLE_S: a wake that is lost costs a minute
+No job vanishes: where one raises, its error is kept as ``failure``, no job begins any more, and the owner ends the
+process; ``stuck`` names one that has hung, or has had no thread, for HANGS_S (a stopped process's time does not count).
 """
 
 from __future__ import annotations
@@ -41,8 +36,6 @@ GRACE_S = 0.01
 
 #: A condition cannot wait for all of a float's range.
 LONGEST_S = 3_600.0
-
-SPARES = 2
 
 #: The longest wait of a job, whatever it asks for.
 IDLE_S = 60.0
@@ -134,12 +127,7 @@ class Pool:
         return time.monotonic()
 
     def job(self, run: Callable[[], Wait], name: str, *, hangs_s: float = HANGS_S) -> Job:
-        """Return a new job, which first runs when it is woken.
-
-        Args:
-            name: for people, such as "ingest of shard 3".
-            hangs_s: seconds without a step after which it is stuck.
-        """
+        """Return a new job, which first runs when it is woken; after ``hangs_s`` without a step it is stuck."""
         job = Job(self, run, name, hangs_s)
         with self._lock:
             job.seen_s = self._seen_s
@@ -223,11 +211,8 @@ class Pool:
                 (self._gridded if on_grid else self._due).append(job)
 
     def _take(self, *, goes_on: bool) -> Job | None:
-        """Return the next job that is due, and see to it that a thread waits for the others.
-
-        Args:
-            goes_on: the thread comes from another job, and takes a job of the grid without GRACE_S.
-        """
+        """Return the next job that is due, and see to it that a thread waits for the others. A thread that ``goes_on``
+        from another job takes a job of the grid without GRACE_S."""
         now_s = self.now_s()
         self._collect(now_s)
         while self._due or (self._gridded and (goes_on or now_s >= self._taken_s + GRACE_S)):
@@ -285,7 +270,7 @@ class Pool:
             elif not self._leads:
                 self._lead()
                 goes_on = False
-            elif self._spares < SPARES:
+            elif self._spares < 2:
                 self._spares += 1
                 self._follow.wait()
                 self._spares -= 1

@@ -17,9 +17,6 @@ The messages of a chunk and the new offset become visible in a FencingBroker tog
                               offset <  after    the broker lost writes         ROLLED_BACK
                               newer epoch        another holder adopted         FENCED
                               no offset          flushed, or never adopted      MISSING
-
-Every edge and every model of the simulation passes ``tests/contract``. The engine imports no client library and no
-kombu: brokers are passed in.
 """
 
 from __future__ import annotations

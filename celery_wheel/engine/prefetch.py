@@ -1,12 +1,7 @@
 """Prefetch: fill each lane's window from the store, slice by slice; ``state.window`` gives the reason for the order.
 
-::
-
-    1 reach           the end of the next slice: at most 25,000 rows and 32 MiB, due within 300 s
-    2 horizon moves   to that end, with a reservation at the old horizon
-    3 slice           the rows are read, then the epoch: a row of a later epoch does not enter memory, since dispatch
-                      would move the watermark past the seqs that this holder assigns
-    4 place           in the window, 1,000 at a time; the reservation ends, and dispatch is woken
+A slice has at most 25,000 rows and 32 MiB, due within 300 s. Its rows are read, then the epoch: a row of a later epoch
+does not enter memory, since dispatch would move the watermark past the seqs that this holder assigns.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Signal:
     """A flag with a listener, which is called at each ``set``; any thread may set it."""
 
     def __init__(self) -> None:
-        self.listener: Callable[[], None] = _nobody_listens
+        self.listener: Callable[[], None] = lambda: None
         self._is_set = False
 
     def set(self) -> None:
@@ -84,9 +84,6 @@ class Signal:
 
     def is_set(self) -> bool:
         return self._is_set
-
-
-def _nobody_listens() -> None: ...
 
 
 @dataclass(slots=True)
@@ -129,10 +126,7 @@ class Context:
         return self.delivery.broker
 
     def second_clock_ms(self) -> int | None:
-        """Return the broker's clock, or the store's where the broker has none or is down.
-
-        Raises StoreError, or the broker's error where the store has no clock.
-        """
+        """Return the broker's clock, else the store's. Raises StoreError, or the broker's if the store has none."""
         silent: BrokerError | None = None
         try:
             now_ms = self.broker.now_ms()

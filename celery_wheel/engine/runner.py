@@ -15,11 +15,7 @@
                 dispatched, which need the store too; else after 10 s
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
-A round has a fixed cost, 2 ms of CPU for a commit. So a message that comes alone is taken at once, and of a steady
-stream a round takes what has come meanwhile. After a failed round a job waits, longer each time up to two seconds.
-
-``renew`` makes one request and one transaction for all shards, and no decision: a shard whose lease it cannot renew is
-left to its own ``tend``.
+A round has a fixed cost, 2 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches.
 """
 
 from __future__ import annotations
@@ -45,20 +41,11 @@ PREFETCH_S = 0.1
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.1, 2.0
 
-#: A result backend that does not answer is asked seldom: each call may take a minute.
-LONG_BACK_OFF_S = {"announce": 60.0}
-
 AT_ONCE = Wait(0.0, 0.0)
 UNTIL_WOKEN = Wait()
 
 #: Activities whose calls may hang.
 PATIENT = ("announce", "listen")
-
-#: A result backend is called by Celery, which tries a task for a minute where it does not answer, and a round has many.
-ANNOUNCE_HANGS_S = 600.0
-
-#: After every instant: nothing is left out of the log of a process that ends.
-END_MS = 2**62
 
 
 def tend_s(lease_ms: int) -> float:
@@ -99,14 +86,15 @@ class ShardJobs:
             "announce": (engine.announce, lambda round_, _: AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN),
             "keep_house": (engine.keep_house, self._after_housekeeping),
         }
-        self._backoffs = {
-            name: Backoff(BACK_OFF_FIRST_S, LONG_BACK_OFF_S.get(name, BACK_OFF_MOST_S), rng) for name in plan
-        }
+        # A result backend that does not answer is asked seldom: each call may take a minute.
+        most_s = {"announce": 60.0}
+        self._backoffs = {name: Backoff(BACK_OFF_FIRST_S, most_s.get(name, BACK_OFF_MOST_S), rng) for name in plan}
         self.jobs = {
             name: pool.job(
                 partial(self._run, name, *parts),
                 f"{name} of shard {engine.shard}",
-                hangs_s=ANNOUNCE_HANGS_S if name == "announce" else HANGS_S,
+                # Celery tries a task for a minute where a result backend does not answer, and a round has many.
+                hangs_s=600.0 if name == "announce" else HANGS_S,
             )
             for name, parts in plan.items()
         }
@@ -135,9 +123,7 @@ class ShardJobs:
         own = [job for name, job in self.jobs.items() if name not in PATIENT]
         if all(job.join(until_s) for job in own):
             run_round(self.engine.release())
-        self._log_rejections(END_MS)
-
-    # -- one job -------------------------------------------------------------------------------------
+        self._log_rejections(2**62)  # after every instant: nothing is left out of the log
 
     def _run(self, name: str, activity: Callable[[], RoundSteps], after: After) -> Wait:
         began_s, backoff = self._now_s(), self._backoffs[name]
@@ -289,10 +275,7 @@ class InboxWatch:
             self._bell.close()
 
     def look(self) -> bool:
-        """Ask the store once, and return whether it has arrivals.
-
-        Where the store does not answer, the rounds ask it, and report the error.
-        """
+        """Ask the store once, and return whether it has arrivals; the rounds report an error of it."""
         held = {engine.shard: wake for engine, wake in self._wakes.items() if engine.state is not None}
         if not held:
             return False

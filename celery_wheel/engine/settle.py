@@ -1,19 +1,11 @@
 """Settle: record confirmed chunks in the store, in a job of its own, so that dispatch waits for no fsync.
 
-::
-
-    confirm (dispatch)   unsettled: chunks that the broker has and the store has not recorded
-    settle               unsettled ─► settling ─► one unit of work: offset, batch, tally, refused rows ─► offset moves
-                         each lane has at most one batch under way, about 20 a second; the next has the chunks
-                         that were confirmed meanwhile
-
+Each lane has at most one batch under way, about 20 a second; the next has the chunks that were confirmed meanwhile.
 A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
 that stands down while a batch is under way leaves the rest to the next adoption.
 
-Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk: the store has to
-know the end of a chunk before the chunk is published.
-
-After a chunk with refused or failed rows, its lane publishes nothing more until that chunk is settled.
+Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk. After a chunk
+with refused or failed rows, its lane publishes nothing more until that chunk is settled.
 """
 
 from __future__ import annotations
@@ -49,13 +41,8 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
 
 
 def next_batch(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
-    """Return a unit of work that settles every unsettled lane; None where there is nothing to commit.
-
-    The caller holds the lock.
-
-    Args:
-        flight: the chunk to prepare: the store learns its end, and its diverted and misfired rows leave its range.
-    """
+    """Return a unit of work that settles every unsettled lane, and prepares a chunk, whose end the store learns; None
+    where there is nothing to commit. The caller holds the lock."""
     work, held = UnitOfWork(state, now_ms), []
     if flight is not None:
         lane = state.lanes[flight.lane]

@@ -2,13 +2,6 @@
 
 ``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone. The clock's
 milliseconds are whole: a duration below one counts as 0 or 1 ms, and sums are right on average.
-
-Rejections are logged in one line for all messages of a kind, at most one in LOG_EVERY_MS, by the job of ``tend``::
-
-    unreadable   the scheduler cannot read the message: too large, no envelope, of another version
-    unique       another pending task has the unique key, and ``on_conflict`` is "reject"
-    broker       the broker did not accept the task, or the task has no destination
-    id           another task has the message's id: the message is accepted under an id of its own, not rejected
 """
 
 from __future__ import annotations
@@ -204,10 +197,7 @@ class LatenessByTask:
         self._by_route: dict[Route, Histogram] = {}
 
     def add(self, rows: Iterable[Row], now_ms: int) -> int:
-        """Add the rows of a chunk; returns the highest lateness, 0 where there is none.
-
-        A broker to which messages are sent somewhat ahead of their time has no negative lateness.
-        """
+        """Add the rows of a chunk; returns the highest lateness, never negative: a broker may get them early."""
         by_route, highest_ms = self._by_route, 0
         for row in rows:
             late_ms = now_ms - row.eta_ms if now_ms > row.eta_ms else 0

@@ -2,16 +2,12 @@
 
 ::
 
-    under the lock    build      rows are accepted, moved or retired with an outcome, lanes settled, gates set: one
-                                 ``Change``
-                      reserve    the lowest position that the change touches in each lane: dispatch takes no row at or
-                                 after it
+    under the lock    build      rows are accepted, moved or retired, lanes settled, gates set: one ``Change``
+                      reserve    the lowest position that it touches in each lane: dispatch takes no row at or after it
     one call          commit     store.apply: one transaction, fenced by the epoch
     under the lock    apply      rows are placed at their new positions; offsets and gates are as committed
                       or         roll back: the request was withdrawn; every row is back at its old position
                       release    the reservations end; dispatch is woken
-
-Changes that must be committed together (a new task that replaces another) share one unit.
 
 Promises. A row between the ends of a chunk that is not in the chunk has its outcome in the store before the chunk is
 published: old positions stay reserved until the commit. No slice that was read earlier brings back a row that was
@@ -34,27 +30,7 @@ from celery_wheel.engine.state.gates import Place
 from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
-from celery_wheel.store.model import (
-    HOUR_MS,
-    STOPPED,
-    UNANNOUNCED,
-    Answer,
-    Batch,
-    Change,
-    Message,
-    MessageBlock,
-    Move,
-    NewBlock,
-    NewReject,
-    Outcome,
-    Position,
-    Route,
-    Row,
-    StoredMessage,
-    TallyKey,
-    Unreadable,
-    Watch,
-)
+from celery_wheel.store import model
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,14 +48,14 @@ class UnitOfWork:
 
     state: ShardState
     now_ms: int
-    change: Change = field(default_factory=Change)
+    change: model.Change = field(default_factory=model.Change)
     apart: Collection[str] = ()  #: envelope ids of rows that go to another lane than the main one
-    rows: list[Row] = field(default_factory=list)  #: taken out of their lanes, or requeued from the store
-    _moved: list[tuple[Row, Move]] = field(default_factory=list)
+    rows: list[model.Row] = field(default_factory=list)  #: taken out of their lanes, or requeued from the store
+    _moved: list[tuple[model.Row, model.Move]] = field(default_factory=list)
     _lowest: dict[int, tuple[int, int]] = field(default_factory=dict)  #: lane → position to reserve
     _tokens: list[tuple[Lane, int]] = field(default_factory=list)
-    _saved: dict[int, tuple[Lane, Position]] = field(default_factory=dict)  #: lane → (lane to write, its offset)
-    _tally: dict[tuple[int, Route], int] = field(default_factory=dict)  #: by hour and route
+    _saved: dict[int, tuple[Lane, model.Position]] = field(default_factory=dict)  #: lane → (lane to write, its offset)
+    _tally: dict[tuple[int, model.Route], int] = field(default_factory=dict)  #: by hour and route
     _taken_out: set[int] = field(default_factory=set)
     _applied: list[Callable[[], None]] = field(default_factory=list)
     _rolled_back: list[Callable[[], None]] = field(default_factory=list)
@@ -88,19 +64,19 @@ class UnitOfWork:
 
     # -- build: under the lock ---------------------------------------------------------------------
 
-    def accept(self, message: Message) -> StoredMessage:
+    def accept(self, message: model.Message) -> model.StoredMessage:
         """Accept a message: it becomes a row with a position."""
         state, seq = self.state, self.state.next_seq()
         lane = state.lanes.for_eta(message.eta_ms, self.now_ms, apart=message.envelope_id in self.apart)
         due_ms = lane.late_due_ms(message.eta_ms)
-        new = StoredMessage(seq, lane.number, due_ms, seq, self.now_ms, message)
+        new = model.StoredMessage(seq, lane.number, due_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         # Plain tuples in the loops and named tuples at the end: making a named tuple costs three times as much.
-        self._count(due_ms, Route.of(message), 1)
+        self._count(due_ms, model.Route.of(message), 1)
         self._touch(lane, due_ms, seq)
         return new
 
-    def accept_block(self, block: MessageBlock) -> None:
+    def accept_block(self, block: model.MessageBlock) -> None:
         """Accept all messages of a block, in their order."""
         lane, first_due_ms = self.state.lanes[MAIN], min(block.eta_ms)
         if lane.watermark.due_ms > max(first_due_ms, self.now_ms):  # due time is behind: some may have another lane
@@ -110,28 +86,28 @@ class UnitOfWork:
         first, due_ms = self.state.next_seqs(len(block)), block.eta_ms
         if first_due_ms < lane.watermark.due_ms:
             due_ms = list(map(lane.late_due_ms, due_ms))
-        self.change.blocks.append(NewBlock(first, lane.number, due_ms, self.now_ms, block))
-        for hour, n in Counter([one // HOUR_MS for one in due_ms]).items():
-            self._count(hour * HOUR_MS, block.route, n)
+        self.change.blocks.append(model.NewBlock(first, lane.number, due_ms, self.now_ms, block))
+        for hour, n in Counter([one // model.HOUR_MS for one in due_ms]).items():
+            self._count(hour * model.HOUR_MS, block.route, n)
         self._touch(lane, min(due_ms), first)
 
-    def accept_retired(self, message: Message, why: Retirement) -> StoredMessage:
+    def accept_retired(self, message: model.Message, why: Retirement) -> model.StoredMessage:
         """Accept a message that will not be published: its row is retired at once."""
         seq = self.state.next_seq()
-        new = StoredMessage(seq, STOPPED, self.now_ms, seq, self.now_ms, message)
+        new = model.StoredMessage(seq, model.STOPPED, self.now_ms, seq, self.now_ms, message)
         self.change.rows.append(new)
         self._outcome(seq, why.kind, why.reason, why.actor, self.now_ms)
         if why.kind == "cancelled":
             self.mark_unannounced([seq])
         return new
 
-    def reject(self, unreadable: Unreadable) -> None:
+    def reject(self, unreadable: model.Unreadable) -> None:
         """Keep the bytes of an unreadable message, as rejected."""
         seq = self.state.next_seq()
-        self.change.rejects.append(NewReject(seq, self.now_ms, unreadable))
+        self.change.rejects.append(model.NewReject(seq, self.now_ms, unreadable))
         self._outcome(seq, "rejected", unreadable.reason, "wheel", self.now_ms)
 
-    def take_out(self, row: Row) -> bool:
+    def take_out(self, row: model.Row) -> bool:
         """Take a pending row out of its lane, to move or retire it; False where it may have been published."""
         state = self.state
         if state.may_be_published(row.lane, row.position):
@@ -146,25 +122,25 @@ class UnitOfWork:
     def retire(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int | None = None) -> None:
         """Retire a row with an outcome; the caller has subtracted it from the tally of pending rows."""
         at_ms = self.now_ms if at_ms is None else at_ms
-        self.change.moves.append(Move(row_id, STOPPED, at_ms, self.state.next_seq()))
+        self.change.moves.append(model.Move(row_id, model.STOPPED, at_ms, self.state.next_seq()))
         self._outcome(row_id, kind, reason, actor, at_ms)
 
-    def cancel(self, row: Row, why: Retirement) -> None:
+    def cancel(self, row: model.Row, why: Retirement) -> None:
         """Retire a row that was taken out, and end its claims on keys; a cancelled row will be announced."""
         self.retire(row.id, why.kind, why.reason, why.actor)
         self.change.unwatched.append(row.id)
         if why.kind == "cancelled":
             self.mark_unannounced([row.id])
 
-    def move(self, row: Row, lane: Lane, due_ms: int, eta_ms: int | None = None) -> None:
+    def move(self, row: model.Row, lane: Lane, due_ms: int, eta_ms: int | None = None) -> None:
         """Give a row another position, after the lane's watermark."""
-        move = Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)
+        move = model.Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)
         self.change.moves.append(move)
         self._moved.append((row, move))
         self._count(move.due_ms, row.route, 1)
         self._touch(lane, move.due_ms, move.seq)
 
-    def divert(self, row: Row, place: Place, redelivered: bool) -> None:
+    def divert(self, row: model.Row, place: Place, redelivered: bool) -> None:
         """Move a row of a chunk to the lane of a place; diverted rows keep their order."""
         window, lane = self.state.window, self.state.lanes.for_place(place)
         if lane.number not in self._lowest and not window.has_more(lane, max(row.due_ms, lane.last_due_ms)):
@@ -175,15 +151,15 @@ class UnitOfWork:
         self.move(row, lane, row.due_ms)
         lane.last_due_ms = max(lane.last_due_ms, self._moved[-1][1].due_ms)
 
-    def record_move(self, row: Row, reason: str, actor: str) -> None:
+    def record_move(self, row: model.Row, reason: str, actor: str) -> None:
         """Record the outcome ``moved``, for a move that a command requested."""
         self._outcome(row.id, "moved", reason, actor, self.now_ms)
 
     def mark_unannounced(self, row_ids: Iterable[int]) -> None:
         """Mark cancelled rows as not yet announced."""
-        self.change.watches += [Watch(UNANNOUNCED, "", row_id) for row_id in row_ids]
+        self.change.watches += [model.Watch(model.UNANNOUNCED, "", row_id) for row_id in row_ids]
 
-    def save(self, lane: Lane, offset: Position | None = None) -> None:
+    def save(self, lane: Lane, offset: model.Position | None = None) -> None:
         """Write a lane's row, settled up to ``offset``; None: up to its present offset."""
         self._saved.setdefault(lane.number, (lane, lane.offset if offset is None else offset))
 
@@ -199,7 +175,7 @@ class UnitOfWork:
     def settle(self, lane: Lane, done: Unsettled) -> None:
         """Record confirmed chunks: the lane's offset moves; refused rows move to the lane of their destination."""
         after, upto = done.after, done.upto
-        batch = Batch(self.state.next_seq(), lane.number, after, upto, done.count, done.bytes, done.published_ms)
+        batch = model.Batch(self.state.next_seq(), lane.number, after, upto, done.count, done.bytes, done.published_ms)
         self.change.batches.append(batch)
         for key, n in done.tally.items():
             self._tally[key] = self._tally.get(key, 0) + n
@@ -212,7 +188,7 @@ class UnitOfWork:
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 
-    def expire(self, row: Row, reason: str) -> None:
+    def expire(self, row: model.Row, reason: str) -> None:
         """Retire a row that is later than its misfire option allows."""
         self.retire(row.id, "expired", reason, "wheel")
         self._count(row.due_ms, row.route, -1)
@@ -225,7 +201,7 @@ class UnitOfWork:
         """Delete the inbox item of a command, and store its answer where the request has an id for it."""
         self.change.inbox = [command.item_id]
         if command.answer_to is not None:
-            self.change.answers = [Answer(command.answer_to, dict(results), self.now_ms)]
+            self.change.answers = [model.Answer(command.answer_to, dict(results), self.now_ms)]
         self.change.audits = audit_entries(command, results, self.now_ms)
 
     def on_apply(self, effect: Callable[[], None]) -> None:
@@ -236,8 +212,8 @@ class UnitOfWork:
         """Run ``effect`` under the lock where the change was not committed, and will not be."""
         self._rolled_back.append(effect)
 
-    def _count(self, due_ms: int, route: Route, n: int) -> None:
-        key = due_ms // HOUR_MS, route
+    def _count(self, due_ms: int, route: model.Route, n: int) -> None:
+        key = due_ms // model.HOUR_MS, route
         self._tally[key] = self._tally.get(key, 0) + n
 
     def _touch(self, lane: Lane, due_ms: int, seq: int) -> None:
@@ -245,7 +221,7 @@ class UnitOfWork:
             self._lowest[lane.number] = due_ms, seq
 
     def _outcome(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int) -> None:
-        self.change.outcomes.append(Outcome(self.state.next_seq(), row_id, kind, reason, actor, at_ms))
+        self.change.outcomes.append(model.Outcome(self.state.next_seq(), row_id, kind, reason, actor, at_ms))
 
     def reserve(self) -> None:
         """End the building, still under the lock: from now on dispatch takes no row that the change touches."""
@@ -253,7 +229,7 @@ class UnitOfWork:
         for number, lowest in self._lowest.items():
             lane = state.lanes[number]
             state.lanes.wake(lane)
-            self._tokens.append((lane, lane.reserve(Position(*lowest))))
+            self._tokens.append((lane, lane.reserve(model.Position(*lowest))))
             if not lane.in_store:
                 self.save(lane)
         change.lanes += [lane.state(offset) for lane, offset in self._saved.values()]
@@ -261,7 +237,7 @@ class UnitOfWork:
             self._removed = state.window.track_removed()
             self._removed -= self._taken_out
         for (hour, route), n in self._tally.items():
-            key = TallyKey(hour, route.target, route.task)
+            key = model.TallyKey(hour, route.target, route.task)
             change.tally[key] = change.tally.get(key, 0) + n
         change.seq = state.seq
 
@@ -312,8 +288,8 @@ class UnitOfWork:
         near = [one.rows() for one in self.change.blocks if min(one.due_ms) <= state.lanes[one.lane].horizon.due_ms]
         for new in chain(self.change.rows, *near):
             # Most rows are beyond the horizon and need no Row yet.
-            if new.lane != STOPPED and (new.due_ms, new.seq) <= state.lanes[new.lane].horizon:
-                window.place(state.lanes[new.lane], Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
+            if new.lane != model.STOPPED and (new.due_ms, new.seq) <= state.lanes[new.lane].horizon:
+                window.place(state.lanes[new.lane], model.Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
         for row, move in self._moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
             row.eta_ms = row.eta_ms if move.eta_ms is None else move.eta_ms

@@ -1,13 +1,8 @@
 """The audit log: the requests of people, as the holders carried them out. Standard library only.
 
-::
-
-    request   an UUIDv7 and the time of asking, chosen by the asker     the same in each shard
-      └ entry   a shard's part: its results                             written in the commit that changes the tasks
-
-    AuditCriteria ─► AuditPage    requests, the latest first, each merged from its shards' parts
-
-So a change of a person that is in the store is in the log, and a request that was withdrawn is in neither.
+A request has an UUIDv7 and the time of asking, chosen by the asker, the same in each shard. Each shard has an entry of
+it with its results, written in the commit that changes the tasks: so a change of a person that is in the store is in
+the log, and a request that was withdrawn is in neither.
 """
 
 from __future__ import annotations

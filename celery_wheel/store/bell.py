@@ -1,12 +1,7 @@
 """The bell of a SQLite file: a writer of an inbox rings it after its commit, and every scheduler looks at once.
 
-::
-
-    writer      COMMIT ─► ring: the file's times are set to now
-    scheduler   wait ◄─── inotify (Linux): IN_ATTRIB of the file        no thread wakes while nothing arrives
-
-SQLite itself never sets a file's times, so a scheduler's own commits do not ring. Where the system has no inotify, or
-no more of it, the bell does not tell, and the scheduler looks every ``wheel_poll_interval``.
+The writer sets the file's times, which SQLite itself never does; schedulers wait by inotify (Linux). Where the system
+has no inotify, or no more of it, the bell does not tell, and the scheduler looks every ``wheel_poll_interval``.
 """
 
 from __future__ import annotations

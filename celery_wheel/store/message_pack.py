@@ -2,15 +2,9 @@
 
 ::
 
-    PackTemplate   {"id": %s, …, "root_id": %s}  +  the index of the value for each %s, and the names of the values
-      fill(values)   one message                                        size(values)   its bytes, without making it
-
     pack     some hundred messages of a shard, their values by columns
       zlib ─► {"v": 1, "kinds": [[text, [value of each %s], names, rows, columns], …], "order": [0, 0, 1, …] or null}
               RS  column  RS  column …        of the first kind, then of the next; a column is value US value US …
-
-    unpack ─► the kinds with their columns, and the order of their messages where they alternate; ``fill`` makes the
-              messages of rows, as producers put them into the wheel queue
 
 Values are JSON, so they contain neither separator: JSON escapes control characters. A message that shares nothing with
 others is one value of the template WHOLE. All text is ASCII. Standard library only.

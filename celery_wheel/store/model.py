@@ -3,23 +3,12 @@ r"""The values of the store: messages, rows, blocks, and the writes of a holder.
 ::
 
     Message ──accepted──► Row: a message at a Position (due_ms, seq) in a lane of a shard
-                           │
-      lane 0 … n           │   published in order of position; rows up to ``offset`` are settled
-      ─────────┼───────┼───┴────────────►
-              offset    watermark            (offset ≤ watermark: rows up to it may have been published)
-
-      lane STOPPED (-1)  rows with an outcome: rejected, cancelled, expired; never published, in order of their outcomes
-
+    lane STOPPED (-1)     rows with an outcome: rejected, cancelled, expired; never published
     pack of a load ──► MessageBlock ──admitted──► NewBlock ──► executemany or COPY    no object for any of its messages
-                           └─► messages()             └─► rows()                      where one has to be looked at
-
-    headers, properties, body ──pack──► b'{"lang": …}\\x1e{"content_type": …}\\x1e[[1], {}, …]'     PLAIN
-                                   └──► 60 bytes instead of 720                                    a dictionary's
-    Row.packed ──Row.parts()──► headers, properties, body                                          when published
+    headers, properties, body ──pack──► b'{"lang": …}\\x1e{"content_type": …}\\x1e[[1], {}, …]', or packed bytes
 
 A holder writes a ``Change``: all of it is committed, or none. A block is all or nothing: where one of its messages may
-be known, cancelled or due in another lane, or is due so soon that it goes into the window, the block is taken apart. A
-message without a block costs 7 µs more.
+be known, cancelled or due in another lane, or soon, the block is taken apart: 7 µs more for a message.
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
 unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads may

@@ -1,11 +1,5 @@
 """The place that ``wheel_store`` names: a database of its own, or another package's, like ``django://default``.
 
-::
-
-    sqlite:///… postgres[ql]://… ─────────────────────────────►  StorePlace(that URL; a scheduler makes the tables)
-    django://default ──► entry point "django" of the group     ►  StorePlace(the URL of the entry of DATABASES;
-                         ``celery_wheel.stores``                         "python manage.py migrate" makes the tables)
-
 A package adds a scheme by an entry point of the group ``SCHEMES``: a function from the name after ``://`` to a
 StorePlace, imported when such a URL is used.
 """

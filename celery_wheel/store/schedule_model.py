@@ -2,23 +2,15 @@
 
 ::
 
-    schedule   name ─► definition, policies, next_ms        an occurrence is an ordinary row of wheel_timer
-    revision   (schedule, number) ─► actor, time, before     never changed; rolled back by a new revision
-    run        timer id ─► (schedule, instant), its end     removed with the timer; the last 60 are the history
-    skip       (schedule, instants from … to) ─► reason      consecutive instants with one reason are one row
-
     09:00  next_ms = 09:00, made = 4
            the holder accepts the row of 09:00, in one transaction with next_ms = 10:00, made = 5
     10:30  paused: next_ms = None, since_ms = 10:30
     12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
 
 A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox. A
-definition is opaque here: ``celery_wheel.engine.recurring`` reads it.
-
-Promises: an occurrence exists once, since its row and ``next_ms`` are committed together, and its envelope id is made
-of (schedule, revision, instant). Each instant that was due and did not run has a skip with its reason.
-Non-promises: an instant may have several runs: an edit withdraws one and makes another, and users trigger runs.
-Instants that a calendar or a gap leaves out have no skips: ``Recurrence.why_not`` returns their reason.
+definition is opaque here. Each instant that was due and did not run has a skip with its reason; one may have several
+runs: an edit withdraws one and makes another, and users trigger runs. Instants that a calendar or a gap leaves out have
+no skips: ``Recurrence.why_not`` returns their reason.
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
 ::
 
-    load        begin ─► run 3, open ─► parts, each  claim ─► attempt ─► put … finish ─► commit ─► done, or abort
     numbers     ─────────────────────────────────────────────────────►   of batches and outcomes, in one order
                 forgotten         archived                    seq
                 └ history up to   └ an archive has all        └ the highest number taken
                   it is gone        history up to it
-
-The SQL store returns them; ``ports`` has the methods of the engine. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """``open_store``: from a URL to a store, which is made if it does not exist and refused if it cannot be used.
 
-::
-
-    URL ─► place ─┬► SQLite: file and folder ────────┬► its tables ─► version, shards ─► SqlStore
-                  └► PostgreSQL: driver, database ───┘
-           SettingError └──────────── StoreUnusable, each with a remedy ────────────┘
-
-    ``migrate_store`` and ``move_store`` are for a store that no scheduler uses meanwhile.
-
 Opening an existing store writes nothing and waits for no lock. Where another command makes the tables (Django's
-migrations), opening only inserts their first rows.
+migrations), opening only inserts their first rows. ``migrate_store`` and ``move_store`` are for a store that no
+scheduler uses meanwhile.
 """
 
 from __future__ import annotations

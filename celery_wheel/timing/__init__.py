@@ -3,18 +3,12 @@
 ::
 
     the purgatory    Purgatory ──► DelayedOperation    operations that complete by an event, or by time-out
-                         │
                          ▼
     the wheel        Reaper ──► SystemTimer ──► TimingWheel ──► Level, Bucket, Timer
                      thread     lock, waiting   integers only
-                                    │
-                                    └──► Clock: SystemClock, or ManualClock for tests
 
 Each imports only modules below and to its right. The engine uses TimingWheel and the clocks; ``requests`` lets requests
-wait for their answers in a Purgatory. Backoff and RetryLog (``retry``) serve every part of the project that tries
-something again.
-
-Source: Varghese & Lauck 1987, scheme 7; Kafka's org.apache.kafka.server.util.timer and .purgatory.
+wait for their answers in a Purgatory; ``retry`` serves all.
 """
 
 from celery_wheel.timing.clock import Clock, ManualClock, SystemClock

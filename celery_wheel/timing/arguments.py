@@ -1,10 +1,5 @@
 """Check integer arguments and their range. A file of its own, since the wheel and the clocks need it.
 
-::
-
-    integer("tick_ms", 1.5)                 TypeError    tick_ms must be an integer, got 1.5
-    integer("wheel_size", 1, at_least=2)    ValueError   wheel_size must be at least 2, got 1
-
 The wheel's arithmetic would accept a float and then be wrong: above 2**53 a float cannot represent each millisecond. A
 value with ``__index__`` (bool, IntEnum, NumPy's integers) is converted to a plain ``int``.
 """

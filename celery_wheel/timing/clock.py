@@ -1,20 +1,13 @@
 """Clocks: only this module of the package reads the time.
 
-Two times that must not be mixed, both in integer milliseconds::
+Two times that must not be mixed, both in integer milliseconds, rounded down: "now" is never ahead of the real instant::
 
     now_ms()         wall clock, UTC epoch    the unit of due times; may be stepped, forward and back
     monotonic_ms()   from some origin         the unit of waits; never goes back, and counts the time in which the
                                               machine was suspended
 
-    wait_until(condition, 1500)               sleep on a condition until monotonic_ms() is 1500, or it is notified
-
-Both are rounded down, so that "now" is never ahead of the real instant: half of the wheel's "never early".
-
-``wait_until`` is a method of the clock so that a :class:`ManualClock` needs no sleeping: the thread that moves the
-clock notifies the threads that wait for the instant. The argument is an instant and not a duration because the clock
-may move between reading it and waiting: the method returns at once for an instant that has passed.
-
-Not promised: that ``wait_until`` does not return early. The caller reads the clock and waits again.
+``wait_until`` is a method of the clock so that a :class:`ManualClock` needs no sleeping. Its argument is an instant:
+the clock may move between reading it and waiting. It may return early: the caller reads the clock and waits again.
 """
 
 from __future__ import annotations

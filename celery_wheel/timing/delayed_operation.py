@@ -1,11 +1,6 @@
 """An operation with a time-out that completes exactly once, by the first of three events.
 
-::
-
-    Purgatory.check_and_complete ──► try_complete() is True ──┐
-    the time-out, by the Reaper ──────────────────────────────┼──► one event wins ──► on_complete()
-    any thread ──► force_complete() ──────────────────────────┘          │
-                                                                         └─ the time-out won ──► on_expiration()
+The events: ``try_complete`` is True in a check, the time-out, and ``force_complete``.
 
 Promises:
   - ``on_complete`` runs once, in the thread that won; ``completed`` is True before it begins. ``on_expiration`` runs
@@ -15,13 +10,10 @@ Promises:
   - ``try_complete`` never runs in two threads at once, and no thread waits for it: a thread that comes while it runs
     requests a recheck, and the thread that runs it runs it again. So the last check begins after the last change.
   - Hooks run without any lock of this package. A hook that raises an Exception is logged: a failed ``try_complete``
-    counts as not ready, a failed ``on_complete`` as completed.
-  - Another BaseException (KeyboardInterrupt, SystemExit) ends the hooks of its own operation only. It propagates after
-    the last hooks of the other operations that this thread has completed.
+    counts as not ready, a failed ``on_complete`` as completed. Another BaseException ends the hooks of its own
+    operation only, and propagates after the last hooks of the others that this thread has completed.
 
-Not promised:
-  - Exclusion of ``try_complete`` while another thread completes the operation by force or by time-out.
-  - A ``try_complete`` that checks a key under which its own operation is watched: it would call itself for ever.
+Not promised: a ``try_complete`` that checks a key under which its own operation is watched would call itself for ever.
 
 Source: ``DelayedOperation`` of Kafka's org.apache.kafka.server.purgatory, which used such rechecks from KAFKA-6653 on.
 """

@@ -7,19 +7,9 @@
        2 add to the timer                                try_complete of each in it            force_complete
        3 add to the list of each key                     remove the completed from the list    on_expiration
        4 try_complete once more ◄── finds a change between 1 and 3
-       │
-       └──► completed by any event: removed from the timer at once; its entries in the lists are stale, and purged
-            when more than 1,000 entries are
 
-The worked example: a page waits until two more departures are known, 30,000 ms at most::
-
-    at 0        try_complete_else_watch(page, ["JFK", "LGA"]) → False    watched 2, delayed 1
-    at 4,000    a departure from JFK; check_and_complete("JFK") → 0      one departure is not enough
-    at 9,000    a departure from LGA; check_and_complete("LGA") → 1      on_complete. watched 1, delayed 0
-    at 9,000    the entry under "JFK" is stale until the next check of "JFK" or the purge
-    at 30,000   nothing: the timer was cancelled (without the second departure: on_complete, then on_expiration)
-
-The lists are in shards with a lock each, by the key's hash; a *watch* is one operation under all its keys.
+The lists are in shards with a lock each, by the key's hash; a *watch* is one operation under all its keys. Completed by
+any event, an operation leaves the timer at once; its entries in the lists are stale until they are purged.
 
 Promises:
   - Exactly once, among any number of threads that check, force and expire: see ``delayed_operation``.
@@ -27,14 +17,10 @@ Promises:
     watched, is completed by that check, or by the thread that runs its ``try_complete`` at that moment.
   - No thread waits for another's hook. No lock is held while code of the caller runs, except ``__hash__`` and
     ``__eq__`` of keys; no lock within another.
-  - At most ``purge_interval`` entries are stale, once the calls that complete their operations have returned. A purge
-    costs time for the entries that it removes only; the thread whose completion exceeds the bound runs it.
+  - At most ``purge_interval`` entries are stale, once the calls that complete their operations have returned.
 
-Not promised:
-  - Completion by the time ``check_and_complete`` returns: another thread may be about to complete the operation.
-  - Time-outs by the monotonic clock: the timer has the wall clock, and a step brings time-outs early or late. They come
-    up to 1 ms short of ``delay_ms``, because the wall clock's "now" is rounded down.
-  - Durability, or operations of other processes: the operations are lost with the process.
+Not promised: completion by the time ``check_and_complete`` returns, as another thread may be about to complete the
+operation; time-outs by the monotonic clock: a step of the wall clock brings them early or late; durability.
 
 Source: ``DelayedOperationPurgatory`` of Kafka's org.apache.kafka.server.purgatory; its purge walks all watch lists.
 """

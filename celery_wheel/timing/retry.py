@@ -1,10 +1,5 @@
 """Retries: how long to wait after a failure, and how often to log it.
 
-::
-
-    Backoff     failed ─► first_s, twice that, … most_s, most_s, …      succeeded ─► from first_s again
-    RetryLog    one line a minute for each cause; the lines between are for debugging, and are counted
-
 A failure may last for minutes or for days, and a cause may come back for years. So the wait is doubled up to its bound,
 instead of being computed from a number of failures, and the log forgets a cause after its minute.
 """

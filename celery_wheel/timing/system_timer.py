@@ -1,28 +1,17 @@
 """The wheel with a clock and a lock: runs callbacks at their time, for any number of threads, in a thread of a Reaper.
 
-::
-
-    add, cancel ──► lock ── wheel ── lock ◄── advance_clock: waits on the condition until the next bucket begins,
-    any thread                                │              the timeout is over, or an earlier timer was added
-                                              └─► callbacks, without the lock
-    Reaper ──► advance_clock(None), again and again: it wakes for buckets, not for ticks
-
-    due times   wall clock        450 is due when clock.now_ms() >= 450
-    waits       monotonic clock   min(next bucket, timeout, 1,000 ms), then both clocks are read again
+Due times are by the wall clock, waits by the monotonic clock: until the next bucket, or for a second, and then both
+clocks are read again. The reaper wakes for buckets, not for ticks.
 
 Promises:
   - A timer runs once, or ``cancel`` returned it, or ``shutdown`` came first; never two of these.
-  - Never early by the wall clock; at most a tick and the waking of a thread late. The timer notices a step of the wall
-    clock, or a suspension of the machine, within a second.
+  - Never early by the wall clock; at most a tick and the waking of a thread late, after a step of the wall clock or a
+    suspension of the machine a second.
   - A step back runs no callback twice. A timer that is added then waits until the wall clock reaches its due time, even
     where the wheel was past it: the wheel is rebuilt at the earlier time, O(n), once for each step back.
   - One ``advance_clock`` runs its callbacks in order of (due time, order of adding). A callback that raises an
     Exception is logged, and the rest run. Another BaseException propagates after them, but ends no reaper.
   - ``Reaper.stop`` wakes the thread from any wait. It waits for a running callback and does not interrupt it.
-
-Not promised:
-  - Order between callbacks that ``add`` runs at once and pending callbacks, or between threads that advance.
-  - Durability: pending timers are lost with the process.
 
 Source: ``SystemTimer`` of Kafka's org.apache.kafka.server.util.timer, which adds a delay to a monotonic clock.
 """

@@ -5,47 +5,28 @@ Tick 1, size 20, start 0. A timer goes to the lowest level that reaches it; a le
     level 0   tick   1 ms   0 1 2 3 ... 19                           reaches to 20 ms
     level 1   tick  20 ms   0 20 40 ... 340 ... 380                  reaches to 400 ms       made by the first timer
     level 2   tick 400 ms   0 400 800 ... 7600                       reaches to 8,000 ms       that needs it
-                                │
-    expiry queue: a heap of expirations, one for each open bucket. Time goes from entry to entry.
 
-The worked example, timers due at 350 and 450 scheduled at 0::
+The worked example, a timer due at 450 scheduled at 0::
 
-    at   0   350 → level 1, bucket 17 (340)     450 → level 2, bucket 1 (400)
-    at 340   350 cascades → level 0, bucket 10 (350)
-    at 350   350 expires
+    at   0   450 → level 2, bucket 1 (400)
     at 400   450 has 50 left: it cascades → level 1, bucket 2 (440)
-    at 440   450 cascades → level 0, bucket 10 (450)
-    at 450   450 expires
+    at 440   450 cascades → level 0, bucket 10 (450); at 450 it expires
 
-The expiration of a bucket is its timers' due time, rounded down to the level's tick; no expiration is used again. Its
-index on the wheel is ``expiration // tick_ms``, modulo the size. Only *open* buckets are kept, by expiration. A bucket
-is open from its first timer until the wheel pops its expiration from the expiry queue, also while it is empty because
-its timers were cancelled: the queue has exactly one entry for each open bucket.
+The expiration of a bucket is its timers' due time, rounded down to the level's tick; its index is ``expiration //
+tick_ms``, modulo the size. A bucket is *open* from its first timer until the wheel pops its expiration from the expiry
+queue, a heap, also while it is empty: the queue has exactly one entry for each open bucket.
 
 Promises:
   - Never early: a due time is rounded up to the tick, ``advance`` rounds its "now" down. At most one tick late.
   - ``schedule``, ``cancel``, move and ``get`` are O(1) in the number of timers (opening a bucket, once a lap, is
     O(log buckets) and choosing the level O(log levels)). Counts are exact at every moment.
-  - ``advance`` costs time for the timers that expire or cascade, not for the time that passes.
-  - One ``advance`` returns timers in order of (due_at_ms, order of scheduling).
-  - The expiry queue holds at most ``levels * (wheel_size - 1)`` entries, however often buckets are emptied and filled.
+  - ``advance`` costs time for the timers that expire or cascade, not for the time that passes. It returns timers in
+    order of (due_at_ms, order of scheduling); an earlier instant does nothing.
 
-Not promised:
-  - Thread safety: the caller holds a lock (:class:`~celery_wheel.timing.system_timer.SystemTimer` does).
-  - Time going back: ``advance`` to an earlier instant does nothing.
-  - A copy: a Level or Bucket is a view. Read it before the wheel changes; its counts walk the open buckets.
-  - Order between one ``advance`` and the next for timers scheduled in between.
-
-The order of scheduling is nowhere written down. Timers of one due time lie on a coarser level the earlier they were
-scheduled, because the reach of a level only grows. So what cascades into a bucket goes before what the bucket holds,
-buckets of one expiration are emptied from the coarsest down, and a stable sort by due time does the rest.
-
-No lap can be mistaken for another: all current times are level 0's, rounded down to the level's tick. A level accepts
-only timers at least one of its ticks past its current time and less than an interval, and a bucket that expires is
-popped before the current time passes it. So the open expirations of a level are less than a lap apart.
-
-A timer is no object but an entry in two or three dicts, 70 to 140 bytes, which the garbage collector does not track. A
-timer's life costs 3.3 µs of CPU: 0.7 to schedule it, 1.0 for two cascades, 1.6 to advance.
+The caller holds a lock. The order of scheduling is nowhere written down. Timers of one due time lie on a coarser level
+the earlier they were scheduled, because the reach of a level only grows. So what cascades into a bucket goes before
+what the bucket holds, buckets of one expiration are emptied from the coarsest down, and a stable sort does the rest. No
+lap can be mistaken for another: the open expirations of a level are less than a lap apart.
 
 Source: Varghese & Lauck 1987, scheme 7; ``TimingWheel`` of Kafka's org.apache.kafka.server.util.timer, whose rule
 "due now" is one tick looser (it rounds down and may be a tick early).

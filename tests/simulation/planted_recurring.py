@@ -128,19 +128,19 @@ def change_that_is_overtaken(right: Any, *args: Any) -> Generator[str, None, boo
     return True
 
 
-@replaces_recurring(materialise, "decide", seed=1)
+@replaces_recurring(overlap, "decide", seed=1)
 def missed_instants_never_run(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
     """Each schedule has the catch-up "none"."""
     return right(schedule, first, replace(own, catch_up="none"), *rest)
 
 
-@replaces_recurring(materialise, "decide", seed=1)
+@replaces_recurring(overlap, "decide", seed=1)
 def the_last_missed_instant_runs(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
     """Each schedule has the catch-up "latest"."""
     return right(schedule, first, replace(own, catch_up="latest"), *rest)
 
 
-@replaces_recurring(materialise, "decide", seed=1)
+@replaces_recurring(overlap, "decide", seed=1)
 def missed_instants_run_without_a_window(
     right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any
 ) -> Decision:
@@ -148,7 +148,7 @@ def missed_instants_run_without_a_window(
     return right(schedule, first, replace(own, catch_up="all", catch_up_ms=86_400_000), *rest)
 
 
-@replaces_recurring(materialise, "decide", seed=1)
+@replaces_recurring(overlap, "decide", seed=1)
 def queued_instant_is_skipped(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
     """An instant that has to wait for the end of a run is skipped."""
     overlap = "skip" if own.overlap == "queue_one" else own.overlap
@@ -277,7 +277,7 @@ def queued_instant_out_of_turn(
     return next((row for _, row in queued if row.due_ms > now_ms), None)
 
 
-@replaces_recurring(materialise, "requested", seed=25)
+@replaces_recurring(overlap, "requested", seed=25)
 def backfill_beside_a_run(
     right: Any, request: ScheduleCommand, definition: Definition, unmade_ms: int, _: Occupied, *rest: int
 ) -> Requested:

@@ -3,8 +3,6 @@
 ::
 
     kind          payload
-    message       a message, in the form in which producers put it into the wheel queue
-    messages      some messages, packed
     cancel        {"task_ids": [str, …], "id": UUID, "actor": str, "reason": str}; without an id there is no answer;
                   {"for_good": true}: published tasks get a tombstone too, which cancels their retries within a day
     move          as cancel, without for_good and with {"eta_ms": int}; null: now
@@ -14,20 +12,14 @@
     pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
-    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; do is create, put, update, patch,
-                  rollback, restore, delete, pause, resume, trigger or backfill; see ``recurring.change``
-                  the first six: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
+    schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; see ``recurring.change``. A do of
+                  DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
                   {"source": "api", "after_ms": {name: int}}
-                  backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str}; without an overlap, that
-                  of the schedule
-    run_ended     {"schedule": int, "instant_ms": int}: a worker has ended a run; there is no answer. Workers send it
-                  as the body of a message in the wheel queue, of the task RUN_ENDED_TASK
+                  backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str or null}
+    run_ended     {"schedule": int, "instant_ms": int}: no answer. Workers send it to the wheel queue
 
-A command of a person has "audit" as well: {"request": UUID, "at_ms": …, "origin": "admin", "action": "cancel", …}. Its
-entry of the audit log is written with its answer, in one commit, for 0.1 ms of CPU; a program's command leaves none.
-
-A command names at most MAX_NAMES tasks or keys. Text that no store accepts (NUL, lone surrogates) makes an item
-unreadable here: in a commit it would end the state, and every later state too, since the item would stay in the inbox.
+Text that no store accepts (NUL, lone surrogates) makes an item unreadable here: in a commit it would end the state, and
+every later state too, since the item would stay in the inbox.
 """
 
 from __future__ import annotations
@@ -41,30 +33,15 @@ from typing import Any
 
 from celery_wheel.engine.intake.stored_form import Decode, DerivedId, unpack_messages
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
+from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditEntry, AuditHead
-from celery_wheel.store.model import (
-    ACCEPT_CLOCK,
-    CANCEL,
-    COMPLETE,
-    MAX_SEQ,
-    MESSAGES,
-    MOVE,
-    PAUSE,
-    REPLAY,
-    REQUEUE,
-    RESUME,
-    Arrival,
-    InboxItem,
-    Message,
-    Unreadable,
-)
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE
 from celery_wheel.values.text import END_OF_TIME_MS, check_text
 
 MAX_NAMES = 1_000
 
 #: Kind → name of the command's list, where it is not "task_ids".
-LISTS = {REPLAY: "rows", ACCEPT_CLOCK: "clocks"}
+LISTS = {model.REPLAY: "rows", model.ACCEPT_CLOCK: "clocks"}
 
 #: Changes of schedules that bring a definition for each name.
 DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
@@ -139,29 +116,29 @@ class Completion:
 AnyCommand = Command | Completion | ScheduleCommand
 
 
-def parse(item: InboxItem, decode: Decode, derived_id: DerivedId) -> list[Arrival] | AnyCommand | RunEnded:
+def parse(item: model.InboxItem, decode: Decode, derived_id: DerivedId) -> list[model.Arrival] | AnyCommand | RunEnded:
     """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes."""
     if item.kind == "message":
         return [decode(item.payload)]
     try:
-        if item.kind == MESSAGES:
+        if item.kind == model.MESSAGES:
             return unpack_messages(item.payload, decode)
         found = _PARSERS.get(item.kind, _command)(item)
         return found if isinstance(found, RunEnded) else replace(found, audit=audit_head(item.payload))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # The bytes too: items are numbered anew where a store was moved to another database.
         envelope_id = derived_id(f"inbox {item.id} {item.kind} {item.payload.hex()}")
-        return [Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
+        return [model.Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
 
 
-def _command(item: InboxItem) -> Command:
-    if item.kind in (PAUSE, RESUME):
+def _command(item: model.InboxItem) -> Command:
+    if item.kind in (model.PAUSE, model.RESUME):
         return _gate_command(item)
-    if item.kind not in (CANCEL, MOVE, REQUEUE, REPLAY, ACCEPT_CLOCK):
+    if item.kind not in (model.CANCEL, model.MOVE, model.REQUEUE, model.REPLAY, model.ACCEPT_CLOCK):
         raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     fields = json.loads(item.payload)
     task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
-    if item.kind == REPLAY and not all(map(_ROW, task_ids)):
+    if item.kind == model.REPLAY and not all(map(_ROW, task_ids)):
         raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None:
         _check_instant("eta_ms", eta_ms)
@@ -171,7 +148,7 @@ def _command(item: InboxItem) -> Command:
     )
 
 
-def _completion(item: InboxItem) -> Completion:
+def _completion(item: model.InboxItem) -> Completion:
     fields = json.loads(item.payload)
     keys, how = _names(fields, "keys"), fields.get("how", "cancel")
     if how not in ("cancel", "run"):
@@ -179,7 +156,7 @@ def _completion(item: InboxItem) -> Completion:
     return Completion(item.id, keys, how == "run", *_actor_and_reason(fields), _answer_to(fields))
 
 
-def _schedule_command(item: InboxItem) -> ScheduleCommand:
+def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     fields = json.loads(item.payload)
     do, definitions = fields["do"], dict[str, Any]()
     if do not in (*DEFINING, "delete", "pause", "resume", "trigger", "backfill"):
@@ -201,20 +178,20 @@ def _schedule_command(item: InboxItem) -> ScheduleCommand:
     return ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
 
 
-def _run_ended(item: InboxItem) -> RunEnded:
+def _run_ended(item: model.InboxItem) -> RunEnded:
     fields = json.loads(item.payload)
-    if type(fields["schedule"]) is not int or not 0 <= fields["schedule"] <= MAX_SEQ:
+    if type(fields["schedule"]) is not int or not 0 <= fields["schedule"] <= model.MAX_SEQ:
         raise ValueError(f"schedule must be the number of a schedule, got {fields['schedule']!r:.60}")
     _check_instant("instant_ms", fields["instant_ms"])
     return RunEnded(item.id, fields["schedule"], fields["instant_ms"])
 
 
-def run_ended(message: Message) -> RunEnded | Unreadable:
+def run_ended(message: model.Message) -> RunEnded | model.Unreadable:
     """Return the end of a run that a worker has sent to the wheel queue."""
     try:
-        return replace(_run_ended(InboxItem(0, RUN_ENDED, message.body)), item_id=None)
+        return replace(_run_ended(model.InboxItem(0, RUN_ENDED, message.body)), item_id=None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return Unreadable(message.envelope_id, f"the end of a run cannot be read: {error!r}", message.body)
+        return model.Unreadable(message.envelope_id, f"the end of a run cannot be read: {error!r}", message.body)
 
 
 def _check_instant(name: str, value: Any) -> None:
@@ -243,7 +220,7 @@ def _answer_to(fields: dict[str, Any]) -> str | None:
     return None if answer_to is None else str(uuid.UUID(answer_to))
 
 
-def _gate_command(item: InboxItem) -> Command:
+def _gate_command(item: model.InboxItem) -> Command:
     fields = json.loads(item.payload)
     gates, per_ms = _names(fields, "gates"), fields.get("per_ms")
     for gate in gates:
@@ -254,8 +231,8 @@ def _gate_command(item: InboxItem) -> Command:
     return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
 
 
-_PARSERS: dict[str, Callable[[InboxItem], AnyCommand | RunEnded]] = {
-    COMPLETE: _completion,
+_PARSERS: dict[str, Callable[[model.InboxItem], AnyCommand | RunEnded]] = {
+    model.COMPLETE: _completion,
     SCHEDULE: _schedule_command,
     RUN_ENDED: _run_ended,
 }

@@ -1,15 +1,5 @@
 """Recurring schedules in the engine: an instant of a schedule becomes a message, which is accepted like any other.
 
-::
-
-    inbox ─ "schedule" ──► change        create, update, delete, pause, resume, roll back: one unit of work
-          │   └ trigger, backfill ─┐
-          └ "run_ended" ─► runs    │                          ┌── the message's row, its run
-                                   ▼                          │
-    store ─ schedules due ─► materialise ─► arrivals of ingest ┼── the schedule's step: next_ms, made
-              before their time       │                       └── skips of instants that will not run
-                                      └ overlap: pure, over the instants that are due and the runs that go on
-
 Promises
     1. A row, its run and the step of its schedule are committed together: each instant becomes one row, or has a skip
        with its reason, whatever crashes.
@@ -18,7 +8,4 @@ Promises
     3. With the overlap policies "skip" and "queue_one", no instant is made while an earlier run is not over.
     4. A definition that cannot be read stops its schedule, and no other. A message that the project's code cannot make
        is tried again with back-off, for an hour; other schedules wait no longer than one try in a round.
-
-Non-promises
-    A row that was published later than it was due, behind a pause of its queue, has the rest of ``max_runtime_ms``.
 """

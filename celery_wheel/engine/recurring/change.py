@@ -13,17 +13,11 @@
     resume    a paused or broken schedule: next_ms after now, and a skip of the instants since
     delete    every pending occurrence is withdrawn, or, where a source deletes, every one after now; the schedule is
               removed, its revisions stay
-    restore   {name: {"schedule": {"definition": text, …}, "revisions": [{…}, …]}}: a schedule of another store, with
-              the fields of a Schedule but its id and name. It goes on there: no instant before ``next_ms`` is made, and
-              those up to now were missed. Every field is checked: a commit with a wrong one would fail
+    restore   {name: {"schedule": {…}, "revisions": [{…}, …]}}: a schedule of another store goes on; no instant before
+              ``next_ms`` is made, and those up to now were missed; each field is checked, or a commit would fail
 
-    {"result": "done", "too_late": [instants]}   too_late: occurrences to withdraw that may have been published
-    {"result": "already"}                        the name exists; the definition is the same; it is paused, or is not
-    {"result": "unknown"}                        there is no schedule of that name
-    {"result": "refused", "reason": text}        the definition, with the path of the field, or the name, or the
-                                                 schedule is of another source than the asker
-
-Only rounds of ingest change schedules, so a schedule that was read stays as it is until the commit.
+A result "done" has as "too_late" the instants of occurrences to withdraw that may have been published. Only rounds of
+ingest change schedules, so a schedule that was read stays as it is until the commit.
 """
 
 from __future__ import annotations
@@ -54,26 +48,14 @@ from celery_wheel.recurring.definition import (
     reason_not_run,
     to_text,
 )
+from celery_wheel.store import schedule_model
 from celery_wheel.store.model import Row
-from celery_wheel.store.schedule_model import (
-    BEAT,
-    CODE,
-    DJANGO,
-    MISSED,
-    PAUSED,
-    Revision,
-    Run,
-    Schedule,
-    Skip,
-    is_same_definition,
-    revised,
-)
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 logger = logging.getLogger(__name__)
 
 Result = dict[str, Any]
-Pending = Sequence[tuple[Run, Row]]
+Pending = Sequence[tuple[schedule_model.Run, Row]]
 
 DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
@@ -87,13 +69,10 @@ API = "api"
 
 #: The places of entries that the scheduler follows, by their source.
 FOLLOWED = {
-    BEAT: "beat_schedule or add_periodic_task",
-    DJANGO: "the tables of django-celery-beat",
-    CODE: "the option wheel_schedule of its task",
+    schedule_model.BEAT: "beat_schedule or add_periodic_task",
+    schedule_model.DJANGO: "the tables of django-celery-beat",
+    schedule_model.CODE: "the option wheel_schedule of its task",
 }
-COMES_BACK = (
-    "it comes back when a scheduler starts, or its entry changes: {} still has it; remove it there, or pause it"
-)
 
 #: ``Revision.what`` of each change; a put may also create.
 _WHAT = {
@@ -115,7 +94,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         diversions = state.diversions
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
-    pending: dict[int, list[tuple[Run, Row]]] = {}
+    pending: dict[int, list[tuple[schedule_model.Run, Row]]] = {}
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
@@ -146,7 +125,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     return True
 
 
-def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, Schedule]) -> None:
+def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, schedule_model.Schedule]) -> None:
     """Log the schedules of a file that another one of their name keeps out, which came after the import had looked."""
     for name, schedule in kept.items():
         if command.do == "restore" and not restores(command.definitions[name], schedule):
@@ -160,7 +139,7 @@ def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, Sch
 
 
 #: A new schedule without an id, and its revisions before this command.
-New = tuple[Schedule, list[Revision]]
+New = tuple[schedule_model.Schedule, list[schedule_model.Revision]]
 
 
 def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
@@ -173,12 +152,12 @@ def _new(command: ScheduleCommand, name: str, now_ms: int) -> New | Result:
             return restored(name, document, now_ms)
         if (reason := reason_not_run(document)) is not None:
             text, is_broken = dumped(document), BROKEN in document
-            return Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
+            return schedule_model.Schedule(0, name, text, command.source, 0, None, note=reason, broken=is_broken), []
         text, definition = read_document(document)
         next_ms = definition.recurrence.next_after(after_ms)
     except Exception as error:
         return _unprepared(name, error)
-    return Schedule(0, name, text, command.source, 0, next_ms), []
+    return schedule_model.Schedule(0, name, text, command.source, 0, next_ms), []
 
 
 def _create(work: UnitOfWork, command: ScheduleCommand, new: New | Result) -> Result:
@@ -202,10 +181,12 @@ def _unprepared(name: str, error: Exception) -> Result:
     return _refused(reason_of(error, "an unexpected error"))
 
 
-def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **changes: Any) -> Schedule:
+def _revised(
+    work: UnitOfWork, command: ScheduleCommand, schedule: schedule_model.Schedule, **changes: Any
+) -> schedule_model.Schedule:
     """Return a schedule, which is new or stored, with its changes, and add their revision to the unit of work."""
     what = _WHAT["create" if command.do == "put" and not schedule.revision else command.do]
-    found, revision = revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
+    found, revision = schedule_model.revised(schedule, what, command.actor, command.reason, work.now_ms, **changes)
     work.change.revisions.append(revision)
     return found
 
@@ -213,7 +194,9 @@ def _revised(work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, **c
 class _Alteration:
     """A change of one schedule: prepared without the lock, and carried out under it."""
 
-    def __init__(self, work: UnitOfWork, command: ScheduleCommand, schedule: Schedule, pending: Pending) -> None:
+    def __init__(
+        self, work: UnitOfWork, command: ScheduleCommand, schedule: schedule_model.Schedule, pending: Pending
+    ) -> None:
         self.work = work
         self.command = command
         self.schedule = schedule
@@ -221,7 +204,7 @@ class _Alteration:
         self._text = schedule.definition  #: the new definition
         self._why_not: str | None = None  #: the reason for which the wheel does not run the new definition
         self._refusal: Result | None = None
-        self._unmade: list[Skip] = []  #: of the instants up to now, by the former definition
+        self._unmade: list[schedule_model.Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         try:
             if command.source not in (API, schedule.source):
@@ -248,14 +231,14 @@ class _Alteration:
             read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
         since_ms = schedule.since_ms if schedule.next_ms is None else schedule.next_ms - 1
         if since_ms is not None:
-            self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
+            self._unmade = self._skips(since_ms, schedule_model.PAUSED if schedule.paused else schedule_model.MISSED)
 
     def _prepare_resume(self) -> None:
         schedule, now_ms = self.schedule, self.work.now_ms
         since_ms = now_ms if schedule.since_ms is None else schedule.since_ms
         recurrence = read_definition(schedule.definition).recurrence
         self._next_ms = recurrence.next_after(max(now_ms, since_ms), schedule.made)
-        self._unmade = self._skips(since_ms, PAUSED if schedule.paused else MISSED)
+        self._unmade = self._skips(since_ms, schedule_model.PAUSED if schedule.paused else schedule_model.MISSED)
 
     def update(self) -> Result:
         work, schedule = self.work, self.schedule
@@ -283,7 +266,9 @@ class _Alteration:
             return ALREADY
         withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
         past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
-        work.change.skips += [Skip(schedule.id, at_ms, at_ms, 1, PAUSED, work.now_ms) for at_ms in past]
+        work.change.skips += [
+            schedule_model.Skip(schedule.id, at_ms, at_ms, 1, schedule_model.PAUSED, work.now_ms) for at_ms in past
+        ]
         since_ms = unmade_since(schedule, work.now_ms)
         if schedule.since_ms is not None and schedule.broken:
             since_ms = min(since_ms, schedule.since_ms)
@@ -310,9 +295,11 @@ class _Alteration:
         self.work.change.removed_schedules.append(self.schedule.id)
         _revised(self.work, self.command, self.schedule)
         where = FOLLOWED.get(self.schedule.source) if self.command.source == API else None
-        return _done(too_late) | ({"reason": COMES_BACK.format(where)} if where else {})
+        comes_back = "it comes back when a scheduler starts, or its entry changes"
+        reason = f"{comes_back}: {where} still has it; remove it there, or pause it"
+        return _done(too_late) | ({"reason": reason} if where else {})
 
-    def _withdraw(self, pending: Pending) -> tuple[list[Run], list[int]]:
+    def _withdraw(self, pending: Pending) -> tuple[list[schedule_model.Run], list[int]]:
         """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""
         why = Retirement("cancelled", self._reason(), self.command.actor)
         withdrawn, too_late = [], []
@@ -325,14 +312,11 @@ class _Alteration:
         return withdrawn, sorted(too_late)
 
     def _published_upto(self, too_late: list[int]) -> int:
-        """Return the last instant that may have been published: now, unless due time has gone back.
-
-        A row that a user has rescheduled was published for the user, and not for its instant.
-        """
+        """Return the last instant that may have been published: now, unless due time has gone back."""
         of_instant = [run.instant_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 
-    def _due_ms(self, run: Run) -> int:
+    def _due_ms(self, run: schedule_model.Run) -> int:
         try:
             call = read_definition(self.schedule.definition).call
         except RecurrenceError:
@@ -343,7 +327,7 @@ class _Alteration:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"
         return f"{reason}: {self.command.reason}" if self.command.reason else reason
 
-    def _skips(self, since_ms: int, reason: str) -> list[Skip]:
+    def _skips(self, since_ms: int, reason: str) -> list[schedule_model.Skip]:
         """Return the skips of the instants since one, up to now, by the former definition."""
         try:
             recurrence = read_definition(self.schedule.definition).recurrence
@@ -369,7 +353,7 @@ _DEFAULTS: dict[str, Any] = {
 _REVISION = ("number", "what", "actor", "reason", "at_ms", "before")
 
 
-def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revision]]:
+def restored(name: str, document: Any, now_ms: int) -> tuple[schedule_model.Schedule, list[schedule_model.Revision]]:
     """Return a schedule and its revisions, both without the schedule's number. Raises RecurrenceError."""
     values = _fields("schedule", _field(document, "schedule"), ("definition", *_DEFAULTS), _DEFAULTS)
     for field in ("definition", "note"):
@@ -382,18 +366,18 @@ def restored(name: str, document: Any, now_ms: int) -> tuple[Schedule, list[Revi
             check_whole(field, values[field], -1, END_OF_TIME_MS - 1)
     for field in ("paused", "broken"):
         check_type(field, values[field], bool)
-    schedule = Schedule(0, name, **values)
+    schedule = schedule_model.Schedule(0, name, **values)
     return _stopped(schedule, now_ms), _revisions(schedule, _field(document, "revisions", []))
 
 
-def restores(document: Any, schedule: Schedule) -> bool:
+def restores(document: Any, schedule: schedule_model.Schedule) -> bool:
     """Whether a document has the definition of a schedule that exists; False for one that cannot be read."""
     of_schedule = document.get("schedule") if isinstance(document, Mapping) else None
     definition = of_schedule.get("definition") if isinstance(of_schedule, Mapping) else None
-    return isinstance(definition, str) and is_same_definition(definition, schedule.definition)
+    return isinstance(definition, str) and schedule_model.is_same_definition(definition, schedule.definition)
 
 
-def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
+def _stopped(schedule: schedule_model.Schedule, now_ms: int) -> schedule_model.Schedule:
     """Return the schedule; where it is paused or broken, without a next instant, and with ``since_ms``."""
     with suppress(ValueError, RecursionError):
         if reason_not_run(json.loads(schedule.definition)) is not None:
@@ -408,7 +392,7 @@ def _stopped(schedule: Schedule, now_ms: int) -> Schedule:
     return replace(schedule, next_ms=None, since_ms=since_ms)
 
 
-def _revisions(schedule: Schedule, documents: Any) -> list[Revision]:
+def _revisions(schedule: schedule_model.Schedule, documents: Any) -> list[schedule_model.Revision]:
     if not isinstance(documents, list):
         refuse("revisions", "a list", documents)
     found = [_revision(schedule.name, one) for one in documents]
@@ -418,13 +402,13 @@ def _revisions(schedule: Schedule, documents: Any) -> list[Revision]:
     return found
 
 
-def _revision(name: str, document: Any) -> Revision:
+def _revision(name: str, document: Any) -> schedule_model.Revision:
     values = _fields("revision", document, _REVISION, {})
     for field in ("what", "actor", "reason", "before"):
         _check_text(f"revision.{field}", values[field])
     check_whole("revision.number", values["number"], 1, MAX_NUMBER)
     check_whole("revision.at_ms", values["at_ms"], 0, END_OF_TIME_MS - 1)
-    return Revision(0, name=name, **values)
+    return schedule_model.Revision(0, name=name, **values)
 
 
 def _field(document: Any, name: str, default: Any = None) -> Any:

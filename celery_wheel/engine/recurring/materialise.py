@@ -9,16 +9,12 @@
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
     5 record     in ingest's unit of work: the run of each row, the steps, the skips
 
-A round makes a limited number of occurrences, those that are on time first. A trigger or a backfill joins the same
-unit of work, with its answer: its occurrences do not count towards the ``times`` of the recurrence.
-
-An envelope id is made of schedule, revision and instant, with the store's secret. So an instant that is made once more
+An envelope id is made of schedule, revision and instant, with the store's secret: an instant that is made once more
 becomes no second row, no two stores make the same id, and no producer can guess it.
 
 A herd is more schedules, due at nearly the same time, than can be made in time: 64,000 that are due at 09:00:00 take
 64 s at 1,000 a second. From 08:57:52 on, twice that time before, each round makes 100 of them, in a lane of their own.
-At 09:00:00 dispatch takes chunks of that lane and of the main lane by turns: other tasks do not wait for the herd.
-A guarded schedule is made at its instant only, and one whose renderings the application watches at its look-ahead.
+Dispatch takes chunks of that lane and of the main lane by turns: other tasks do not wait for the herd.
 """
 
 from __future__ import annotations
@@ -29,17 +25,8 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand, audit_entries
+from celery_wheel.engine.recurring import overlap
 from celery_wheel.engine.recurring.occurrence import Occurrence
-from celery_wheel.engine.recurring.overlap import (
-    MAX_BACKFILL,
-    Decision,
-    Occupied,
-    Requested,
-    Times,
-    decide,
-    overlap_of,
-    requested,
-)
 from celery_wheel.engine.recurring.runs import read_occupied
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.agenda import LOOK_MS
@@ -54,9 +41,6 @@ from celery_wheel.values.text import END_OF_TIME_MS
 
 logger = logging.getLogger(__name__)
 
-#: Occurrences of one schedule in one round, so that a long catch-up holds up no other schedule.
-MAX_OF_ONE = 100
-
 #: A schedule whose messages cannot be made for so long is broken. It is longer than a deployment, a migration or a
 #: failover of the project's database takes, and short enough that a mistake is found on the same day.
 BROKEN_AFTER_MS = 3_600_000
@@ -64,9 +48,6 @@ BROKEN_AFTER_MS = 3_600_000
 #: A round tries no further schedule once its failed tries have taken so long: each may wait for a time-out of the
 #: project, and the round has messages to accept.
 FAILED_TRIES_MS = 1_000
-
-#: Most schedules of a herd that wait for their instants and are read again in each round, before the others.
-MAX_WAITING = 1_000
 
 #: The least milliseconds between two rounds of a herd.
 HERD_ROUND_MS = 50
@@ -77,9 +58,6 @@ HERD_HASTE = 2
 #: A herd has this many times the time that it takes at the pace.
 HERD_EARLY = 2
 
-#: The answer where the policy of a backfill leaves instants out.
-LEFT_OUT = "the overlap policy of the backfill leaves out {} of {} instants"
-
 
 def occurrence_id(store: Store, schedule: Schedule, instant_ms: int, request: int | None = None) -> str:
     """Return the envelope id of an occurrence; ``request`` is the inbox item that requested it."""
@@ -89,11 +67,7 @@ def occurrence_id(store: Store, schedule: Schedule, instant_ms: int, request: in
 def materialise(
     ctx: Context, state: ShardState, requests: Sequence[ScheduleCommand]
 ) -> Generator[str, None, Occurrences]:
-    """Return the occurrences of this round.
-
-    Args:
-        requests: triggers and backfills from the inbox.
-    """
+    """Return the occurrences of this round; ``requests`` are triggers and backfills from the inbox."""
     found = Occurrences(ctx, state)
     if ctx.renderer is not None and state.agenda.is_time(found.times.now_ms, ctx.clock.monotonic_ms()):
         yield from found.read()
@@ -110,7 +84,7 @@ class Occurrences:
         now_ms = ctx.clock.now_ms()
         self.ctx = ctx
         self.state = state
-        self.times = Times(now_ms, now_ms + ctx.limits.look_ahead_ms, ctx.limits.late_ms)
+        self.times = overlap.Times(now_ms, now_ms + ctx.limits.look_ahead_ms, ctx.limits.late_ms)
         self.messages: list[Message] = []
         self.change = Change()
         self._apart = False  #: the rows go to a lane of their own: there are many
@@ -172,10 +146,7 @@ class Occurrences:
                 yield from self._make_herd(replace(times, upto_ms=herd_ms))
 
     def _find_herd(self) -> Steps:
-        """Note the instant up to which schedules are to be made now; None where there is no herd.
-
-        A herd that was found is kept until all of it is made; otherwise the store is read once in LOOK_MS.
-        """
+        """Note the instant up to which schedules are made until all of a herd is made; None where there is no herd."""
         agenda, limits, now_ms = self.state.agenda, self.ctx.limits, self.times.now_ms
         monotonic_ms = self.ctx.clock.monotonic_ms()
         if agenda.herd_ms is None and monotonic_ms >= agenda.herd_look_ms:
@@ -192,7 +163,7 @@ class Occurrences:
         if agenda.herd_ms is not None and agenda.herd_ms <= now_ms + limits.look_ahead_ms:
             agenda.herd_ms = None
 
-    def _make_herd(self, times: Times) -> Steps:
+    def _make_herd(self, times: overlap.Times) -> Steps:
         """Make occurrences of some schedules of a herd; those of schedules that are due sooner are made by now."""
         agenda, renderer = self.state.agenda, self.ctx.renderer
         most = max(1, self.ctx.limits.herd_per_s * HERD_HASTE * HERD_ROUND_MS // 1_000)
@@ -210,8 +181,8 @@ class Occurrences:
                 self._waiting += 1
             else:
                 yield from self._make(schedule, times)
-        # Schedules that wait for their instants are read again in each round, before the others.
-        waits, self._waiting = min(self._waiting - waiting, MAX_WAITING), waiting
+        # Schedules that wait for their instants, at most so many, are read again in each round, before the others.
+        waits, self._waiting = min(self._waiting - waiting, 1_000), waiting
         self._apart = True
         if len(self.messages) > before or waits > agenda.herd_waiting:
             self._look_at(times.now_ms + HERD_ROUND_MS)
@@ -219,7 +190,7 @@ class Occurrences:
             agenda.herd_ms = None
         agenda.herd_waiting = waits
 
-    def _make(self, schedule: Schedule, times: Times) -> Steps:
+    def _make(self, schedule: Schedule, times: overlap.Times) -> Steps:
         """Make the occurrences of one schedule that are due."""
         began_ms = self.ctx.clock.monotonic_ms()
         if wait_ms := self.state.failing.wait_ms(schedule, began_ms):
@@ -241,7 +212,8 @@ class Occurrences:
         if definition.is_guarded:
             runs = yield from read_occupied(self.ctx, self.state, schedule.id, definition, times.now_ms)
         try:
-            decision = decide(schedule, first, definition, times, MAX_OF_ONE, runs)
+            # 100 of one schedule in one round, so that a long catch-up holds up no other schedule.
+            decision = overlap.decide(schedule, first, definition, times, 100, runs)
             messages = self._render(schedule, definition, decision)
         except RecurrenceError as error:  # a calendar that leaves nothing: no try can change that
             self._break(schedule, error)
@@ -255,7 +227,7 @@ class Occurrences:
         self._step(schedule, decision, messages, ahead_ms)
 
     def _render(
-        self, schedule: Schedule, definition: Definition, decision: Decision, item_id: int | None = None
+        self, schedule: Schedule, definition: Definition, decision: overlap.Decision, item_id: int | None = None
     ) -> list[Message]:
         """Return the messages of the instants of a decision; ``item_id`` is that of a request."""
         if (renderer := self.ctx.renderer) is None:
@@ -264,12 +236,12 @@ class Occurrences:
         for number, instant_ms in enumerate(decision.make):
             if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
                 previous_ms = None
-            if isinstance(decision, Requested):
+            if isinstance(decision, overlap.Requested):
                 due_ms = min(decision.begin_ms + number * decision.every_ms, END_OF_TIME_MS - 1)
             else:
                 due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
             id_ = occurrence_id(self.ctx.store, schedule, instant_ms, item_id)
-            queue = (True, after_ms) if isinstance(decision, Requested) and decision.is_queued else ()
+            queue = (True, after_ms) if isinstance(decision, overlap.Requested) and decision.is_queued else ()
             occurrence = Occurrence(self.ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
             message = renderer.render(schedule, definition, occurrence)
             message.envelope_id, message.eta_ms = id_, due_ms
@@ -277,7 +249,7 @@ class Occurrences:
             previous_ms = after_ms = instant_ms
         return messages
 
-    def _step(self, schedule: Schedule, decision: Decision, messages: Sequence[Message], ahead_ms: int) -> None:
+    def _step(self, schedule: Schedule, decision: overlap.Decision, messages: Sequence[Message], ahead_ms: int) -> None:
         make, next_ms, change = decision.make, decision.next_ms, self.change
         if not make and not decision.skips and next_ms == schedule.next_ms:
             self._waiting += 1  # queued behind a run
@@ -293,9 +265,9 @@ class Occurrences:
         if next_ms is not None:
             self._look_at(next_ms - ahead_ms)
 
-    def _add(self, schedule: Schedule, decision: Decision, messages: Sequence[Message]) -> None:
+    def _add(self, schedule: Schedule, decision: overlap.Decision, messages: Sequence[Message]) -> None:
         """Add the messages of a decision, and end the runs that they replace."""
-        asked = isinstance(decision, Requested)
+        asked = isinstance(decision, overlap.Requested)
         for instant_ms, message in zip(decision.make, messages, strict=True):
             self.add(schedule, instant_ms, message, requested=asked)
         self._replaced += decision.cancels
@@ -358,17 +330,17 @@ class Occurrences:
         """Make the occurrences that a trigger or a backfill asks for."""
         schedules = {one.name: one for one in self.ctx.store.schedules_named(self.ctx.shard, request.names)}
         yield "requested schedules read"
-        results, room, now_ms = dict[str, Mapping[str, object]](), MAX_BACKFILL, self.times.now_ms
+        results, room, now_ms = dict[str, Mapping[str, object]](), overlap.MAX_BACKFILL, self.times.now_ms
         for name in request.names:
             if (schedule := schedules.get(name)) is None:
                 results[name] = {"result": "unknown"}
                 continue
             try:
                 definition = read_definition(schedule.definition)
-                runs = Occupied()
-                if definition.is_guarded and overlap_of(request, definition) != ALLOW:
+                runs = overlap.Occupied()
+                if definition.is_guarded and overlap.overlap_of(request, definition) != ALLOW:
                     runs = yield from read_occupied(self.ctx, self.state, schedule.id, definition, now_ms)
-                wanted = requested(request, definition, unmade_since(schedule, now_ms), runs, now_ms, room)
+                wanted = overlap.requested(request, definition, unmade_since(schedule, now_ms), runs, now_ms, room)
                 messages = self._render(schedule, definition, wanted, request.item_id)
             except StoreError:
                 raise
@@ -377,9 +349,9 @@ class Occurrences:
                 continue
             room -= len(messages)
             self._add(schedule, wanted, messages)
-            left_out = LEFT_OUT.format(wanted.left_out, wanted.left_out + len(messages))
+            of_all = f"{wanted.left_out} of {wanted.left_out + len(messages)} instants"
             task_ids = [message.task_id for message in messages]
-            why = {"reason": left_out} if wanted.left_out else {}
+            why = {"reason": f"the overlap policy of the backfill leaves out {of_all}"} if wanted.left_out else {}
             results[name] = {"result": "done", "task_ids": task_ids, **why}
         self.change.inbox.append(request.item_id)
         if request.answer_to is not None:

@@ -2,9 +2,6 @@
 
 ::
 
-    buffer and runs ──► starts, cancels, skips          buffer: instants that are due and have not started
-                                                         runs: of the schedule, as store and memory have them
-
                      while a run goes on                  else
     allow            all start                            all start
     skip             none                                 the first starts
@@ -13,19 +10,14 @@
     cancel_running   the last starts, the runs are        the last starts
                      cancelled
 
-    next_ms                  now - late_ms      now    look-ahead
-    ───┬─────────┬─────────┬───────┬─────────────┼──────────┬──────────► instants of the schedule itself
-       │ missed: catch-up decides  │ on time                │ not yet
-
-The buffer of a schedule itself has, unless its policy is "allow", only the latest instant up to now; earlier ones are
-overlapped, or missed. An instant that waits stays its ``next_ms``. A backfill has its instants in the buffer. Waiting
-ones are rows, each due when the run before it is over at the latest, and due at once when its end is reported.
+The table is of a buffer: instants that are due and have not started. That of a schedule itself has, unless its policy
+is "allow", only the latest instant up to now; earlier ones are overlapped, or missed. An instant that waits stays its
+``next_ms``. A backfill has its instants in the buffer. Waiting ones are rows, each due when the run before it is over
+at the latest, and due at once when its end is reported.
 
 The cost does not depend on the length of an outage: the latest instant is found by halving, and no more than
-MAX_COUNTED skipped instants are counted one by one; those of an interval are a division.
-
-Non-promises: a schedule whose own policy is "allow" does not learn when its runs end, so none of them goes on. Queued
-rows that are later than their time, behind a pause of their queue or an outage, run as they are due.
+MAX_COUNTED skipped instants are counted one by one. A schedule whose own policy is "allow" does not learn when its runs
+end, so none of them goes on.
 """
 
 from __future__ import annotations
@@ -121,14 +113,10 @@ def occupied(runs: Iterable[KnownRun], max_runtime_ms: int, now_ms: int) -> Occu
 def released(
     queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], over: Collection[Run], now_ms: int
 ) -> Row | None:
-    """Return the queued row of a schedule that the ends of some of its runs make due.
+    """Return the queued row of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
 
     The first row of a backfill waits for the runs of the schedule itself, whose number is not limited: it is made due
-    when none of the latest of them goes on. A row that is due stays as it is.
-
-    Args:
-        queued: pending rows of backfills, with their runs, in the order in which they run.
-        over: the runs that end now.
+    when none of the ``latest`` of them goes on. ``queued`` are the pending rows of backfills, in their order.
     """
     row = next((row for _, row in queued if row.due_ms > now_ms), None)
     if row is None:
@@ -194,12 +182,7 @@ class Requested(Decision):
 def requested(
     request: ScheduleCommand, definition: Definition, unmade_ms: int, runs: Occupied, now_ms: int, room: int
 ) -> Requested:
-    """Return what a trigger or a backfill runs. Raises RecurrenceError.
-
-    Args:
-        unmade_ms: instants after this one are left to the schedule itself.
-        room: the most instants.
-    """
+    """Return the at most ``room`` instants that a request runs, up to ``unmade_ms``. Raises RecurrenceError."""
     if request.do == "trigger":
         return Requested(make=[now_ms], begin_ms=now_ms)
     upto_ms = unmade_ms if request.upto_ms is None else min(unmade_ms, request.upto_ms)
@@ -228,13 +211,7 @@ def overlap_of(request: ScheduleCommand, definition: Definition) -> str:
 def decide(
     schedule: Schedule, first: int, definition: Definition, times: Times, most: int, runs: Occupied | None = None
 ) -> Decision:
-    """Return the next step of a schedule.
-
-    Args:
-        first: its ``next_ms``, which is due.
-        most: the most instants to make; later ones stay due.
-        runs: its runs; not used where they may overlap.
-    """
+    """Return the next step of a schedule whose ``next_ms`` is ``first``, which is due: at most ``most`` instants."""
     if definition.is_guarded:
         return _at_most_one(schedule, first, definition, times, runs or Occupied())
     return _each(schedule, first, definition, times, most)

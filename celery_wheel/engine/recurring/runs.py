@@ -42,11 +42,8 @@ def _known(state: ShardState, found: Iterable[tuple[Run, Row]]) -> list[KnownRun
 
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
-    """Record the ends of runs, all in one unit of work; returns False where it was rolled back.
-
-    A run that ended before stays as it is, so a report may come twice. A report of an unknown run is dropped. The end
-    of a run makes the queued instant after it due, in the same unit of work.
-    """
+    """Record the ends of runs, all in one unit of work; returns False where it was rolled back. The end of a run makes
+    the queued instant after it due. A report may come twice; one of an unknown run is dropped."""
     if not ended:
         return True
     instants = list(dict.fromkeys((one.schedule, one.instant_ms) for one in ended))

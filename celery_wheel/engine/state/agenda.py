@@ -1,15 +1,8 @@
 """The instants at which ingest reads schedules again: those that are due, and those whose message could not be made.
 
-::
-
-    read at 10:00:00.0, up to the look-ahead and LOOK_MS more
-        due now                  made; if some are left over, the next round reads again
-        due at 10:00:02.5        waits: a round at 10:00:00.5 reads again
-        queued behind a run      waits: for its end, an item of the inbox
-        failed at 10:00:00       tried at 10:00:01, :03 … then every minute, until it is made, changed or deleted
-        none                     a round at 10:00:01.0 reads again, or EARLY_MS before: a wake costs more than the read
-
-Memory only: after a takeover all are read and tried at once; the store has since when a schedule fails.
+A schedule queued behind a run waits for its end, an item of the inbox. A failed one is tried again after 1 s, 2 s, …,
+every minute, until it is made, changed or deleted. Memory only: after a takeover all are read and tried at once; the
+store has since when a schedule fails.
 """
 
 from __future__ import annotations
@@ -54,10 +47,8 @@ class Agenda:
 
 
 #: The waits after an error of the project's own code; it may need the project's database, or the next deployment.
+#: Where the broker or the result backend did not answer, the longest is 2 s, as for every other activity.
 FIRST_S, MOST_S = 1.0, 60.0
-
-#: The longest wait where the broker or the result backend did not answer, as for every other activity of the engine.
-OUTAGE_MOST_S = 2.0
 
 
 class FailingSchedules:
@@ -81,7 +72,7 @@ class FailingSchedules:
         if found is not None and found[:2] == (schedule.revision, outage):
             backoff = found[2]
         else:
-            backoff = Backoff(FIRST_S, OUTAGE_MOST_S if outage else MOST_S, self._rng)
+            backoff = Backoff(FIRST_S, 2.0 if outage else MOST_S, self._rng)
         wait_ms = round(backoff.failed() * 1_000)
         self._tries[schedule.id] = schedule.revision, outage, backoff, monotonic_ms + wait_ms
         return wait_ms

@@ -1,14 +1,5 @@
 """Gates: pauses and rate limits, of a task, of a queue or of everything.
 
-::
-
-    closed     paused: no row is published until the gate is resumed
-    metered    limited by wheel_rate_limits, e.g. {"mail": "100/s"}; or resumed over a time, e.g. 6,000 rows in 60 s
-
-    main lane ─┬─ no gate ──────────────► broker
-               ├─ metered, and room ────► broker             while no row waits in the gate's lane
-               └─ else ──► lane of the gate ── room ─► broker      in order; rows of other gates do not wait behind it
-
 A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
 or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
 to other queues. A row moves to a gate's lane only when it is due: setting a gate costs the same, however much is
@@ -75,11 +66,7 @@ class Gates:
         return bool(self.closed or self._limits or self._slow)
 
     def set(self, gate: Gate, backlog: int, wall_ms: int, now_ms: int) -> None:
-        """Set a gate.
-
-        Args:
-            backlog: rows behind a slow gate, to be published evenly in what is left of its time.
-        """
+        """Set a gate; ``backlog``: rows behind a slow one, to be published evenly in what is left of its time."""
         place = (gate.scope, gate.name)
         self.open(place)
         if gate.state == PAUSED:
@@ -149,7 +136,8 @@ class GateRouter:
         if self.own is not None and self.own[0] is None:  # the row has passed its gates and waits for its destination
             return None
         metered = [place for place in (task, queue) if place != self.own and self.gates.is_metered(place, self.now_ms)]
-        home = self.own or self._home(task, queue, metered)
+        # A row waits for its meters with its task if that is metered or busy, else with its queue.
+        home = self.own or next((one for one in (task, queue) if one in metered or self._is_busy(one)), None)
         if self.own == queue and task in metered:
             return task
         if home is not None and self._is_busy(home):
@@ -162,10 +150,6 @@ class GateRouter:
         for place in metered:
             self.gates.spend(place, 1, self.now_ms)
         return None
-
-    def _home(self, task: Place, queue: Place, metered: list[Place]) -> Place | None:
-        """Return the place where a row waits for its meters: its task if that is metered or busy, else its queue."""
-        return next((place for place in (task, queue) if place in metered or self._is_busy(place)), None)
 
     def _is_busy(self, place: Place) -> bool:
         return place in self.busy and place != self.own

@@ -1,37 +1,21 @@
 """A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and batch.
 
-::
-
-          settled     taken, published    in memory, complete         only in the store
-      ────────────┼────────────────────┼───────────────────────────┼─────────────────────►  position (due_ms, seq)
-                offset             watermark    ▲       ▲         horizon
-                                              ready   open reservation: take stops before it
-
-    idle ──reserve, push──► ready ──take──► in flight ──confirm──► unsettled ──settle──► settling ──settled──► idle
-                                              │    ▲                                       └ offset = its end
-                                              │    ├─ refused: the rest is published again, later each time
-                                              └────┴─ no answer: the same rows are published again
-    idle for long ──► closed: the lane is gone from memory; its row stays in the store while there is history
-
-Invariants, each checked where it could break (InvariantBroken)
+docs/architecture.md draws the positions and the states. Invariants, each checked where it could break (InvariantBroken)
 
 1. ``offset <= watermark``; the watermark lies before every open reservation and never passes the horizon.
 2. Memory holds every live row in (watermark, horizon], except rows under an open reservation.
 3. A late row gets a position after the watermark, so (…, watermark] never changes again.
 4. At most one chunk is in flight and one batch under way: of two, the later answer would move the offset back.
 
-A lane with a place is for rows that cannot be published at once: rows of a gate, or of a destination that refused rows.
-Later rows for that destination follow them in order, and the lane tries again, later each time. Where the broker keeps
-no offset, (in_doubt_after, in_doubt_upto] is what a former holder may have published. ``Lanes`` finds a row's lane::
+A lane with a place is for rows of a gate, or of a destination that refused rows: later rows for that destination follow
+them in order, and the lane tries again, later each time. ``Lanes`` finds a row's lane::
 
     0            None                  the main lane: every row that need not wait in another lane; it never sleeps
     1 536        ("queue", "mail")     rows for queue mail, paused or over its rate; 1 536 is the seq at its opening
     2 048        (None, "reports")     rows that queue reports has refused, and later rows for it
-    2 560        None                  new rows while due time is behind the main lane's watermark; or replayed rows
-    3 072        None                  occurrences of a herd of schedules: no other row waits behind them
+    2 560        None                  new rows while due time is behind the main lane's watermark; replays; a herd
 
-A lane falls asleep when a round finds it idle with no row in the window: a round visits awake lanes only. It wakes with
-the first reservation in it; a row enters a lane only through a reservation.
+A round visits awake lanes only. A lane wakes with the first reservation in it; a row enters through one only.
 """
 
 from __future__ import annotations
@@ -190,12 +174,9 @@ class Lane:
         route: PlaceOf | None = None,
         ahead_ms: int = 0,
     ) -> InFlight | None:
-        """Take the next chunk and move the watermark to its end; None if no row may be published.
+        """Take the next chunk, due within ``ahead_ms``; the watermark moves to its end. None if no row may be taken.
 
-        Args:
-            rows: the window; a heap entry whose row is gone from it, or has another seq, is stale.
-            route: decides for each row whether it moves to another lane.
-            ahead_ms: rows that are due within this time count as due.
+        ``rows`` is the window; a heap entry whose row is gone from it, or has another seq, is stale.
         """
         if self.in_flight is not None:
             raise InvariantBroken(f"lane {self.number} has another chunk in flight")
@@ -343,10 +324,7 @@ class Lane:
 
     @property
     def replayable(self) -> Position:
-        """Return the position up to which rows may be replayed or forgotten: settled, and in no checksum's range.
-
-        The broker keeps the checksum of its last chunk until the next one, and an adoption compares its rows.
-        """
+        """Return up to where rows may be replayed or forgotten: settled, and in no range that an adoption compares."""
         open_ = self.in_flight or self.unsettled or self.settling
         return min(self.offset, self.checksum_after) if open_ else self.offset
 
@@ -383,11 +361,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one shard's state.
-
-    Args:
-        next_number: returns the number for a lane that is opened.
-    """
+    """The lanes of one shard's state; ``next_number`` returns the number for a lane that is opened."""
 
     def __init__(self, lanes: Iterable[Lane], next_number: Callable[[], int]) -> None:
         self.all = {lane.number: lane for lane in lanes}
@@ -411,14 +385,9 @@ class Lanes:
         """Whether only the main lane has anything to do."""
         return len(self.awake) == 1 and MAIN in self.awake
 
-    # -- where a row goes ----------------------------------------------------------------------------
-
     def for_eta(self, eta_ms: int, now_ms: int, redelivered: bool = False, apart: bool = False) -> Lane:
-        """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it.
-
-        Rows that may be in their queue already have a lane of their own. Rows ``apart`` go to another than the main
-        lane: one of many rows that are due at once, so that no other row waits behind them.
-        """
+        """Return the lane in which a new row is due at its own eta: the main lane, unless due time is behind it, the
+        row may be in its queue already, or it goes ``apart``: one of many due at once, behind which no other waits."""
         main = self.all[MAIN]
         if main.watermark.due_ms <= max(eta_ms, now_ms) and not redelivered and not apart:
             return main
@@ -439,8 +408,6 @@ class Lanes:
             self._of_place[place] = lane
         return lane
 
-    # -- awake and asleep ----------------------------------------------------------------------------
-
     def wake(self, lane: Lane) -> None:
         """Wake a lane: a row is about to enter it."""
         self.awake[lane.number] = lane
@@ -451,8 +418,6 @@ class Lanes:
     def fall_asleep(self, lane: Lane, monotonic_ms: int) -> None:
         del self.awake[lane.number]
         lane.idle_since_ms = monotonic_ms
-
-    # -- close ---------------------------------------------------------------------------------------
 
     def asleep_since(self, before_ms: int) -> list[tuple[Lane, int]]:
         """Return the lanes that fell asleep at or before a monotonic instant, each with the instant at which it did."""

@@ -1,17 +1,7 @@
 """A shard's state: one holder's memory of one shard in one epoch, from the adoption until memory is in doubt.
 
-::
-
-    acquire epoch 5 ─► adopt ─► ShardState ── ingest ────┐
-                                 ▲  lanes, window,       ├── all activities use it under its lock, in short
-                                 │  gates, tombstones    ├── sections without I/O; between two sections each
-                                 │          dispatch ────┤   makes one call to the store or the broker
-                                 │          prefetch ────┘
-                                 └── memory in doubt: the state ends, its memory is dropped, the shard is adopted
-                                     anew under epoch 6, and calls of epoch 5 are fenced
-
-Only this class assigns sequence numbers: ``counter << SHARD_BITS | shard``. A position is used only inside a
-reservation of its lane (see ``lane`` and ``unit_of_work``).
+All activities use it under its lock, in short sections without I/O. Only this class assigns sequence numbers:
+``counter << SHARD_BITS | shard``. A position is used only inside a reservation of its lane (see ``lane``).
 
 When due time goes back (see ``due_clock``), the main lane's watermark may be ahead of it. A late row is placed after
 the watermark, so new rows would wait until due time has caught up. They go to another lane instead, whose watermark is
@@ -34,9 +24,6 @@ from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
 from celery_wheel.store.model import SHARD_BITS, Position, Row
-
-#: A lease counts as over this part of it before it is: the store's clock may run faster than this one.
-LEASE_MARGIN = 0.1
 
 
 @dataclass(slots=True)
@@ -100,7 +87,7 @@ class ShardState:
 
     def renewed(self, lease_until_ms: int, lease_ms: int) -> None:
         """Note that the store has renewed the lease until a monotonic instant."""
-        self.lease_margin_ms = int(lease_ms * LEASE_MARGIN)
+        self.lease_margin_ms = int(lease_ms * 0.1)  # the store's clock may run faster than this one
         self.lease_until_ms = lease_until_ms
 
     def is_held(self, monotonic_ms: int) -> bool:
@@ -124,22 +111,15 @@ class ShardState:
         return self._count << SHARD_BITS | self.shard
 
     def may_be_published(self, lane: int, position: Position) -> bool:
-        """Whether the row at a position was or may have been published.
-
-        A lane that is not in memory is closed, and all its rows were published. (Or another holder has opened the lane;
-        then no change of this epoch is committed.)
-        """
+        """Whether the row at a position was or may have been published. So were all rows of a closed lane, which is not
+        in memory. (Or another holder has opened the lane; then no change of this epoch is committed.)"""
         found = self.lanes.get(lane)
         return found is None or found.may_be_published(position)
 
     def may_be_diverted(self, rows: Iterable[Row], diversions: int) -> bool:
-        """Whether any of some rows has moved to another lane since it was read, or is about to.
+        """Whether any of some rows has moved to another lane since ``diversions`` was read, or is about to.
 
         Such a row looks published at the position at which it was read, and is pending: the caller reads again later.
-        A row is moved by a gate, or since its queue refused it.
-
-        Args:
-            diversions: ``self.diversions`` before the rows were read.
         """
         passed = {row.id for row in rows if self.may_be_published(row.lane, row.position)}
         if not passed or self.diversions != diversions:
@@ -162,11 +142,7 @@ class ShardState:
     def take(
         self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
     ) -> InFlight | None:
-        """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates.
-
-        Args:
-            ahead_ms: rows that are due within this time count as due.
-        """
+        """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates."""
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None

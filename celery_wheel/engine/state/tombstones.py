@@ -1,15 +1,9 @@
 """Cancels of messages that have not come: tombstones of task ids, and revoked stamps.
 
-::
-
-    cancel of an unknown id ─► a tombstone row in every shard that gets the command, for a day
-                               └ its bits in the filter: 40 bits an id at most, whatever the id's length
-    a message arrives ─► may its id have a tombstone?   no: accept the message  ·  perhaps: read the store
-    revoked stamps       {"campaign": {"spring", "autumn"}}: a message with any stamp in common is cancelled
-
-100,000 tombstones cost 500 KB a shard. The filter says "perhaps" for about 1 in 1,000 ids without a tombstone. Bits
-are never cleared: the filter is filled anew from the store when it holds more ids than its capacity, twice those at the
-last filling. Stamps are of a process, as in a worker, and end with it.
+100,000 tombstones cost 500 KB a shard: 40 bits an id at most. The filter says "perhaps" for about 1 in 1,000 ids
+without a tombstone, and then the store is read. Bits are never cleared: the filter is filled anew from the store when
+it holds more ids than its capacity, twice those at the last filling. Stamps, as {"campaign": {"spring", "autumn"}}, are
+of a process, as in a worker, and end with it: a message with any stamp in common is cancelled.
 """
 
 from __future__ import annotations
@@ -92,11 +86,7 @@ class RevokedStamps:
         return bool(self._revoked)
 
     def add(self, headers: Mapping[str, Any]) -> None:
-        """Revoke stamps.
-
-        Args:
-            headers: header → a stamp or a list of stamps.
-        """
+        """Revoke stamps, given as header → a stamp or a list of stamps."""
         with self._lock:
             revoked = dict(self._revoked)
             for header, stamps in headers.items():

@@ -1,17 +1,8 @@
 """The window: the near part of a shard in memory, bounded by time, count and bytes.
 
-::
-
-    rows     {row id → Row}                rows of all lanes that are due within ``span_ms``, 300 s
-    wheel    row id → bucket               rows that are not due yet; rows that are due are in their lane's ``ready``
-    budget   100,000 rows, 64 MiB          over its share, a lane's furthest rows are evicted and its horizon moves back
-    shares   main lane alone               100,000 rows; while others are awake, 75,000
-             each of 5 lanes beside it     5,000 rows: its part of a quarter
-
-No lane has rows loaded or evicted because of another lane: a paused queue keeps no due row of another out of memory.
-The window is a cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store.
-
-Moving the horizon forward (``prefetch`` in the engine)::
+While other lanes are awake, the main lane has three quarters of the budget, and the others share the rest: a paused
+queue keeps no due row of another out of memory. Over its share, a lane's furthest rows are evicted. The window is a
+cache, complete for (watermark, horizon] of each lane: a chunk taken from it is a range of the store. ``prefetch``::
 
     1 reach           store.slice_end: the end of the next slice
     2 horizon moves   and a reservation opens at the old horizon          from now on, commits place rows up to the
@@ -37,9 +28,6 @@ BESIDE = 0.25
 
 #: Over its share, a lane is evicted down to this part of it, so that the sort is paid once in a quarter share.
 KEEP = 0.75
-
-#: Below this part of its share, more of a lane is prefetched.
-REFILL = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -103,10 +91,7 @@ class Window:
         self._removed.difference_update(row_ids)
 
     def track_removed(self) -> set[int]:
-        """Return a set of the rows that are being removed now; it grows by each removal until ``untrack_removed``.
-
-        A slice or a unit of work that places rows later leaves these out: its copies of them may be stale by then.
-        """
+        """Return a set of the rows being removed, which grows until ``untrack_removed``: their copies may be stale."""
         tracker = set(self._removed)
         self._trackers.append(tracker)
         return tracker
@@ -160,10 +145,13 @@ class Window:
                     over[row.lane].append(row)
         for number, rows in over.items():
             load, share = self._weights[number], main if number == MAIN else beside
-            for row in sorted(rows, key=_furthest_first):
+            for row in sorted(rows, key=lambda row: (-row.due_ms, -row.seq)):
                 if load.count == 1 or not load.exceeds(share, KEEP):
                     break
-                self._evict_row(lanes[number], row)
+                lanes[number].horizon = min(lanes[number].horizon, row.position.previous())
+                del self.rows[row.id]
+                self.subtract(number, [row])
+                self.wheel.cancel(row.id)
         return before - len(self.rows)
 
     def _share_of_main(self, lanes: Lanes) -> Weight:
@@ -174,21 +162,13 @@ class Window:
         part = BESIDE / max(1, len(lanes.awake) - 1)
         return Weight(max(1.0, self.max_count * part), self.max_bytes * part)
 
-    def _evict_row(self, lane: Lane, row: Row) -> None:
-        lane.horizon = min(lane.horizon, row.position.previous())
-        del self.rows[row.id]
-        self.subtract(lane.number, [row])
-        self.wheel.cancel(row.id)
-
     def wanted(self, lane: Lane, lanes: Lanes, now_ms: int) -> Position | None:
-        """Return up to where more of the lane should be read now; None while it has enough rows in memory.
-
-        Nearly all rows beside the main lane are due: such a lane is read to its end, so that it can become idle.
-        """
+        """Return up to where more of the lane should be read now; None while it has enough rows in memory. Beside the
+        main lane nearly all rows are due: such a lane is read to its end, so that it can become idle."""
         beside = lane.number != MAIN
         share = self._share_beside(lanes) if beside else self._share_of_main(lanes)
         load = self._weights.get(lane.number)
-        if load is not None and load.exceeds(share, REFILL):
+        if load is not None and load.exceeds(share, 0.5):
             return None
         if lane.horizon.due_ms >= now_ms + self.span_ms // 2 and (not beside or lane.horizon == END):
             return None
@@ -210,7 +190,3 @@ class Window:
         """Release the reservation of a slice whose rows are placed."""
         self.untrack_removed(prefetch.removed)
         lane.release(prefetch.token)
-
-
-def _furthest_first(row: Row) -> tuple[int, int]:
-    return -row.due_ms, -row.seq

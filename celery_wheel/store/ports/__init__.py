@@ -18,20 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_wheel.store.model import (
-    BulkLoadChunk,
-    Change,
-    Gate,
-    InboxItem,
-    LaneState,
-    NewItem,
-    Position,
-    RangeSummary,
-    Row,
-    ShardRecord,
-    TallyKey,
-    Tombstone,
-)
+from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Run, Schedule
 from celery_wheel.store.store_model import Bell as Bell
 from celery_wheel.store.store_model import Renewal as Renewal
@@ -89,7 +76,7 @@ class Store(Protocol):
 
     # -- the holder's one write, and housekeeping ---------------------------------------------------
 
-    def apply(self, shard: int, epoch: int, change: Change) -> None:
+    def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         """Commit all of ``change``, durably, or nothing."""
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
@@ -103,52 +90,52 @@ class Store(Protocol):
     def now_ms(self) -> int | None:
         """Return the store's own clock; None where it has no clock but this host's."""
 
-    def state(self, shard: int) -> ShardRecord: ...
+    def state(self, shard: int) -> model.ShardRecord: ...
 
-    def lanes(self, shard: int) -> list[LaneState]:
+    def lanes(self, shard: int) -> list[model.LaneState]:
         """Return all open lanes, with lane 0, which always exists and is never closed."""
 
     def known(self, shard: int, envelope_ids: Sequence[str]) -> dict[str, str]:
         """Return those of the ids that this shard has accepted or rejected and not yet forgotten, with their tasks'."""
 
     def slice_end(
-        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
-    ) -> Position:
+        self, shard: int, lane: int, after: model.Position, upto: model.Position, max_count: int, max_bytes: int
+    ) -> model.Position:
         """Return the end of a slice from ``after``: ``upto`` if (after, upto] is within both bounds, else the position
         of the last row within them; a slice has at least one row if (after, upto] has any."""
 
-    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+    def slice(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> list[model.Row]:
         """Return the rows in (after, upto], in order."""
 
-    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+    def count(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> int:
         """Return how many rows (after, upto] has, for the guard; about 1 µs a row."""
 
-    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary: ...
+    def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary: ...
 
-    def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[model.Row]:
         """Return the rows of those tasks in every lane but STOPPED, settled or not."""
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         """Return task id → kind of the last outcome, of those tasks with a row in lane STOPPED."""
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, model.Row]]:
         """Return the rows of those tasks in lane STOPPED, in order of position: that of their outcomes."""
 
-    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[model.Row]:
         """Return the existing rows among these ids, in any lane."""
 
-    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+    def batch_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
         """Return ``from_`` of the lane's earliest batch that was dispatched at or after ``since_ms`` and begins before
         ``upto``; None where no batch does. ``upto`` may be inside a batch, where a broker lost writes twice."""
 
-    def pending(self, shard: int) -> dict[TallyKey, int]:
+    def pending(self, shard: int) -> dict[model.TallyKey, int]:
         """Return the tally: pending rows by hour, queue and task, without zeros."""
 
     # -- the inbox: every process may write to it, the holder reads it ----------------------------------
 
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None: ...
 
-    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[model.NewItem]]) -> None:
         """Put items into the inboxes of several shards, in one transaction."""
 
     def has_arrivals(self, shard: int) -> bool:
@@ -162,7 +149,7 @@ class Store(Protocol):
 
     def read_inbox(
         self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
-    ) -> list[InboxItem]:
+    ) -> list[model.InboxItem]:
         """Return the oldest items by id, at least one if the inbox has any. Commits come out of order, so there is no
         cursor: the ``Change`` that carries out or accepts an item deletes it.
 
@@ -173,7 +160,7 @@ class Store(Protocol):
 
     # -- bulk loads: ``loads`` writes them, the holder reads them -----------------------------------------
 
-    def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
+    def read_loads(self, shard: int, max_rows: int) -> list[model.BulkLoadChunk]:
         """Return the oldest chunks of committed loads, up to ``max_rows`` messages but at least one chunk if any
         exists, in the order of loads and then of ids. The ``Change`` that accepts a chunk deletes it."""
 
@@ -204,20 +191,20 @@ class Store(Protocol):
     def answers(self, command_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return id → answer, of the answered ones among these commands."""
 
-    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, model.Tombstone]:
         """Return task id → tombstone; an expired tombstone is included until ``expire`` removes it."""
 
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         """Iterate over the task ids of all tombstones, a page at a time."""
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, model.Row]]:
         """Return the rows with a watch of that kind on one of the keys, in every lane but STOPPED, settled or not, in
         order of position."""
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[model.Row]:
         """Return the rows with a watch of kind UNANNOUNCED and an id above ``after``, in the order of their ids."""
 
-    def gates(self, shard: int) -> list[Gate]:
+    def gates(self, shard: int) -> list[model.Gate]:
         """Return the gates in the order of their setting."""
 
     # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
@@ -231,7 +218,9 @@ class Store(Protocol):
     def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
         """Return the existing schedules among these names, in no order."""
 
-    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, model.Row]]:
         """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
 
         Args:
@@ -239,7 +228,7 @@ class Store(Protocol):
             limit: the most runs that are returned, for all schedules together.
         """
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, model.Row]]:
         """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:

@@ -1,15 +1,6 @@
 """The values that ``Browse`` returns: lines of pages, pages, counts. Instants are Unix milliseconds.
 
-::
-
-    Criteria ─► Page[Task | StoppedTask | SettledBatch]   lines in order of position; the next page begins at ``next``
-    task id  ─► Detail                                  a message with its bytes and its outcomes
-    tally    ─► NamedHourCount, Names        counts
-    shard    ─► ShardLanes
-
-Standard library only.
-
-The values of ``Browse.overview``, of which ``celery_wheel.overview`` makes an ``Overview``, and ``Browse.size``.
+``Browse.overview`` returns them too; ``celery_wheel.overview`` makes an ``Overview`` of them. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """The bell of a PostgreSQL database: a writer of the inbox notifies after its commit, and schedulers look at once.
 
-::
-
-    writer      COMMIT ─► NOTIFY, a transaction of its own
-    scheduler   wait ◄─── LISTEN, on one session for all shards of the process
-
 The writer's own transaction does not notify: PostgreSQL lets only one transaction of a database commit at a time where
 these have notifications, fsync and synchronous standby included. A transaction that only notifies waits for neither.
 
 A pooler that lends sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses notifications. So the bell
-tells only after it has heard its own notification; else the scheduler looks every ``wheel_poll_interval``. It also does
-so while the session is lost, until a new one listens.
+tells only after it has heard its own notification; else the scheduler looks every ``wheel_poll_interval``.
 """
 
 from __future__ import annotations
@@ -30,12 +24,7 @@ HEARD_S, RETRY_S, DEAF_S = 1.0, 5.0, 300.0
 
 
 class NotifyBell:
-    """Used by one thread.
-
-    Args:
-        connect: returns a new session of the driver; raises StoreError.
-        ring: notifies, on another session.
-    """
+    """Used by one thread; ``connect`` returns a new session of the driver, ``ring`` notifies on another one."""
 
     def __init__(self, connect: Callable[[], Any], ring: Callable[[], None]) -> None:
         self._connect = connect

@@ -2,10 +2,6 @@
 
 ::
 
-    reading   autocommit: each statement sees every earlier commit, and waits for no lock
-    writing   BEGIN ─► the shard's row is locked, if the epoch is current ─► … ─► COMMIT
-    acquire   UPDATE wheel_shard SET epoch = epoch + 1 … WHERE it has no holder, or its lease expired, or it is our own
-
     a holder that is      ends by
     killed                its sessions, which end with it; the lease expires by the database's clock alone
     stopped               its lease; inside a transaction, by idle_in_transaction_session_timeout, half of the lease, or
@@ -17,11 +13,8 @@
                           the last moments, in whole commits; the next durable commit makes it durable too
 
 READ COMMITTED is enough: a holder's transactions and a takeover begin with the shard's row at an epoch, and the second
-of two waits for it and reads it anew. Plans may not scan a table (its statistics do not cover a burst), and are made
-anew (one from the time of empty tables used the wrong index).
-
-Non-promise: a pooler that shares sessions by transaction (pgbouncer's ``pool_mode=transaction``) loses prepared
-statements and settings. Connect to the server itself, or to a pool by session.
+of two waits for it and reads it anew. Non-promise: a pooler that shares sessions by transaction (pgbouncer's
+``pool_mode=transaction``) loses prepared statements and settings. Connect to the server, or to a pool by session.
 """
 
 from __future__ import annotations
@@ -135,8 +128,6 @@ class PostgresqlDatabase:
         self._open = 0
         self._idle = threading.Condition()
 
-    # -- transactions --------------------------------------------------------------------------------
-
     def reading(self) -> AbstractContextManager[Connection]:
         return self._connected(reading=True)
 
@@ -210,8 +201,6 @@ class PostgresqlDatabase:
                 self._open -= 1
                 self._idle.notify_all()
 
-    # -- the lease -----------------------------------------------------------------------------------
-
     def may_pass(self, error: Exception) -> bool:
         return may_pass(error)
 
@@ -239,8 +228,6 @@ class PostgresqlDatabase:
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return self._stopped.end(connection, shard, own_epoch)
-
-    # -- housekeeping --------------------------------------------------------------------------------
 
     def size(self) -> StoreSize:
         """Return the size of the database, with other tables in it; the server's disk is unknown to its clients."""

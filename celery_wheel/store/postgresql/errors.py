@@ -2,10 +2,7 @@
 
 The codes are SQLSTATEs (postgresql.org/docs/current/errcodes-appendix.html); two characters are a class. An error
 without a code came from the connection. A message quotes the server's own sentence, without its details: they contain
-values.
-
-A change is in doubt only where its COMMIT was sent: a server rolls back every transaction that it is not told to
-commit.
+values. A change is in doubt only where its COMMIT was sent: a server rolls back every other transaction.
 """
 
 from __future__ import annotations

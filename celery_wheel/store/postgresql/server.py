@@ -3,17 +3,7 @@
 PostgreSQL shows the transactions of other users only to members of pg_read_all_stats. Without it they are counted as
 unseen. ``reset_val`` is what the setting would be if the store's session did not set it.
 
-Autovacuum and fillfactor are set when the tables are made::
-
-    wheel_timer                     every row is inserted once and deleted once, anywhere in the table
-    wheel_outcome, wheel_batch      the same
-    wheel_schedule                  a row is updated with each occurrence, anywhere in the table
-    wheel_shard, wheel_lane         a row or a few, updated twenty times a second: HOT, pruned in place
-    wheel_snapshot                  a row for each shard, updated twice a second
-    wheel_tally, wheel_total        updated in every commit, one row an hour, queue and task; and their sums
-    wheel_inbox, wheel_load_chunk   empty most of the time, written and deleted in bursts
-
-The defaults wait until a fifth of a table is dead, and pause often. Measured (docs/benchmarks.md; python -m
+Autovacuum's defaults wait until a fifth of a table is dead, and pause often. Measured (docs/benchmarks.md; python -m
 tests.benchmarks.bloat --rows 2000000): with these parameters, tables and indexes stop growing after the first vacuum;
 with the defaults they ended 2.5 and 2.9 times as large. So there are no partitions. For more than about 5,000 tasks/s
 all day, lower autovacuum_naptime on the server.

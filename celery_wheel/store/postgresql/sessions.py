@@ -1,18 +1,9 @@
 """A session of a PostgreSQL store: its parameters and settings; and the end of a stopped holder's session.
 
-::
-
-    connect ─► does the database keep text as UTF-8? ─► set_config, one call for all ─► into the pool
-
-    lease expired? ─► a session with the row locked? ─► for long? ─► end that session ─► the row is free
-                       └ none: take the row              └ no: it works, or takes the shard over: try again later
-
 A statement makes the settings, not ``options`` of the connection: a pooler that lends whole sessions (pgbouncer's
-``pool_mode=session``) refuses those, or drops them silently. The settings override those of the database, of the role
-and of ``?options=`` in the URL; a setting that the server's version does not know is left out.
-
-Where synchronous_commit is off, the session has it on; any other value (local, remote_apply, …) is the operator's
-choice, and the session sets it too: so a later reload of the server's configuration does not change it.
+``pool_mode=session``) refuses those, or drops them silently. A setting that the server's version does not know is left
+out. Where synchronous_commit is off, the session has it on; any other value is the operator's choice, and the session
+sets it too: so a later reload of the server's configuration does not change it.
 
 The takeover and its query for a stopped session compare the lease with one instant, the begin of their transaction. A
 lease also counts as expired when it ends further in the future than any lease can: the server's clock was put back.

@@ -1,10 +1,5 @@
 """The store's statements for PostgreSQL: the three that it plans better in another form, and many rows by COPY.
 
-::
-
-    rows ──► fewer than COPY_FROM ──► Prepared.many     prepared INSERTs, sent without waiting for each
-         └─► others ────────────────► COPY … FROM STDIN (FORMAT BINARY)
-
 Measured, 5,000 rows of 1.2 kB a commit with fsync, two busy cores: COPY takes 65 to 113 ms, 26 to 42 of them CPU time
 of this process; a pipeline of INSERTs 147 to 212 ms, 113 to 154 of them CPU time. Below about 20 rows the difference is
 noise. The binary format needs each value in exactly the column's type, so the types come from the table's description.
@@ -72,11 +67,6 @@ def _type_of(type_: Any) -> str:
     return _TYPES[getattr(type_, "impl", type_).__visit_name__]
 
 
-def _rows_in(columns: Sequence[Any], range_: Any) -> Any:
-    """Select the rows of a range by their positions: PostgreSQL itself sorts the pages that it will read."""
-    return select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq)
-
-
 def _known_of(columns: Sequence[Any], shard: Any, envelopes: list[Any]) -> Any:
     """Look up each id by itself.
 
@@ -113,7 +103,8 @@ def statements() -> Statements:
         clock=clock,
         began=began,
         adding=CopyInsert,
-        rows_in=_rows_in,
+        # PostgreSQL itself sorts the pages that it will read.
+        rows_in=lambda columns, range_: select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq),
         known_of=_known_of,
         claims_on=_claims_on,
     )

@@ -2,20 +2,13 @@
 
 ::
 
-    reading   (…, route 17, …, message, packing 3)  ──►  Row(…, Route, …, packed, Dictionary)
-              each is read from the database once: none of them ever changes
-    writing   Message ──► packed by the present dictionary, which ``Learner`` replaces now and then
-                      └─► the id of its route, in the transaction that writes the row
-
     SKELETON ──► dictionary 1, of every store           720 bytes of headers, properties and body ─► 130
     samples of 1,000 accepted messages ──► 2            ─► 60; 1.5 µs to pack, 0.6 µs to unpack
     samples of 8,000 ──► 3, if it packs a tenth better  and so on, each time eight times as many were accepted
 
 One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It stays in the
-store for ever. A route is looked up by its digest in each transaction, and made where it is missing. Each acquisition
-of a shard reads all anew (``forget``): a database that failed over may have lost what this process remembers.
-
-Promise: a row is unpacked to the bytes that were packed. A dictionary is committed before a row is packed by it.
+store for ever, committed before a row is packed by it. A route is looked up by its digest in each transaction. Each
+acquisition of a shard reads all anew (``forget``): a database that failed over may have lost what this process knows.
 """
 
 from __future__ import annotations
@@ -36,9 +29,6 @@ from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, R
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
 from celery_wheel.store.sql.statement import Statements, numbered, places
-
-#: Routes of one statement; most commits have a few.
-ROUTE_PLACES = 50
 
 LEVEL = 1
 #: Bytes of a trained dictionary.
@@ -124,7 +114,7 @@ _values_of = attrgetter(*Route.__slots__)
 
 class CatalogueStatements:
     def __init__(self, statements: Statements) -> None:
-        digests = numbered("digest", ROUTE_PLACES)
+        digests = numbered("digest")
         self.routes = statements(select(route.c.digest, route.c.id).where(route.c.digest.in_(digests)))
         new = statements.insert_or(route).inline().values(places("digest", *Route.__slots__, "target"))
         self.add_route = statements(new.on_conflict_do_nothing(index_elements=["digest"]))
@@ -147,8 +137,6 @@ class Catalogue:
             self._routes: dict[int, Route] = {}
             self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
             self._present: Dictionary | None = None
-
-    # -- reading ---------------------------------------------------------------------------------------
 
     def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
         """Return the row with these values of the columns ``ROW``."""
@@ -195,8 +183,6 @@ class Catalogue:
             f"the store {self._database.name} has rows that name its {what}, which is missing: a part of it was "
             "deleted or not restored; nothing was changed; restore the whole store from one backup"
         )
-
-    # -- writing ---------------------------------------------------------------------------------------
 
     def pack(self, plain: Sequence[bytes]) -> Packed:
         """Return messages as they are to be stored; call it before the transaction that writes them."""

@@ -1,19 +1,11 @@
 """``apply``: write a ``Change`` to the tables, in a transaction that the caller begins and ends.
 
-::
-
-    plain ─► packed before the transaction begins         {(hour, queue, task): n}
-    fence ─► routes, timers ─► moves ─► outcomes ─► batches ─► lanes ─► tally ─► inbox ─► loads ─► control ─► schedules
-             └ by column       └ numbered in the order of commits  └ totals      └ an item is missing: RequestWithdrawn,
-                                                                                   and the caller rolls back
-
 The rows of ``wheel_timer`` are made column by column from new rows, blocks and rejects. CPU of a row in a block: 0.6 µs
 beside 1.5 µs for zstd and 5 µs for the INSERT; of a row by itself, 2 µs.
 
 A pending count names its queue and task by a route that has nothing else (``Route.named``): a row of integers costs
-SQLite 12 µs where texts cost 23. Every change of the tally goes through ``add_tally``, so its sums, by hour, by day and
-by name, cannot differ from it. They are few whatever is pending: 8,760 hours, 365 days and 100 names for a year of 100
-tasks.
+SQLite 12 µs where texts cost 23. Its sums, by hour, by day and by name, change with it. They are few whatever is
+pending: 8,760 hours, 365 days and 100 names for a year of 100 tasks.
 """
 
 from __future__ import annotations
@@ -28,20 +20,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, false, func, true, update
 
 from celery_wheel.errors import RequestWithdrawn
-from celery_wheel.store.model import (
-    DAY_MS,
-    HOUR_MS,
-    PLAIN,
-    SHARD_BITS,
-    STOPPED,
-    Change,
-    NewBlock,
-    NewReject,
-    Route,
-    StoredMessage,
-    TallyKey,
-    join,
-)
+from celery_wheel.store import model
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.control import write_control
 from celery_wheel.store.sql.holding import advance, fence
@@ -100,7 +79,7 @@ def write(
     catalogue: Catalogue,
     shard: int,
     epoch: int,
-    change: Change,
+    change: model.Change,
     packed: Packed,
 ) -> None:
     """Write all parts of the change, behind the fence; ``packed`` are the bytes of its new messages."""
@@ -129,17 +108,15 @@ def write(
     write_schedules(connection, statements, shard, change)
 
 
-def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: Change) -> int:
-    """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers.
-
-    A holder's threads take numbers before they have the shard's lock, so another thread may have committed in between.
-    """
+def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: model.Change) -> int:
+    """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers: threads
+    take numbers before they have the shard's lock, so another one may have committed in between."""
     first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
     if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
         advance(connection, statements, shard, epoch, change.seq)
         return 0
     last = fence(connection, statements, shard, epoch)  # while the lock is held, no other thread commits a number
-    late = 0 if first is None else max(0, ((last >> SHARD_BITS) + 1 << SHARD_BITS | shard) - first)
+    late = 0 if first is None else max(0, ((last >> model.SHARD_BITS) + 1 << model.SHARD_BITS | shard) - first)
     if first is not None or change.seq > last:
         advance(connection, statements, shard, epoch, change.seq + late, sum(one.bytes for one in change.batches))
     return late
@@ -160,7 +137,7 @@ def _delete_items(connection: Connection, intake: IntakeStatements, shard: int, 
 
 
 def recount(
-    connection: Connection, statements: Statements, catalogue: Catalogue, shard: int, more: Mapping[TallyKey, int]
+    connection: Connection, statements: Statements, catalogue: Catalogue, shard: int, more: Mapping[model.TallyKey, int]
 ) -> None:
     """Add to the pending counts in a transaction that adds no rows; negative numbers subtract."""
     named = _routes_of(more)
@@ -168,18 +145,18 @@ def recount(
     _add_tally(connection, statements.of(ChangeStatements), shard, more, named, route_ids)
 
 
-def _routes_of(keys: Iterable[TallyKey]) -> dict[tuple[str, str], Route]:
+def _routes_of(keys: Iterable[model.TallyKey]) -> dict[tuple[str, str], model.Route]:
     """Return (queue, task) → the route by which the two are counted."""
-    return {name: Route.named(*name) for name in {(key.queue, key.task) for key in keys}}
+    return {name: model.Route.named(*name) for name in {(key.queue, key.task) for key in keys}}
 
 
 def _add_tally(
     connection: Connection,
     to: ChangeStatements,
     shard: int,
-    more: Mapping[TallyKey, int],
-    named: Mapping[tuple[str, str], Route],
-    ids: Mapping[Route, int],
+    more: Mapping[model.TallyKey, int],
+    named: Mapping[tuple[str, str], model.Route],
+    ids: Mapping[model.Route, int],
 ) -> None:
     """Add to the pending counts and to their sums, in the same statements' batch."""
     numbers = {name: ids[route] for name, route in named.items()}
@@ -187,7 +164,7 @@ def _add_tally(
     hours, days, names = Counter[int](), Counter[int](), Counter[int]()
     for hour, route, count in counts:
         hours[hour] += count
-        days[hour // (DAY_MS // HOUR_MS)] += count
+        days[hour // (model.DAY_MS // model.HOUR_MS)] += count
         names[route] += count
     sums = (("hour", hours), ("day", days), ("name", names))
     to.add_tally.many(connection, [(shard, *count) for count in counts])
@@ -197,21 +174,21 @@ def _add_tally(
 # -- the rows of wheel_timer --------------------------------------------------------------------------------
 
 
-def plain(change: Change) -> list[bytes]:
+def plain(change: model.Change) -> list[bytes]:
     """Return the messages to pack, in the order of their rows."""
-    found = [join(one.message.headers, one.message.properties, one.message.body) for one in change.rows]
+    found = [model.join(one.message.headers, one.message.properties, one.message.body) for one in change.rows]
     for new in change.blocks:
         found += new.block.plain
     return found
 
 
-def _routes(change: Change) -> list[Route]:
-    found = [Route.of(row.message) for row in change.rows] + [new.block.route for new in change.blocks]
+def _routes(change: model.Change) -> list[model.Route]:
+    found = [model.Route.of(row.message) for row in change.rows] + [new.block.route for new in change.blocks]
     return found + [_nowhere(one) for one in change.rejects]
 
 
 def _tuples(
-    change: Change, packed: Packed, route_ids: Mapping[Route, int], shard: int, names: Sequence[str]
+    change: model.Change, packed: Packed, route_ids: Mapping[model.Route, int], shard: int, names: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Return the rows of the table, with the values of ``names`` in their order."""
     start, found = 0, list[tuple[Any, ...]]()
@@ -228,16 +205,16 @@ def _tuples(
     return found
 
 
-def _of_rows(rows: Sequence[StoredMessage], route_ids: Mapping[Route, int]) -> _Columns:
+def _of_rows(rows: Sequence[model.StoredMessage], route_ids: Mapping[model.Route, int]) -> _Columns:
     messages = [one.message for one in rows]
     columns: _Columns = {name: map(attrgetter(name), rows) for name in _OF_ROW}
     columns |= {name: map(attrgetter(name), messages) for name in _OF_MESSAGE}
     envelope_ids = [one.envelope_id for one in messages]
     ids = _ids(envelope_ids, [one.task_id for one in messages])
-    return columns | ids | {"route": [route_ids[Route.of(one)] for one in messages]}
+    return columns | ids | {"route": [route_ids[model.Route.of(one)] for one in messages]}
 
 
-def _of_block(new: NewBlock, route_ids: Mapping[Route, int]) -> _Columns:
+def _of_block(new: model.NewBlock, route_ids: Mapping[model.Route, int]) -> _Columns:
     block = new.block
     return _ids(block.envelope_ids, block.task_ids) | {
         "id": new.ids,
@@ -262,19 +239,19 @@ def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
     return {"envelope_id": as_bytes, "task_id": as_bytes if same else task_ids_to_bytes(task_ids)}
 
 
-def _nowhere(reject: NewReject) -> Route:
+def _nowhere(reject: model.NewReject) -> model.Route:
     """Return the route of unreadable bytes: they have no destination."""
-    return Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
+    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
 
 
-def _of_reject(reject: NewReject) -> _Columns:
+def _of_reject(reject: model.NewReject) -> _Columns:
     """Return the row at (accepted_ms, id) of lane STOPPED."""
-    at_ms, message = reject.accepted_ms, join(b"", b"", reject.unreadable.raw)
+    at_ms, message = reject.accepted_ms, model.join(b"", b"", reject.unreadable.raw)
     instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
-    place = {"id": reject.id, "lane": STOPPED, "seq": reject.id}
+    place = {"id": reject.id, "lane": model.STOPPED, "seq": reject.id}
     ids = {
         "envelope_id": uuids_to_bytes([reject.unreadable.envelope_id])[0],
         "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
     }
-    content = {"packing": PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
+    content = {"packing": model.PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
     return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}

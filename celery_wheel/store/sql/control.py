@@ -1,14 +1,4 @@
-"""Control: tombstones, watches, gates and the audit log, as a holder reads them, and their part of ``apply``.
-
-::
-
-    wheel_tombstone  add, read, forget           the holder
-    wheel_watch      add, remove, watchers,      the holder
-                     unannounced
-    wheel_gate       set, remove, read           the holder; every process reads
-    wheel_answer     add, forget                 the holder; every process reads: ``intake``
-    wheel_audit      add, forget                 the holder; every process reads
-"""
+"""Control: tombstones, watches, gates and the audit log, as a holder reads them, and their part of ``apply``."""
 
 from __future__ import annotations
 

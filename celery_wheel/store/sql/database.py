@@ -1,10 +1,4 @@
-"""The port of a database for ``SqlStore``: transactions, a lease, and errors for people. One class a dialect.
-
-::
-
-    SqlStore ──► Database ◄── sqlite.database                WAL, BEGIN IMMEDIATE, one writer, flock
-    (the port)           ◄── postgresql.database             many sessions, row locks, the lease in the row
-"""
+"""The port of a database for ``SqlStore``: transactions, a lease, and errors for people. One class a dialect."""
 
 from __future__ import annotations
 
@@ -72,10 +66,7 @@ class Database(Protocol):
         """Return the state of the database's server; None where it is a file."""
 
     def hold(self, shard: int, holder: str) -> bool:
-        """Lock the shard for this process; returns False while another process has it.
-
-        Does nothing and returns True where the lease is in the shard's row.
-        """
+        """Lock the shard for this process; False while another has it; True where the lease is in the shard's row."""
 
     def release(self, shard: int) -> None: ...
 

@@ -1,12 +1,4 @@
-"""The holder's reads for dispatching: ranges of a lane by position, rows of tasks, and the pending counts.
-
-::
-
-    slice_end, slice     the rows of a chunk, in order              from the index of positions, and the rows' pages
-    count, summary       for the guard, and for settling rows that another holder dispatched
-    find, rows           rows by their tasks' ids, or their own     stopped_rows, last_outcomes: those of lane STOPPED
-    batch_start          the earliest batch since an instant        pending: the tally
-"""
+"""The holder's reads for dispatching: ranges of a lane by position, rows of tasks, and the pending counts."""
 
 from __future__ import annotations
 

@@ -1,14 +1,5 @@
 """A drain: every pending task as a whole message, and the mark of tasks that are elsewhere now.
 
-::
-
-    pending           rows after their lane's offset, in order, with their bytes; (offset, watermark] is in doubt
-    stopped           rows of lane STOPPED with these outcomes
-    find              rows of any lane, by their envelope ids
-    schedules         by id, with their revisions; removed as every holder does it, by ``apply``
-    mark_moved        rows ─► lane STOPPED, outcome "moved"; out of the pending counts
-    mark_early_moved  rows dispatched before they were due ─► the same; their batches shrink to the other rows
-
 Every write begins with the fence of the shard's epoch. A transaction has at most a thousand rows, and a later call does
 not find them again: every method can be interrupted at any point and called again.
 """
@@ -24,26 +15,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, select, tuple_, update
 
-from celery_wheel.store.model import (
-    HOUR_MS,
-    SHARD_BITS,
-    STOPPED,
-    UNIQUE,
-    WATCH,
-    LaneState,
-    Message,
-    Move,
-    Outcome,
-    Position,
-    Route,
-    StoredMessage,
-    TallyKey,
-)
+from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Revision
-from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.changes import ChangeStatements, recount
 from celery_wheel.store.sql.control import ControlStatements
-from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
@@ -58,7 +34,7 @@ PLACE = (timer.c.id, timer.c.lane, timer.c.due_ms, timer.c.seq, timer.c.accepted
 #: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
 MESSAGE = (
     *(timer.c.packing, timer.c.message, timer.c.envelope_id, timer.c.task_id, timer.c.eta_ms, timer.c.created_ms),
-    *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in Route.__slots__]),
+    *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in model.Route.__slots__]),
 )
 
 _TASKS = timer.join(route, route.c.id == timer.c.route)
@@ -79,35 +55,31 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 * 2**20
 STOPPED_AT_ONCE, SCHEDULES_AT_ONCE = 50, 200
 
 
-class SqlHandover:
-    def __init__(self, database: Database, catalogue: Catalogue) -> None:
-        self._database = database
-        self._catalogue = catalogue
-        self._statements = database.statements
-
-    def pending(self, shard: int) -> Iterator[StoredMessage]:
+class SqlHandover(StorePart):
+    def pending(self, shard: int) -> Iterator[model.StoredMessage]:
         """Iterate over the pending messages of all lanes, in order of position, with their bytes, a page at a time."""
         with self._database.reading() as connection:
             lanes = read_lanes(connection, self._statements, shard)
         for _, message in heapq.merge(*(self._lane(shard, state) for state in lanes), key=itemgetter(0)):
             yield message
 
-    def _lane(self, shard: int, state: LaneState) -> Iterator[tuple[Position, StoredMessage]]:
+    def _lane(self, shard: int, state: model.LaneState) -> Iterator[tuple[model.Position, model.StoredMessage]]:
         after = state.offset
         while count := self._page_length(shard, state.lane, after):
             page = select(*PLACE, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
-                messages, rows = list[StoredMessage](), connection.execute(page.order_by(*_KEY).limit(count)).all()
+                messages = list[model.StoredMessage]()
+                rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
                 claims = _claims(connection, shard, [row.id for row in rows])
                 for row in rows:
                     one = self._stored(connection, row, claims.get(row.id, ()))
-                    one.redelivered = state.redelivered or Position(row.due_ms, row.seq) <= state.watermark
+                    one.redelivered = state.redelivered or model.Position(row.due_ms, row.seq) <= state.watermark
                     messages.append(one)
             for one in messages:
-                after = Position(one.due_ms, one.seq)
+                after = model.Position(one.due_ms, one.seq)
                 yield after, one
 
-    def _page_length(self, shard: int, lane: int, after: Position) -> int:
+    def _page_length(self, shard: int, lane: int, after: model.Position) -> int:
         """Return how many of the next rows fit into one read; at least one if any exists."""
         page = select(timer.c.size).where(_is_after(shard, lane, after)).order_by(*_KEY).limit(ROWS_AT_ONCE)
         with self._database.reading() as connection:
@@ -119,7 +91,7 @@ class SqlHandover:
                 return number
         return len(sizes)
 
-    def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[StoredMessage]:
+    def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[model.StoredMessage]:
         """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""
         after = -1
         found = select(*PLACE, outcome.c.kind, outcome.c.reason, *MESSAGE)
@@ -134,9 +106,9 @@ class SqlHandover:
             yield from messages
             after = messages[-1].id
 
-    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[StoredMessage]:
+    def find(self, shard: int, envelope_ids: Sequence[str]) -> list[model.StoredMessage]:
         """Return the messages with these ids that the shard has, pending or not, with their bytes."""
-        found: list[StoredMessage] = []
+        found: list[model.StoredMessage] = []
         messages = (
             select(*PLACE, outcome.c.kind, outcome.c.reason, *MESSAGE)
             .select_from(_TASKS.outerjoin(outcome, _IS_LAST))
@@ -147,22 +119,22 @@ class SqlHandover:
             for start in range(0, len(ids), STOPPED_AT_ONCE):
                 some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
                 for row in connection.execute(messages.where(some)).all():
-                    why = {"outcome": row.kind, "reason": row.reason} if row.lane == STOPPED else {}
+                    why = {"outcome": row.kind, "reason": row.reason} if row.lane == model.STOPPED else {}
                     found.append(self._stored(connection, row, **why))
         return found
 
     def _stored(
         self, connection: Connection, row: Sequence[Any], claims: Iterable[tuple[str, str]] = (), **more: Any
-    ) -> StoredMessage:
+    ) -> model.StoredMessage:
         """Return the message of a row that begins with PLACE and ends with MESSAGE."""
         id_, lane, due_ms, seq, accepted_ms = row[: len(PLACE)]
         number, packed, *values = row[-len(MESSAGE) :]
         names = [column.name for column in MESSAGE[2:]]
         parts = self._catalogue.parts(connection, number, packed)
-        message = Message(**dict(zip(names, values, strict=True)), **parts._asdict())
-        message.watch = [key for kind, key in claims if kind == WATCH] or None
-        message.unique = next((key for kind, key in claims if kind == UNIQUE), None)
-        return StoredMessage(id_, lane, due_ms, seq, accepted_ms, message, **more)
+        message = model.Message(**dict(zip(names, values, strict=True)), **parts._asdict())
+        message.watch = [key for kind, key in claims if kind == model.WATCH] or None
+        message.unique = next((key for kind, key in claims if kind == model.UNIQUE), None)
+        return model.StoredMessage(id_, lane, due_ms, seq, accepted_ms, message, **more)
 
     def count_pending(self, shard: int) -> int:
         """Return how many rows are after their lane's offset, counted row by row."""
@@ -221,7 +193,7 @@ class SqlHandover:
                 others = select(timer.c.id).where(_is_stopped(hold.shard), among, ~is_moved)
                 stopped = connection.execute(others).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
-                counts = Counter(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in rows)
+                counts = Counter(model.TallyKey(row.due_ms // model.HOUR_MS, row.target, row.task) for row in rows)
                 less = {key: -count for key, count in counts.items()}
                 recount(connection, self._statements, self._catalogue, hold.shard, less)
             done += len(rows)
@@ -253,9 +225,9 @@ class SqlHandover:
     ) -> None:
         """Move ``ids`` to lane STOPPED, and give them and the rows ``stopped`` the outcome."""
         number: int = self._statements.of(LeaseStatements).seq(connection, at_shard=hold.shard).scalar_one()
-        seqs = (count << SHARD_BITS | hold.shard for count in itertools.count((number >> SHARD_BITS) + 1))
-        moves = [Move(row_id, STOPPED, hold.now_ms, next(seqs)) for row_id in ids]
-        moved = [Outcome(next(seqs), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
+        seqs = (count << model.SHARD_BITS | hold.shard for count in itertools.count((number >> model.SHARD_BITS) + 1))
+        moves = [model.Move(row_id, model.STOPPED, hold.now_ms, next(seqs)) for row_id in ids]
+        moved = [model.Outcome(next(seqs), row_id, MOVED, reason, "drain", hold.now_ms) for row_id in (*ids, *stopped)]
         self._statements.of(ChangeStatements).move.many(connection, moves, hold.shard)
         self._statements.of(ControlStatements).unwatch.many(connection, [(row_id,) for row_id in ids])
         self._statements.of(ChangeStatements).add_outcome.many(connection, moved, hold.shard)
@@ -274,13 +246,13 @@ class SqlHandover:
             connection.execute(delete(batch).where(this))
         advance(connection, self._statements, hold.shard, hold.epoch, weight=int(weight) - early.bytes)
 
-    def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, Position]:
+    def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, model.Position]:
         """Return the new offsets of lanes that are in doubt, or have a watermark in the future, once nothing is pending
         in them: each is after every row in the lane and before every later row."""
         with self._database.reading() as connection:
             seq: int = self._statements.of(LeaseStatements).seq(connection, at_shard=shard).scalar_one()
             lanes = read_lanes(connection, self._statements, shard)
-        now, found = Position(now_ms, seq), {}
+        now, found = model.Position(now_ms, seq), {}
         for state in lanes:
             if state.watermark > now:
                 found[state.lane] = now
@@ -300,12 +272,12 @@ def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int,
     return found
 
 
-def _is_after(shard: int, lane: int, after: Position) -> ColumnElement[bool]:
+def _is_after(shard: int, lane: int, after: model.Position) -> ColumnElement[bool]:
     return and_(timer.c.shard == shard, timer.c.lane == lane, tuple_(*after) < _PLACE)
 
 
 def _is_stopped(shard: int) -> ColumnElement[bool]:
-    return and_(timer.c.shard == shard, timer.c.lane == STOPPED)
+    return and_(timer.c.shard == shard, timer.c.lane == model.STOPPED)
 
 
 def _is_in(one: Any) -> ColumnElement[bool]:

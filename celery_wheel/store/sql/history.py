@@ -7,11 +7,6 @@
     └ too old, or too many bytes       │          never a row after the offset, whatever a batch says:
       rows first, then the batch                  a rollback moves the offset back over batches that stay
 
-    number   ──────────────────────────────────────────────────────────────►   of batches and outcomes, in one order
-                  forgotten         archived                    seq
-                  │                 └ an archive has all events up to it: raised by ``note_archived``
-                  └ the highest number of an event that was forgotten, wholly or in part: so an archive knows of a loss
-
 A timer goes with its outcomes, claims and run; skips of schedules go by their age. Transactions are short, since every
 other writer waits for them, and need not be durable: history that comes back is forgotten again.
 

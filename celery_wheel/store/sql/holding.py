@@ -4,10 +4,8 @@
 
     acquire    epoch + 1, durable whatever the durability: no epoch may be used twice
     renew      the lease and the holder's snapshot, not durable: a snapshot is worth nothing after a crash
-    renew_all  the same for several shards; it waits for none of their rows
     fence      locks the shard's row at the holder's epoch: the first statement of each write
       └ no row: another epoch holds the shard; Fenced, and the caller rolls back
-    advance    a higher seq, and the bytes of new batches: the one new version of the row in a transaction
 """
 
 from __future__ import annotations
@@ -20,19 +18,13 @@ from typing import Any, NoReturn
 from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, delete, or_, select, update
 
 from celery_wheel.errors import Fenced, StoreError
-from celery_wheel.store.model import LaneState, Position, ShardRecord
+from celery_wheel.store.model import DAY_MS, LaneState, Position, ShardRecord
 from celery_wheel.store.sql.catalogue import Catalogue, StorePart
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import lane, scheduler, shard, snapshot
 from celery_wheel.store.sql.statement import SHOWN, Statements, held, in_order, places
 from celery_wheel.store.store_model import Renewal
 from celery_wheel.values.format import format_count
-
-#: The epoch of a shard that this store object has not held; no epoch is negative.
-NEVER_HELD = -1
-
-#: The row of a scheduler is removed after a day of silence.
-FORGOTTEN_AFTER_MS = 86_400_000
 
 #: A scheduler gives a sign of life twice a second.
 SILENT_MS = 5_000
@@ -142,7 +134,7 @@ class SqlHolding(StorePart):
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
         """Return None where the row has another holder's lease that has not expired, or another session works on it."""
-        own_epoch = self._held.get(shard, NEVER_HELD)
+        own_epoch = self._held.get(shard, -1)  # no epoch is negative
         values = {"at_shard": shard, "holder": holder, "now_ms": now_ms, "lease_ms": lease_ms, "own_epoch": own_epoch}
         with self._database.writing(durable=True) as connection:
             free = self._database.evict_stopped_holder(connection, shard, own_epoch)
@@ -196,7 +188,7 @@ class SqlHolding(StorePart):
     def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
         with self._database.writing(durable=False) as connection:
             self._lease.register_scheduler(connection, name=scheduler, seen_ms=now_ms)
-            self._lease.forget_schedulers(connection, before_ms=now_ms - FORGOTTEN_AFTER_MS)
+            self._lease.forget_schedulers(connection, before_ms=now_ms - DAY_MS)
             return live_schedulers(connection, self._statements, now_ms - silent_ms)
 
     def unregister_scheduler(self, scheduler: str) -> None:
@@ -230,10 +222,7 @@ class SqlHolding(StorePart):
 
 
 def read_lanes(connection: Connection, statements: Statements, shard: int, *, closed: bool = False) -> list[LaneState]:
-    """Return the shard's open lanes, in order of their numbers; with ``closed``, the closed lanes too.
-
-    They are read on a connection: as every other statement of its transaction sees them.
-    """
+    """Return the shard's open lanes, in order of their numbers; with ``closed``, the closed lanes too."""
     lease = statements.of(LeaseStatements)
     return [lane_state(row) for row in (lease.all_lanes if closed else lease.lanes)(connection, shard=shard)]
 

@@ -1,11 +1,4 @@
-"""Intake: the inbox of each shard, commands and their answers, chunks of loads; which messages a shard has already.
-
-::
-
-    client   put_inbox, put_command ─► item in the inbox ┄┄ polls ─► answers       no answer in time: withdraw
-    holder   arrivals ─► read_inbox ─► known? ─► ``apply`` deletes the items, with the answers in one commit
-    loader   ``loads`` ─► committed ─► read_loads ─► ``apply`` deletes the chunks
-"""
+"""Intake: the inbox of each shard, commands and their answers, chunks of loads; which messages a shard has already."""
 
 from __future__ import annotations
 
@@ -110,8 +103,6 @@ class SqlIntake(StorePart):
     def _intake(self) -> IntakeStatements:
         return self._statements.of(IntakeStatements)
 
-    # -- the inbox --------------------------------------------------------------------------------------
-
     def put_inbox(self, shard: int, items: Iterable[tuple[str, bytes]]) -> None:
         self.put_inboxes({shard: list(items)})
 
@@ -176,8 +167,6 @@ class SqlIntake(StorePart):
         hits = [(id_, stored) for id_, stored in wanted.items() if stored in found] if found else []
         return {id_: bytes_to_task_id(found[stored]) for id_, stored in hits}
 
-    # -- commands ---------------------------------------------------------------------------------------
-
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
         [item] = self.put_commands([(shard, kind, payload)])
         return item
@@ -216,8 +205,6 @@ class SqlIntake(StorePart):
         with self._database.reading() as connection:
             found = self._intake.answers.each(connection, "key", list(ids))
         return {ids[digits(str(id_))]: json.loads(results) for id_, results in found}
-
-    # -- bulk loads ---------------------------------------------------------------------------------------
 
     def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
         found: list[BulkLoadChunk] = []

@@ -3,8 +3,7 @@
 ::
 
     begin ─► load 7, run 3, open                       one process; or ``join``, by each process of the run
-      part 0   claim ─► attempt ─► put ─ put ─ … ─ finish                                     any number of processes
-      part 1   claim ─► attempt ─► put ─ put ─ … ─ finish       each a transaction of its own, each behind the fence
+      part 0   claim ─► attempt ─► put ─ put ─ … ─ finish       each a transaction of its own, each behind the fence
     commit ─► committed ─► holders accept it (``intake``) ─► done       or abort ─► aborted, and its chunks are removed
 
 The fence of a part: its transaction locks the load's row (shared) and the part's row; the load must be open, in the
@@ -12,8 +11,7 @@ run in which the part was claimed, and the attempt must be the last that claimed
 that still works writes nothing more, and ``abort``, which changes the state before it deletes chunks, leaves none.
 
 A part has several short transactions: on SQLite, one transaction for the minutes of a part would stop the scheduler's
-writes, and on PostgreSQL a process that hangs in one would block its successor. No reader uses a chunk before its load
-is committed. A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
+writes. A resumed load keeps the chunks of an earlier run or attempt where the digest of their slice is the same.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
 Promises: tasks with one key stay in one shard, in their order. No pending task is lost, and none is dispatched earlier.
-Dispatched rows stay in their shard, with their numbers and its mark: pending tasks do not concern an archive.
 Non-promises: the wheel queues are not read; the caller must see that those of removed shards are empty.
 """
 
@@ -100,8 +99,6 @@ class _Resharding:
         self._execute(update_store(shards=self._done.after))
         return self._done
 
-    # -- refuse ------------------------------------------------------------------------------------
-
     def _check(self) -> None:
         if names := live_schedulers(self._connection, self._statements, self._now_ms - SILENT_MS):
             self._refuse(f"a scheduler is at work ({', '.join(names)})", "stop all schedulers (SIGTERM)")
@@ -144,8 +141,6 @@ class _Resharding:
     def _refuse(self, reason: str, remedy: str) -> None:
         raise StoreUnusable(f"the store {self._name} cannot be resharded: {reason}; nothing was changed; {remedy}")
 
-    # -- grow --------------------------------------------------------------------------------------
-
     def _grow(self) -> None:
         highest = max(self._connection.scalar(select(func.max(one))) or 0 for one in (shard.c.seq, timer.c.id))
         for number in self._done.added:
@@ -155,8 +150,6 @@ class _Resharding:
             # The shard has no history up to its seq, and a mark is never lowered.
             for statement in new_shard(number, epoch=self._now_ms, seq=seq, archived=seq):
                 self._execute(statement)
-
-    # -- move --------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         seqs = self._execute(select(shard.c.shard, shard.c.seq))
@@ -255,8 +248,6 @@ class _Resharding:
                 if moves:
                     self._follow(schedule, schedule.c.id, moves)
                     self._follow(schedule_skip, schedule_skip.c.schedule, moves)
-
-    # -- spread, shrink ----------------------------------------------------------------------------
 
     def _spread(self) -> None:
         """Copy each tombstone and gate to the shards that do not have it; of several, the latest is copied."""

@@ -1,14 +1,4 @@
-"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``.
-
-::
-
-    due, next_ms     a range of the index (shard, next_ms)
-    named            the unique index of names
-    runs             a range of the index (schedule, instant), from its end; a row of wheel_timer for each run
-
-    write            remove ─► schedules ─► steps ─► revisions ─► runs ─► skips
-                                            └ a step of no schedule: StoreError; the caller rolls back
-"""
+"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``."""
 
 from __future__ import annotations
 
@@ -34,9 +24,6 @@ from celery_wheel.store.sql.statement import (
     numbered,
     places,
 )
-
-#: Names of one statement.
-NAME_PLACES = 50
 
 SCHEDULE = columns_of(Schedule, schedule)
 
@@ -82,7 +69,7 @@ class ScheduleStatements:
         next_ms = select(schedule.c.next_ms).where(of_shard, schedule.c.next_ms.is_not(None))
         self.next = statements(next_ms.order_by(schedule.c.next_ms).limit(constant(1)).offset(bindparam("skip")))
         # By the name alone: with the shard as a condition, SQLite reads every schedule of the shard.
-        names = numbered("name", NAME_PLACES)
+        names = numbered("name")
         self.named = statements(select(schedule.c.shard, *SCHEDULE).where(schedule.c.name.in_(names)))
 
     def _prepare_runs(self, statements: Statements) -> None:

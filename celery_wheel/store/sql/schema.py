@@ -27,25 +27,16 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_schedule_run   the schedule and the instant of a message         removed with the timer
       └ wheel_schedule_skip  instants that did not run                         removed with the history
     wheel_meta               one row: version, UUID, secret, number of shards, brokers
-    lane of a timer:  >= 0 is published in order of position       STOPPED (-1) stays until it is forgotten
 
 A row of wheel_timer without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions,
-whose pages are two thirds full, and 30 in each of the others. Three choices make it small:
+whose pages are two thirds full, and 30 in each of the others: 720 characters are packed to 60, a route has two bytes in
+place of seven columns of names, a UUID has 16. A task id that is no UUID is kept as text after a zero byte, which no
+task id has; two zero bytes if one made 16. Equal ids are equal bytes, and no other comparison is made.
 
-    message      the bytes of 720 characters are packed to 60, those of 1,800 with 600 of arguments to 290
-    route        two bytes in place of seven columns of names
-    UUIDs        16 bytes; a task id that is no UUID is kept as text after a zero byte, which no task id has; two zero
-                 bytes if one made 16. Equal ids are equal bytes, and no other comparison is made
-
-wheel_timer has three indexes: each costs a page written per message, unless new entries come at its end. The entries of
-two do, since their ids are UUIDv7; those of the third do not, since due times come in any order:
-
-    position    (shard, lane, due_ms, seq, size)    range reads, the guard's count and ``slice_end`` use it alone
-    envelope    (shard, envelope_id), unique        accepting is idempotent
-    task        (shard, task_id)                    cancel and show
-
-No foreign keys, which cost a lookup a row, and no composite primary keys, which Django cannot map before 5.2.
-On PostgreSQL an index row has room for 2,704 bytes: ``celery_wheel.values.text`` limits texts to less.
+Each index costs a page written per message, unless new entries come at its end, as those of UUIDv7 do. The range reads,
+the guard's count and ``slice_end`` use that of positions alone. No foreign keys, which cost a lookup a row, and no
+composite primary keys, which Django cannot map before 5.2. On PostgreSQL an index row has room for 2,704 bytes:
+``celery_wheel.values.text`` limits texts to less.
 """
 
 from __future__ import annotations
@@ -55,22 +46,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    UniqueConstraint,
-    Uuid,
-)
+import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
@@ -120,76 +96,76 @@ def digits(uuid: str) -> str:
 class EnvelopeId(TypeDecorator[str]):
     """A column of envelope ids, for statements that SQLAlchemy executes; prepared ones have the bytes."""
 
-    impl = LargeBinary
+    impl = sa.LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> bytes | None:
         return None if value is None else uuid_to_bytes(value)
 
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else bytes_to_uuid(value)
 
 
 class TaskId(TypeDecorator[str]):
     """A column of task ids, as ``EnvelopeId``."""
 
-    impl = LargeBinary
+    impl = sa.LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> bytes | None:
         return None if value is None else task_id_to_bytes(value)
 
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else bytes_to_task_id(value)
 
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 #: SQLite orders a table by its INTEGER PRIMARY KEY, and only exactly this type makes one.
-ID = BigInteger().with_variant(Integer(), "sqlite")
+ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def seq_id(comment: str) -> Column[int]:
+def seq_id(comment: str) -> sa.Column[int]:
     """Return a primary key with a seq of the holder, so that rows are appended."""
-    return Column("id", ID, primary_key=True, autoincrement=False, comment=comment)
+    return sa.Column("id", ID, primary_key=True, autoincrement=False, comment=comment)
 
 
-def surrogate() -> Column[int]:
-    return Column("id", ID, Identity(), primary_key=True, comment="no meaning; Django wants a single key")
+def surrogate() -> sa.Column[int]:
+    return sa.Column("id", ID, sa.Identity(), primary_key=True, comment="no meaning; Django wants a single key")
 
 
-def shard_column() -> Column[int]:
-    return Column("shard", SmallInteger, nullable=False, comment="number of the shard, from 0")
+def shard_column() -> sa.Column[int]:
+    return sa.Column("shard", sa.SmallInteger, nullable=False, comment="number of the shard, from 0")
 
 
-def table(name: str, *parts: SchemaItem, **options: Any) -> Table:
-    return Table(f"wheel_{name}", metadata, *parts, **options)
+def table(name: str, *parts: SchemaItem, **options: Any) -> sa.Table:
+    return sa.Table(f"wheel_{name}", metadata, *parts, **options)
 
 
-def sharded(name: str, *parts: SchemaItem, **options: Any) -> Table:
+def sharded(name: str, *parts: SchemaItem, **options: Any) -> sa.Table:
     return table(name, surrogate(), shard_column(), *parts, **options)
 
 
-def required(name: str, type_: Any, comment: str) -> Column[Any]:
-    return Column(name, type_, nullable=False, comment=comment)
+def required(name: str, type_: Any, comment: str) -> sa.Column[Any]:
+    return sa.Column(name, type_, nullable=False, comment=comment)
 
 
-def optional(name: str, type_: Any, comment: str) -> Column[Any]:
-    return Column(name, type_, nullable=True, comment=comment)
+def optional(name: str, type_: Any, comment: str) -> sa.Column[Any]:
+    return sa.Column(name, type_, nullable=True, comment=comment)
 
 
 audit = sharded(
     "audit",
-    required("request", Text, "chosen by the asker, the same in each shard; UUIDv7"),
-    required("at_ms", BigInteger, "time of asking; instant, Unix milliseconds"),
-    required("origin", Text, "admin, cli or api"),
-    required("actor", Text, "the person"),
-    required("action", Text, "cancel, reschedule, pause, schedule_update and others"),
-    required("reason", Text, "reason, for people"),
-    required("details", Text, "JSON object: arguments of the action"),
-    optional("bulk", Text, "the bulk action that it is a part of"),
-    required("results", Text, "JSON object: name of a task, schedule, key or gate to its result in the shard"),
-    Index("wheel_audit_time", "at_ms", "request"),
+    required("request", sa.Text, "chosen by the asker, the same in each shard; UUIDv7"),
+    required("at_ms", sa.BigInteger, "time of asking; instant, Unix milliseconds"),
+    required("origin", sa.Text, "admin, cli or api"),
+    required("actor", sa.Text, "the person"),
+    required("action", sa.Text, "cancel, reschedule, pause, schedule_update and others"),
+    required("reason", sa.Text, "reason, for people"),
+    required("details", sa.Text, "JSON object: arguments of the action"),
+    optional("bulk", sa.Text, "the bulk action that it is a part of"),
+    required("results", sa.Text, "JSON object: name of a task, schedule, key or gate to its result in the shard"),
+    sa.Index("wheel_audit_time", "at_ms", "request"),
 )
 
 
@@ -197,41 +173,41 @@ timer = table(
     "timer",
     seq_id("first seq of the row; never changes"),
     shard_column(),
-    required("lane", BigInteger, "number of its lane; -1: it is stopped"),
-    required("due_ms", BigInteger, "first half of its position; instant, Unix milliseconds"),
-    required("seq", BigInteger, "second half of its position; counter << 8 | shard, new with every move"),
-    required("eta_ms", BigInteger, "requested by the producer; instant, Unix milliseconds, rounded up"),
+    required("lane", sa.BigInteger, "number of its lane; -1: it is stopped"),
+    required("due_ms", sa.BigInteger, "first half of its position; instant, Unix milliseconds"),
+    required("seq", sa.BigInteger, "second half of its position; counter << 8 | shard, new with every move"),
+    required("eta_ms", sa.BigInteger, "requested by the producer; instant, Unix milliseconds, rounded up"),
     required("envelope_id", EnvelopeId, "makes accepting idempotent; the 16 bytes of a UUID"),
     required("task_id", TaskId, "Celery's task id; the 16 bytes of a UUID, or text after a zero byte"),
-    required("route", BigInteger, "id of its task and destination"),
-    optional("key", Text, "tasks with the same key share a shard"),
-    optional("expires_ms", BigInteger, "the task's own expires; instant, Unix milliseconds"),
-    required("created_ms", BigInteger, "time of sending, by the producer; instant, Unix milliseconds"),
-    required("accepted_ms", BigInteger, "time of accepting; instant, Unix milliseconds"),
-    required("size", Integer, "headers, properties and body together, before they are packed; bytes"),
-    optional("misfire_ms", BigInteger, "it expires when it is found later than this; duration in milliseconds"),
-    required("packing", BigInteger, "id of the dictionary by which message is packed; 0: none"),
-    required("message", LargeBinary, "headers, properties and body, packed; all bytes of an unreadable message"),
-    Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
-    UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
-    Index("wheel_timer_task", "shard", "task_id"),
+    required("route", sa.BigInteger, "id of its task and destination"),
+    optional("key", sa.Text, "tasks with the same key share a shard"),
+    optional("expires_ms", sa.BigInteger, "the task's own expires; instant, Unix milliseconds"),
+    required("created_ms", sa.BigInteger, "time of sending, by the producer; instant, Unix milliseconds"),
+    required("accepted_ms", sa.BigInteger, "time of accepting; instant, Unix milliseconds"),
+    required("size", sa.Integer, "headers, properties and body together, before they are packed; bytes"),
+    optional("misfire_ms", sa.BigInteger, "it expires when it is found later than this; duration in milliseconds"),
+    required("packing", sa.BigInteger, "id of the dictionary by which message is packed; 0: none"),
+    required("message", sa.LargeBinary, "headers, properties and body, packed; all bytes of an unreadable message"),
+    sa.Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
+    sa.UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
+    sa.Index("wheel_timer_task", "shard", "task_id"),
 )
 
 route = table(
     "route",
     surrogate(),
-    required("digest", LargeBinary, "of the other columns; 16 bytes"),
-    required("task", Text, "name of the task"),
-    required("exchange", Text, "exchange to publish to; empty: the default exchange"),
-    required("exchange_type", Text, "direct, topic, fanout, …"),
-    required("routing_key", Text, "routing key to publish with"),
-    optional("queue", Text, "name of the queue, if the producer named one"),
-    optional("priority", Integer, "AMQP priority"),
-    optional("queue_expires_ms", BigInteger, "x-expires of the queue; duration in milliseconds"),
-    required("target", Text, "queue, or routing key where the producer named no queue"),
-    UniqueConstraint("digest", name="wheel_route_digest"),
-    Index("wheel_route_task", "task"),
-    Index("wheel_route_target", "target"),
+    required("digest", sa.LargeBinary, "of the other columns; 16 bytes"),
+    required("task", sa.Text, "name of the task"),
+    required("exchange", sa.Text, "exchange to publish to; empty: the default exchange"),
+    required("exchange_type", sa.Text, "direct, topic, fanout, …"),
+    required("routing_key", sa.Text, "routing key to publish with"),
+    optional("queue", sa.Text, "name of the queue, if the producer named one"),
+    optional("priority", sa.Integer, "AMQP priority"),
+    optional("queue_expires_ms", sa.BigInteger, "x-expires of the queue; duration in milliseconds"),
+    required("target", sa.Text, "queue, or routing key where the producer named no queue"),
+    sa.UniqueConstraint("digest", name="wheel_route_digest"),
+    sa.Index("wheel_route_task", "task"),
+    sa.Index("wheel_route_target", "target"),
     # No id is used twice: processes keep routes in memory by their ids.
     sqlite_autoincrement=True,
 )
@@ -239,99 +215,103 @@ route = table(
 dictionary = table(
     "dictionary",
     surrogate(),
-    required("made_ms", BigInteger, "instant, Unix milliseconds"),
-    required("content", LargeBinary, "a dictionary of zstd"),
+    required("made_ms", sa.BigInteger, "instant, Unix milliseconds"),
+    required("content", sa.LargeBinary, "a dictionary of zstd"),
     sqlite_autoincrement=True,
 )
 
 lane = sharded(
     "lane",
-    required("lane", BigInteger, "number of the lane, from 0"),
-    required("offset_due_ms", BigInteger, "rows up to this position are settled; instant, Unix milliseconds"),
-    required("offset_seq", BigInteger, "second half of the offset's position"),
-    required("watermark_due_ms", BigInteger, "rows up to this position may be published; instant, Unix milliseconds"),
-    required("watermark_seq", BigInteger, "second half of the watermark's position"),
-    optional("target", Text, "the destination or gate that it is for; none: for all"),
-    Column("redelivered", Boolean, nullable=False, default=False, comment="its rows may be in their queues already"),
-    optional("scope", Text, "queue or task, where the target is a gate; none: a destination"),
-    Column("closed", Boolean, nullable=False, default=False, comment="it has no pending rows and gets none"),
-    UniqueConstraint("shard", "lane", name="wheel_lane_place"),
+    required("lane", sa.BigInteger, "number of the lane, from 0"),
+    required("offset_due_ms", sa.BigInteger, "rows up to this position are settled; instant, Unix milliseconds"),
+    required("offset_seq", sa.BigInteger, "second half of the offset's position"),
+    required(
+        "watermark_due_ms", sa.BigInteger, "rows up to this position may be published; instant, Unix milliseconds"
+    ),
+    required("watermark_seq", sa.BigInteger, "second half of the watermark's position"),
+    optional("target", sa.Text, "the destination or gate that it is for; none: for all"),
+    sa.Column(
+        "redelivered", sa.Boolean, nullable=False, default=False, comment="its rows may be in their queues already"
+    ),
+    optional("scope", sa.Text, "queue or task, where the target is a gate; none: a destination"),
+    sa.Column("closed", sa.Boolean, nullable=False, default=False, comment="it has no pending rows and gets none"),
+    sa.UniqueConstraint("shard", "lane", name="wheel_lane_place"),
 )
 
 shard = table(
     "shard",
-    Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
-    required("epoch", BigInteger, "raised whenever the shard is taken; an older epoch may write nothing"),
-    optional("holder", Text, "the scheduler that holds the shard; none: it was given up"),
-    optional("lease_until_ms", BigInteger, "end of the holder's lease; instant, Unix milliseconds"),
-    required("seq", BigInteger, "highest seq taken"),
-    required("history_bytes", BigInteger, "sum of the batches' bytes"),
-    required("archived", BigInteger, "an archive has all batches and outcomes up to this number"),
-    required("forgotten", BigInteger, "highest number of the batches and outcomes that were forgotten"),
+    sa.Column("shard", sa.SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
+    required("epoch", sa.BigInteger, "raised whenever the shard is taken; an older epoch may write nothing"),
+    optional("holder", sa.Text, "the scheduler that holds the shard; none: it was given up"),
+    optional("lease_until_ms", sa.BigInteger, "end of the holder's lease; instant, Unix milliseconds"),
+    required("seq", sa.BigInteger, "highest seq taken"),
+    required("history_bytes", sa.BigInteger, "sum of the batches' bytes"),
+    required("archived", sa.BigInteger, "an archive has all batches and outcomes up to this number"),
+    required("forgotten", sa.BigInteger, "highest number of the batches and outcomes that were forgotten"),
 )
 
 # Apart from the shard's row, which every commit rewrites.
 snapshot = table(
     "snapshot",
-    Column("shard", SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
-    optional("at_ms", BigInteger, "time of the snapshot; instant, Unix milliseconds"),
-    optional("figures", Text, "figures of the holder; JSON object"),
-    optional("levels", Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
+    sa.Column("shard", sa.SmallInteger, primary_key=True, autoincrement=False, comment="number of the shard, from 0"),
+    optional("at_ms", sa.BigInteger, "time of the snapshot; instant, Unix milliseconds"),
+    optional("figures", sa.Text, "figures of the holder; JSON object"),
+    optional("levels", sa.Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
 )
 
 batch = table(
     "batch",
     seq_id("a seq"),
     shard_column(),
-    required("lane", BigInteger, "number of the lane"),
-    required("from_due_ms", BigInteger, "the batch begins after this position; instant, Unix milliseconds"),
-    required("from_seq", BigInteger, "second half of that position"),
-    required("to_due_ms", BigInteger, "the batch ends with this position; instant, Unix milliseconds"),
-    required("to_seq", BigInteger, "second half of that position"),
-    required("count", Integer, "messages that the broker confirmed"),
-    required("bytes", BigInteger, "their size; bytes"),
-    required("dispatched_ms", BigInteger, "time of the dispatch; instant, Unix milliseconds"),
-    required("epoch", BigInteger, "epoch of the holder that settled them"),
-    Index("wheel_batch_age", "shard", "id"),
-    Index("wheel_batch_dispatched", "shard", "lane", "dispatched_ms"),
-    Index("wheel_batch_range", "shard", "lane", "to_due_ms", "to_seq"),
+    required("lane", sa.BigInteger, "number of the lane"),
+    required("from_due_ms", sa.BigInteger, "the batch begins after this position; instant, Unix milliseconds"),
+    required("from_seq", sa.BigInteger, "second half of that position"),
+    required("to_due_ms", sa.BigInteger, "the batch ends with this position; instant, Unix milliseconds"),
+    required("to_seq", sa.BigInteger, "second half of that position"),
+    required("count", sa.Integer, "messages that the broker confirmed"),
+    required("bytes", sa.BigInteger, "their size; bytes"),
+    required("dispatched_ms", sa.BigInteger, "time of the dispatch; instant, Unix milliseconds"),
+    required("epoch", sa.BigInteger, "epoch of the holder that settled them"),
+    sa.Index("wheel_batch_age", "shard", "id"),
+    sa.Index("wheel_batch_dispatched", "shard", "lane", "dispatched_ms"),
+    sa.Index("wheel_batch_range", "shard", "lane", "to_due_ms", "to_seq"),
 )
 
 outcome = table(
     "outcome",
     seq_id("a seq"),
     shard_column(),
-    required("timer_id", BigInteger, "id of the timer"),
-    required("kind", Text, "cancelled, moved, expired or rejected"),
-    required("reason", Text, "reason, for people"),
-    required("actor", Text, "user or part that did it"),
-    required("at_ms", BigInteger, "instant, Unix milliseconds"),
-    Index("wheel_outcome_kind", "shard", "kind", "at_ms"),
-    Index("wheel_outcome_timer", "timer_id"),
+    required("timer_id", sa.BigInteger, "id of the timer"),
+    required("kind", sa.Text, "cancelled, moved, expired or rejected"),
+    required("reason", sa.Text, "reason, for people"),
+    required("actor", sa.Text, "user or part that did it"),
+    required("at_ms", sa.BigInteger, "instant, Unix milliseconds"),
+    sa.Index("wheel_outcome_kind", "shard", "kind", "at_ms"),
+    sa.Index("wheel_outcome_timer", "timer_id"),
 )
 
 tally = sharded(
     "tally",
-    required("hour", Integer, "due_ms // 3,600,000; hours since 1970"),
-    required("route", BigInteger, "id of the route that has the queue and the task, and nothing else"),
-    required("pending", BigInteger, "pending messages"),
-    UniqueConstraint("shard", "route", "hour", name="wheel_tally_place"),
+    required("hour", sa.Integer, "due_ms // 3,600,000; hours since 1970"),
+    required("route", sa.BigInteger, "id of the route that has the queue and the task, and nothing else"),
+    required("pending", sa.BigInteger, "pending messages"),
+    sa.UniqueConstraint("shard", "route", "hour", name="wheel_tally_place"),
 )
 
 total = sharded(
     "total",
-    required("kind", Text, "hour, day or name: a sum of the tally for it"),
-    required("number", BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
-    required("pending", BigInteger, "pending messages"),
-    UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
+    required("kind", sa.Text, "hour, day or name: a sum of the tally for it"),
+    required("number", sa.BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
+    required("pending", sa.BigInteger, "pending messages"),
+    sa.UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
 
 inbox = sharded(
     "inbox",
-    required("kind", Text, "message, messages, or the name of a command"),
-    required("payload", LargeBinary, "the message, some messages packed, or the command's arguments"),
-    optional("rows", Integer, "messages in it, where they are packed"),
-    Index("wheel_inbox_shard", "shard", "id"),
+    required("kind", sa.Text, "message, messages, or the name of a command"),
+    required("payload", sa.LargeBinary, "the message, some messages packed, or the command's arguments"),
+    optional("rows", sa.Integer, "messages in it, where they are packed"),
+    sa.Index("wheel_inbox_shard", "shard", "id"),
     # No id is used twice: a deleted command must not be taken for a newer one.
     sqlite_autoincrement=True,
 )
@@ -339,154 +319,156 @@ inbox = sharded(
 load = table(
     "load",
     surrogate(),
-    required("name", Text, "chosen by the loading process; at most one load of a name is committed"),
-    required("state", Text, "open, committed, done (committed and wholly accepted) or aborted"),
-    required("run", BigInteger, "raised whenever the load is begun or resumed; an older run may write nothing"),
-    required("created_ms", BigInteger, "time of its first begin; instant, Unix milliseconds"),
-    required("begun_ms", BigInteger, "begin of its last run; instant, Unix milliseconds"),
-    optional("ended_ms", BigInteger, "time of the commit or abort; instant, Unix milliseconds"),
-    required("rows", BigInteger, "messages in it, once it is committed"),
-    UniqueConstraint("name", name="wheel_load_name"),
-    Index("wheel_load_state", "state", "id"),
+    required("name", sa.Text, "chosen by the loading process; at most one load of a name is committed"),
+    required("state", sa.Text, "open, committed, done (committed and wholly accepted) or aborted"),
+    required("run", sa.BigInteger, "raised whenever the load is begun or resumed; an older run may write nothing"),
+    required("created_ms", sa.BigInteger, "time of its first begin; instant, Unix milliseconds"),
+    required("begun_ms", sa.BigInteger, "begin of its last run; instant, Unix milliseconds"),
+    optional("ended_ms", sa.BigInteger, "time of the commit or abort; instant, Unix milliseconds"),
+    required("rows", sa.BigInteger, "messages in it, once it is committed"),
+    sa.UniqueConstraint("name", name="wheel_load_name"),
+    sa.Index("wheel_load_state", "state", "id"),
     sqlite_autoincrement=True,
 )
 
 load_part = table(
     "load_part",
     surrogate(),
-    required("load", BigInteger, "id of the load"),
-    required("part", Integer, "number of the part, from 0"),
-    required("run", BigInteger, "run of the load in which it was claimed"),
-    required("attempt", Text, "the attempt that may write it; an older attempt may write nothing"),
-    UniqueConstraint("load", "part", name="wheel_load_part_place"),
+    required("load", sa.BigInteger, "id of the load"),
+    required("part", sa.Integer, "number of the part, from 0"),
+    required("run", sa.BigInteger, "run of the load in which it was claimed"),
+    required("attempt", sa.Text, "the attempt that may write it; an older attempt may write nothing"),
+    sa.UniqueConstraint("load", "part", name="wheel_load_part_place"),
 )
 
 load_chunk = table(
     "load_chunk",
     surrogate(),
-    required("load", BigInteger, "id of the load"),
-    required("part", Integer, "number of the part, from 0"),
-    required("number", Integer, "number of its slice of the part's rows, from 0"),
+    required("load", sa.BigInteger, "id of the load"),
+    required("part", sa.Integer, "number of the part, from 0"),
+    required("number", sa.Integer, "number of its slice of the part's rows, from 0"),
     shard_column(),
-    required("rows", Integer, "messages in it"),
-    required("digest", Text, "hash of the slice's rows and of the template of their messages"),
-    required("payload", LargeBinary, "the messages, packed"),
-    UniqueConstraint("load", "part", "number", "shard", name="wheel_load_chunk_place"),
-    Index("wheel_load_chunk_shard", "load", "shard", "id"),
+    required("rows", sa.Integer, "messages in it"),
+    required("digest", sa.Text, "hash of the slice's rows and of the template of their messages"),
+    required("payload", sa.LargeBinary, "the messages, packed"),
+    sa.UniqueConstraint("load", "part", "number", "shard", name="wheel_load_chunk_place"),
+    sa.Index("wheel_load_chunk_shard", "load", "shard", "id"),
     sqlite_autoincrement=True,
 )
 
 answer = table(
     "answer",
-    Column("id", Uuid(as_uuid=False), primary_key=True, comment="chosen by the sender of the command; UUID"),
+    sa.Column("id", sa.Uuid(as_uuid=False), primary_key=True, comment="chosen by the sender of the command; UUID"),
     shard_column(),
-    required("at_ms", BigInteger, "time of the answer; instant, Unix milliseconds"),
-    required("results", Text, "JSON object: task id to done, already, too_late or unknown"),
-    Index("wheel_answer_age", "shard", "at_ms"),
+    required("at_ms", sa.BigInteger, "time of the answer; instant, Unix milliseconds"),
+    required("results", sa.Text, "JSON object: task id to done, already, too_late or unknown"),
+    sa.Index("wheel_answer_age", "shard", "at_ms"),
 )
 
 tombstone = sharded(
     "tombstone",
-    required("task_id", Text, "Celery's task id"),
-    required("until_ms", BigInteger, "removed after this; instant, Unix milliseconds"),
-    required("reason", Text, "reason, for people"),
-    required("actor", Text, "user or part that did it"),
-    UniqueConstraint("shard", "task_id", name="wheel_tombstone_place"),
+    required("task_id", sa.Text, "Celery's task id"),
+    required("until_ms", sa.BigInteger, "removed after this; instant, Unix milliseconds"),
+    required("reason", sa.Text, "reason, for people"),
+    required("actor", sa.Text, "user or part that did it"),
+    sa.UniqueConstraint("shard", "task_id", name="wheel_tombstone_place"),
 )
 
 watch = sharded(
     "watch",
     required(
         "kind",
-        Text,
+        sa.Text,
         "watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced",
     ),
-    required("key", Text, "the key, a name chosen by producers"),
-    required("timer_id", BigInteger, "id of the timer"),
-    Index("wheel_watch_key", "shard", "kind", "key", "timer_id"),
-    Index("wheel_watch_timer", "timer_id"),
+    required("key", sa.Text, "the key, a name chosen by producers"),
+    required("timer_id", sa.BigInteger, "id of the timer"),
+    sa.Index("wheel_watch_key", "shard", "kind", "key", "timer_id"),
+    sa.Index("wheel_watch_timer", "timer_id"),
 )
 
 gate = sharded(
     "gate",
-    required("scope", Text, "all, queue or task"),
-    required("name", Text, "name of the queue or the task; empty: all"),
-    required("state", Text, "paused; or slow: it was resumed, and its backlog is dispatched evenly"),
-    required("per_ms", BigInteger, "time in which a slow gate dispatches its backlog; duration in milliseconds"),
-    required("reason", Text, "reason, for people"),
-    required("actor", Text, "user or part that did it"),
-    required("at_ms", BigInteger, "instant, Unix milliseconds"),
-    UniqueConstraint("shard", "scope", "name", name="wheel_gate_place"),
+    required("scope", sa.Text, "all, queue or task"),
+    required("name", sa.Text, "name of the queue or the task; empty: all"),
+    required("state", sa.Text, "paused; or slow: it was resumed, and its backlog is dispatched evenly"),
+    required("per_ms", sa.BigInteger, "time in which a slow gate dispatches its backlog; duration in milliseconds"),
+    required("reason", sa.Text, "reason, for people"),
+    required("actor", sa.Text, "user or part that did it"),
+    required("at_ms", sa.BigInteger, "instant, Unix milliseconds"),
+    sa.UniqueConstraint("shard", "scope", "name", name="wheel_gate_place"),
 )
 
 schedule = table(
     "schedule",
     seq_id("a seq"),
     shard_column(),
-    required("name", Text, "unique in the store; its shard is that of the name"),
-    required("definition", Text, "JSON object: recurrence, task, arguments, options and policies"),
-    required("source", Text, "api, or the source that it follows"),
-    required("revision", Integer, "1 when it is created; each change adds one"),
-    optional("next_ms", BigInteger, "next instant to be made, if any; instant, Unix milliseconds"),
-    required("made", BigInteger, "occurrences made so far"),
-    optional("last_ms", BigInteger, "last instant that was made; instant, Unix milliseconds"),
-    required("paused", Boolean, "it has no next instant until it is resumed"),
-    required("note", Text, "reason for which it is paused, broken or failing"),
-    required("broken", Boolean, "it does not run, for the reason in note"),
-    optional("since_ms", BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
-    UniqueConstraint("name", name="wheel_schedule_name"),
-    Index("wheel_schedule_due", "shard", "next_ms", "id"),
+    required("name", sa.Text, "unique in the store; its shard is that of the name"),
+    required("definition", sa.Text, "JSON object: recurrence, task, arguments, options and policies"),
+    required("source", sa.Text, "api, or the source that it follows"),
+    required("revision", sa.Integer, "1 when it is created; each change adds one"),
+    optional("next_ms", sa.BigInteger, "next instant to be made, if any; instant, Unix milliseconds"),
+    required("made", sa.BigInteger, "occurrences made so far"),
+    optional("last_ms", sa.BigInteger, "last instant that was made; instant, Unix milliseconds"),
+    required("paused", sa.Boolean, "it has no next instant until it is resumed"),
+    required("note", sa.Text, "reason for which it is paused, broken or failing"),
+    required("broken", sa.Boolean, "it does not run, for the reason in note"),
+    optional("since_ms", sa.BigInteger, "later instants have no skip yet; instant, Unix milliseconds"),
+    sa.UniqueConstraint("name", name="wheel_schedule_name"),
+    sa.Index("wheel_schedule_due", "shard", "next_ms", "id"),
 )
 
 revision = table(
     "revision",
     surrogate(),
-    required("schedule", BigInteger, "id of the schedule"),
-    required("number", Integer, "revision of the schedule that the change made"),
-    required("name", Text, "name of the schedule"),
-    required("what", Text, "created, changed, paused, resumed, deleted, imported or rolled back"),
-    required("actor", Text, "user or part that did it"),
-    required("reason", Text, "reason, for people"),
-    required("at_ms", BigInteger, "time of the change; instant, Unix milliseconds"),
-    required("before", Text, "JSON object: the schedule before the change; empty: it did not exist"),
-    UniqueConstraint("schedule", "number", name="wheel_revision_number"),
-    Index("wheel_revision_name", "name", "id"),
+    required("schedule", sa.BigInteger, "id of the schedule"),
+    required("number", sa.Integer, "revision of the schedule that the change made"),
+    required("name", sa.Text, "name of the schedule"),
+    required("what", sa.Text, "created, changed, paused, resumed, deleted, imported or rolled back"),
+    required("actor", sa.Text, "user or part that did it"),
+    required("reason", sa.Text, "reason, for people"),
+    required("at_ms", sa.BigInteger, "time of the change; instant, Unix milliseconds"),
+    required("before", sa.Text, "JSON object: the schedule before the change; empty: it did not exist"),
+    sa.UniqueConstraint("schedule", "number", name="wheel_revision_number"),
+    sa.Index("wheel_revision_name", "name", "id"),
 )
 
 schedule_run = table(
     "schedule_run",
-    Column("timer_id", ID, primary_key=True, autoincrement=False, comment="id of the timer"),
-    required("schedule", BigInteger, "id of the schedule"),
-    required("instant_ms", BigInteger, "intended time; instant, Unix milliseconds"),
-    optional("ended_ms", BigInteger, "end that its worker reported; instant, Unix milliseconds"),
-    required("requested", Boolean, "triggered or backfilled"),
-    Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
+    sa.Column("timer_id", ID, primary_key=True, autoincrement=False, comment="id of the timer"),
+    required("schedule", sa.BigInteger, "id of the schedule"),
+    required("instant_ms", sa.BigInteger, "intended time; instant, Unix milliseconds"),
+    optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    required("requested", sa.Boolean, "triggered or backfilled"),
+    sa.Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
 )
 
 schedule_skip = sharded(
     "schedule_skip",
-    required("schedule", BigInteger, "id of the schedule"),
-    required("from_ms", BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
-    required("to_ms", BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
-    required("count", BigInteger, "skipped occurrences; negative: more than so many"),
-    required("reason", Text, "paused, overlapped, missed, excluded or gap"),
-    required("at_ms", BigInteger, "time of the decision; instant, Unix milliseconds"),
-    UniqueConstraint("schedule", "from_ms", name="wheel_schedule_skip_first"),
-    Index("wheel_schedule_skip_age", "shard", "at_ms"),
+    required("schedule", sa.BigInteger, "id of the schedule"),
+    required("from_ms", sa.BigInteger, "first skipped occurrence; instant, Unix milliseconds"),
+    required("to_ms", sa.BigInteger, "last skipped occurrence; instant, Unix milliseconds"),
+    required("count", sa.BigInteger, "skipped occurrences; negative: more than so many"),
+    required("reason", sa.Text, "paused, overlapped, missed, excluded or gap"),
+    required("at_ms", sa.BigInteger, "time of the decision; instant, Unix milliseconds"),
+    sa.UniqueConstraint("schedule", "from_ms", name="wheel_schedule_skip_first"),
+    sa.Index("wheel_schedule_skip_age", "shard", "at_ms"),
 )
 
 scheduler = table(
     "scheduler",
-    Column("name", Text, primary_key=True, comment="host, a random part, process id"),
-    required("seen_ms", BigInteger, "its last sign of life; instant, Unix milliseconds"),
+    sa.Column("name", sa.Text, primary_key=True, comment="host, a random part, process id"),
+    required("seen_ms", sa.BigInteger, "its last sign of life; instant, Unix milliseconds"),
 )
 
 meta = table(
     "meta",
-    Column("id", SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
-    required("schema_version", Integer, "version of this description that the tables follow"),
-    required("uuid", Uuid(as_uuid=False), "made with the store; brokers keep it beside the offset"),
-    required("secret", Uuid(as_uuid=False), "made with the store, at random; a part of the ids that the store derives"),
-    required("shards", SmallInteger, "number of shards of the store"),
-    optional("brokers", Text, "places of the broker to which it dispatches, a line each; none: no scheduler ran"),
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False, comment="always 1"),
+    required("schema_version", sa.Integer, "version of this description that the tables follow"),
+    required("uuid", sa.Uuid(as_uuid=False), "made with the store; brokers keep it beside the offset"),
+    required(
+        "secret", sa.Uuid(as_uuid=False), "made with the store, at random; a part of the ids that the store derives"
+    ),
+    required("shards", sa.SmallInteger, "number of shards of the store"),
+    optional("brokers", sa.Text, "places of the broker to which it dispatches, a line each; none: no scheduler ran"),
 )

@@ -5,14 +5,9 @@
     Statements(dialect, …)  ── of(LeaseStatements) ──►  the statements of a feature, made once in a process
          └ (clause) ──► Prepared(connection, shard=0)   10 µs a row inserted, where Core's ``execute`` takes 20;
                                                         50 µs a call that returns a row, where it takes 140
-    reading   Row ──► columns_of(Row, timer) ──► SELECT in the order of its fields ──► Row(*row)
-    writing   StoredMessage ──► ObjectInsert(INSERT, "shard") ──► its attributes, in the order of the INSERT
 
-The SQL stays Core's, and stands beside the methods that run it. Queries that run rarely are not prepared: SQLAlchemy
-compiles each shape at its first use and keeps it.
-
-A range is always (after, upto] in one lane of one shard. As a comparison of pairs it is a range of the position
-index on both dialects.
+Queries that run rarely are not prepared: SQLAlchemy compiles each shape at its first use and keeps it. A range is
+always (after, upto] in one lane of one shard: as a comparison of pairs, a range of the position index on both dialects.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from celery_wheel.store.sql.schema import shard, snapshot, timer, watch
 #: last value. SQLite before 3.32 allows 999.
 IN_PLACES = 500
 
-#: Keys, task ids or row ids of one statement; most calls have one or a few.
+#: Keys, names, routes or ids of one statement; most calls have one or a few.
 KEY_PLACES = 50
 
 _Part = TypeVar("_Part")
@@ -104,7 +99,6 @@ class Statements:
     """Compiles for one dialect, whose differences are values.
 
     Args:
-        insert_or: the dialect's own ``insert``, with ``on_conflict_do_update``.
         clock: the database's own clock in Unix milliseconds, where the lease is in the shard's row and expires by it.
         began: the same clock at the begin of the transaction.
         adding: makes a faster way to insert many rows out of the prepared insert.

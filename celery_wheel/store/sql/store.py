@@ -1,15 +1,4 @@
-"""The store on a SQL database: each method of the port is a statement or two, the same for every dialect.
-
-::
-
-    holding     leases, epochs, the fence        changes    ``apply``: the holder's one write, with fsync unless
-    intake      inbox, commands, known ids                  durability is "memory"
-    dispatch    ranges of lanes, rows of tasks   history    ``forget``
-    control     tombstones, watches, gates       schedules  recurring schedules
-    ┄┄ each with its SQL; apart from the port of the engine: ┄┄
-    browse      pages for people                 handover   a drain
-    loads       bulk loads                       maintenance   another number of shards, marks of an archive
-"""
+"""The store on a SQL database: each method of the port is a statement or two, the same for every dialect."""
 
 from __future__ import annotations
 
@@ -40,29 +29,17 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlControl, SqlSchedules):
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:
         super().__init__(database, Catalogue(database), shards)
-        self._uuid = uuid
-        self._secret = secret
+        self.uuid, self._secret = uuid, secret
+        self.name = database.name
+        self.database = database  #: for the pipeline's source, which reads the tables itself
         self._floors = ArchiveFloors()
         self.browse = Browse(database, self._catalogue, shards)
         self.loads = SqlLoads(database)
-        self.handover = SqlHandover(database, self._catalogue)
+        self.handover = SqlHandover(database, self._catalogue, shards)
         self.maintenance = SqlMaintenance(database)
-
-    @property
-    def uuid(self) -> str:
-        return self._uuid
 
     def derived_id(self, name: str) -> str:
         return str(uuid5(self._secret, name))
-
-    @property
-    def name(self) -> str:
-        return self._database.name
-
-    @property
-    def database(self) -> Database:
-        """The database, for the pipeline's source, which reads the tables itself."""
-        return self._database
 
     def is_replaced(self) -> bool:
         return self._database.is_replaced()
@@ -79,14 +56,14 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlControl, SqlSchedules):
         self._database.close()
 
     def identity(self) -> StoreIdentity:
-        return StoreIdentity(self._uuid, *self._database.identity())
+        return StoreIdentity(self.uuid, *self._database.identity())
 
     def is_as_opened(self) -> bool:
         with self._database.reading() as connection:
             found = connection.execute(store_row("uuid", "shards", "schema_version")).one_or_none()
         if found is None:
             return False
-        is_same = (str(UUID(str(found.uuid))), found.shards) == (self._uuid, self.shards)
+        is_same = (str(UUID(str(found.uuid))), found.shards) == (self.uuid, self.shards)
         return is_same and found.schema_version == SCHEMA_VERSION  # of a store that was moved, it is another
 
     def brokers(self) -> set[str]:

@@ -2,22 +2,15 @@
 
 ::
 
-    migrate   version 1 ─► 2 ─► …   one step a version, all of them in one transaction; a held shard is an error, and
-                                    none can be taken meanwhile. Django's stores: ``manage.py migrate``
-
     move      old     shards held, written tables locked ─────────── sealed, MOVED ─┐
               new                      every row ─► ARRIVING, committed ────────────┴─► current: a scheduler may use it
                                                                1                2     3
 
-The rows keep their ids, positions and epochs, and the store its UUID and its secret: nothing changes for the broker,
-whose offsets belong to the UUID.
-
+The rows keep their ids, positions and epochs, and the store its UUID and its secret: nothing changes for the broker.
 A kill before 1 leaves the new database as it was. After 1 it has a copy that nobody may use: the old store is in use,
 and the next move copies anew. After 2 neither may be used, and the next move only does step 3. So at every moment at
-most one of the two can be used, and the one that can has everything.
-
-The seal is a trigger on the tables that a process with the old store still open may write: a scheduler cannot acquire a
-shard, nor a sender put a request into the inbox or withdraw it there.
+most one of the two can be used, and the one that can has everything. The seal is a trigger on the tables that a process
+with the old store still open may write.
 """
 
 from __future__ import annotations

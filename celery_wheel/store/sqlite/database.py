@@ -2,11 +2,6 @@
 
 ::
 
-    writer    1 connection, BEGIN IMMEDIATE, one thread at a time
-    readers   a pool; each statement sees every earlier commit, and waits for no lock
-    polls     a connection of their own: PRAGMA data_version tells, for a few system calls, whether anything has changed
-    -wal      commits append to it; ``tidy`` copies it back, outside of commits
-
     durability "disk"     synchronous=FULL: fsync of the log. Survives kill -9, a crash of the system, loss of power.
     durability "memory"   synchronous=NORMAL: survives kill -9. After a crash of the system the store is intact, and
                           the commits of the last moments may be missing.
@@ -127,8 +122,6 @@ class SqliteDatabase:
         self._pid = os.getpid()
         self._closed = False
 
-    # -- transactions --------------------------------------------------------------------------------
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         self._check_usable()
@@ -220,8 +213,6 @@ class SqliteDatabase:
                 return None
         return found.st_dev, found.st_ino
 
-    # -- the lease -----------------------------------------------------------------------------------
-
     def hold(self, shard: int, holder: str) -> bool:
         return self._lease.hold(shard, holder)
 
@@ -230,8 +221,6 @@ class SqliteDatabase:
 
     def evict_stopped_holder(self, connection: Connection, shard: int, own_epoch: int) -> bool:
         return True
-
-    # -- housekeeping --------------------------------------------------------------------------------
 
     @contextmanager
     def making(self) -> Iterator[Connection]:
@@ -271,10 +260,7 @@ class SqliteDatabase:
         return FileBell(self.name)
 
     def _enable_log(self) -> None:
-        """Turn on the write-ahead log, a property of the file, before the tables are made.
-
-        Open connections are closed first: they would not notice the log before their next read.
-        """
+        """Turn on the write-ahead log, before tables are made; an open connection would notice it at its next read."""
         self._reader.dispose()
         with (
             self._alone(),

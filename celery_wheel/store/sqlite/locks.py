@@ -1,17 +1,7 @@
 """Locks of a SQLite store: turns of the threads that write, a gate for forks, and the lease of a shard.
 
-::
-
-    FairLock   free ──enter──► taken ──exit, with waiters────► passed to the first ticket, never free in between
-                                 └─────exit, without waiters─► free
-
-    ForkGate   thread   enter ─ SQLite ─ leave         enter ┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄ SQLite ─ leave
-               fork              before ┄┄ waits ┄┄ fork: parent and child ─ after
-
-    FileLease  wheel.sqlite3.shard-0.lock, beside the store: flock while held; holder and pid in it, for people
-
-A thread that releases a ``threading.Lock`` may take it again at once, and keep all other threads waiting. A waiter may
-be interrupted anywhere (Ctrl-C); it removes its ticket, or passes the lock on where the ticket already has it.
+A thread that releases a ``threading.Lock`` may take it again at once, and keep all other threads waiting: a FairLock is
+passed to the first ticket. A waiter may be interrupted anywhere (Ctrl-C); it removes its ticket, or passes the lock on.
 
 A child inherits the locks and mutexes that SQLite keeps in the memory of the process: after a fork during another
 thread's transaction, the child gets "database is locked" for ever. Non-promises: a fork that waited for PATIENCE_S

@@ -13,6 +13,7 @@ from celery_wheel.store.schedule_model import (
     Schedule,
     ScheduleCriteria,
     ScheduleDetail,
+    SchedulePage,
     ScheduleRun,
     SilentSchedules,
     Skip,
@@ -52,7 +53,7 @@ def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> 
     made = create(sql_holder, "a", "b", paused=True, note="outage")
     assert sql_store.browse.schedules(ALL).items == made
     assert sql_store.browse.schedules(ALL, "a").items == made[1:]
-    assert sql_store.browse.schedules(ALL, "b") == browsing.SchedulePage([], None)
+    assert sql_store.browse.schedules(ALL, "b") == SchedulePage([], None)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,5 @@
 """The store for people: pages of tasks, one task, counts. For the CLI, the admin and ``app.wheel``.
 
-::
-
-    messages     one message with its bytes and its outcomes; many by their ids
-    pages        pending and dispatched tasks, outcomes, batches     each page some ranges of an index
-    overview     the whole store at one moment; counts by hour, queue and task; next due times
-    schedules    recurring schedules with their changes, runs and skips
-    audit        the requests of people
-
 Each method sees the commits of running schedulers, waits for no lock, and raises StoreError where the store cannot be
 read. A page, or a message with its outcomes, shows one moment. No method reads more than about twenty thousand
 messages, however many are pending, and the number of its statements does not grow with the shards.

@@ -1,14 +1,7 @@
 """The audit log, page by page: the parts of all shards merged into requests.
 
-::
-
-    keys    (at_ms, request) of the page, the latest first      a range of the index of times, through the filter
-    parts   the entries of these requests                       one a shard ─► one request, the best result of each name
-
 The parts of a request have one time, unless the asker's clock was wrong: then each shard wrote its own. Such a request
-is shown at its latest time.
-
-A look for a name reads the results of each entry in the filter's times: people make few requests.
+is shown at its latest time. A look for a name reads the results of each entry in the filter's times: people make few.
 """
 
 from __future__ import annotations

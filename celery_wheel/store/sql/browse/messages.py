@@ -1,14 +1,5 @@
 """Messages by their ids: one with everything that the store knows of it, or many without their bytes.
 
-::
-
-    detail, find     a message with its bytes, its outcomes and its dispatches       four statements, or five
-    tasks, heads     rows by their ids; headers and destinations
-    find_pending     rows by their task ids, after the watermarks of a shard
-
-    batches of a lane   (from, to] (from, to] (from, to]  …      in order of their ends
-    positions                *  *      *                         each in one of the batches that end at or after it
-
 The batch around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
 then the earliest batch counts. Where the batch is forgotten, the time is unknown.
 """
@@ -105,10 +96,7 @@ class Messages(StorePart):
         return [task for task in found if task.lane in watermarks and task.position > watermarks[task.lane]]
 
     def dispatches(self, connection: Connection, tasks: Iterable[Task]) -> dict[int, list[int]]:
-        """Return id → times of the dispatches of these dispatched tasks, the first one first.
-
-        There are several where the broker lost writes, and none where the history no longer has them.
-        """
+        """Return id → times of the dispatches, the first one first: several where the broker lost writes."""
         names = ("shard", "lane", "due_ms", "seq")
         parts = [{"timer": one.id, **{name: getattr(one, name) for name in names}} for one in tasks]
         found: dict[int, list[int]] = defaultdict(list)

@@ -1,18 +1,12 @@
 """Counts and times of a whole store. Every commit keeps the tally and its sums, so no pending row is counted.
 
-``overview`` takes four statements, however many shards and lanes the store has::
+``overview`` takes four statements, however many shards and lanes the store has: shards, open lanes, gates, and one list
+of counts (kind, number, queue, task, value)::
 
-    shards      wheel_shard, and what waits in each inbox           levels are read where they are asked for
-    lanes       open lanes, each with its first pending row, and the number of its overdue rows
-    gates       wheel_gate
-    counts      one list of (kind, number, queue, task, value)
-        pending    shard → pending          name      queue, task → pending
-        hour       hour → pending           day       day → pending           both of all shards
-        second     second → pending         of the next hour, from the rows: only where it is asked for
-        seen       scheduler → its last sign of life
-
-One look reads of a shard at most ``COUNTED`` overdue rows of a lane and items of its inbox, one row of each lane, and
-the sums of the tally. ``Overview`` asks for ``name`` and ``second`` the more rarely, the more rows they have.
+    pending    shard → pending          name      queue, task → pending
+    hour       hour → pending           day       day → pending           both of all shards
+    second     second → pending         of the next hour, from the rows: only where it is asked for
+    seen       scheduler → its last sign of life
 """
 
 from __future__ import annotations
@@ -25,16 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, null, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, Gate
-from celery_wheel.store.ports.pages import (
-    Criteria,
-    LaneHead,
-    NamedHourCount,
-    Names,
-    OverviewRows,
-    ShardHead,
-    ShardLanes,
-    StoreSize,
-)
+from celery_wheel.store.ports import pages
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state, shard_record
@@ -124,7 +109,7 @@ class StoreCounts(StorePart):
         with_seconds: bool = False,
         with_levels: bool = False,
         with_names: bool = True,
-    ) -> OverviewRows:
+    ) -> pages.OverviewRows:
         """Return the state of all shards at one moment.
 
         Args:
@@ -142,9 +127,9 @@ class StoreCounts(StorePart):
             query = counts(with_seconds=with_seconds, with_names=with_names)
             for kind, number, queue, task, value in connection.execute(query, times):
                 found[kind][{"name": (queue, task), "seen": queue}.get(kind, number)] = int(value)
-        return OverviewRows(
-            shards=[ShardHead(shard_record(row), int(row.inbox)) for row in shards],
-            lanes=[LaneHead(row.shard, lane_state(row), row.next_due_ms, row.overdue) for row in lanes],
+        return pages.OverviewRows(
+            shards=[pages.ShardHead(shard_record(row), int(row.inbox)) for row in shards],
+            lanes=[pages.LaneHead(row.shard, lane_state(row), row.next_due_ms, row.overdue) for row in lanes],
             gates=[(number, Gate(*one)) for number, *one in gates],
             pending=found["pending"],
             names=found["name"] if with_names else None,
@@ -154,7 +139,7 @@ class StoreCounts(StorePart):
             schedulers=found["seen"],
         )
 
-    def size(self) -> StoreSize:
+    def size(self) -> pages.StoreSize:
         return self._database.size()
 
     def server(self) -> ServerState | None:
@@ -167,14 +152,14 @@ class StoreCounts(StorePart):
             found = connection.scalar(select(snapshot.c.levels).where(snapshot.c.shard == number))
         return [] if found is None else list(json.loads(found))
 
-    def lanes(self, number: int) -> ShardLanes:
+    def lanes(self, number: int) -> pages.ShardLanes:
         """Return a shard's open lanes and their next due times."""
         with self._database.reading() as connection:
             rows = connection.execute(LANES.where(lane.c.shard == number), {"now_ms": 0}).all()
         next_due_ms = {row.lane: row.next_due_ms for row in rows if row.next_due_ms is not None}
-        return ShardLanes([lane_state(row) for row in rows], next_due_ms)
+        return pages.ShardLanes([lane_state(row) for row in rows], next_due_ms)
 
-    def due_by_name(self, criteria: Criteria, by: str | None = None) -> list[NamedHourCount]:
+    def due_by_name(self, criteria: pages.Criteria, by: str | None = None) -> list[pages.NamedHourCount]:
         """Return pending tasks by hour, and by ``"queue"`` or ``"task"``; without ``by`` the name is empty.
 
         An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
@@ -188,7 +173,7 @@ class StoreCounts(StorePart):
         query = select(tally.c.hour, name, func.sum(tally.c.pending)).select_from(rows).where(*wanted)
         with self._database.reading() as connection:
             found = connection.execute(query.group_by(*groups).order_by(*groups)).all()
-        return [NamedHourCount(hour * HOUR_MS, str(one), int(pending)) for hour, one, pending in found]
+        return [pages.NamedHourCount(hour * HOUR_MS, str(one), int(pending)) for hour, one, pending in found]
 
     def count_pending(self, number: int) -> int:
         """Return how many tasks of a shard are pending."""
@@ -196,11 +181,11 @@ class StoreCounts(StorePart):
         with self._database.reading() as connection:
             return int(connection.scalar(pending) or 0)
 
-    def names(self) -> Names:
+    def names(self) -> pages.Names:
         """Return the queues and the tasks with the most pending tasks, at most a thousand of each."""
         queues, tasks = Counter[str](), Counter[str]()
         with self._database.reading() as connection:
             for _, _, queue, task, count in connection.execute(_names()):
                 queues[queue] += int(count)
                 tasks[task] += int(count)
-        return Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))
+        return pages.Names(*(dict(sorted(found.most_common(NAMES))) for found in (queues, tasks)))

@@ -2,19 +2,13 @@
 
 ::
 
-    shard 0, lane 0  ──┐  offset ├──── pending ────►  range of the position index, from the page's beginning
-    shard 0, lane 1  ──┼─► merged in order of position ─► page ─► next: the last line's position
-    shard 1, lane 0  ──┘                                               None: no row comes after it
-
     lanes     their offsets                       1 statement, of all shards
     stops     where a filter ends its search      1, where it might read more than SCAN rows
     places    (key, id) of the page's lines       1 for 400 ranges; each reads its index and LIMIT rows
     lines     by their ids                        1, and 1 for the times of dispatches
 
-    a filter   only hours in which the tally has pending tasks of these names are read: at most 2 statements say which
-    SCAN       rows that a filter may skip before the page ends short; ``next`` says where to continue
-
-A position is unique in the whole store, so one order holds for all shards.
+A filter reads only hours in which the tally has pending tasks of these names. A page may end short, after SCAN rows;
+``next`` says where to continue. A position is unique in the whole store, so one order holds for all shards.
 
 Promises: a page shows one moment. Over a walk of pages, a task that stays pending at its position comes exactly once.
 Non-promises: a task that is moved between two pages comes at its new position: twice, or not at all.
@@ -136,12 +130,7 @@ class Pages(Messages):
         bounded: bool = True,
         end: Position | None = None,
     ) -> Page[Any]:
-        """Merge the ranges into one page.
-
-        Args:
-            bounded: a filter reads at most SCAN rows.
-            end: the lines after it are not in the ranges; None where there are none.
-        """
+        """Merge the ranges, which end at ``end``, into one page; ``bounded``: a filter reads at most SCAN rows."""
         names = {"task": criteria.task, "queue": criteria.queue, "key": criteria.key}
         names = {name: value for name, value in names.items() if value is not None}
         ranges = [one for one in ranges if one[2] < one[3]]
@@ -220,10 +209,7 @@ def _spans(
 
     The first hour may be partly over. Enough hours follow for ``limit`` tasks after it, in ranges of neighbouring hours
     that have about SCAN rows. The second value is where the ranges stop; None where no later hour has these names. The
-    third says whether they may have more than SCAN rows.
-
-    Args:
-        lanes: shard → number of its lanes: each reads the ranges.
+    third says whether they may have more than SCAN rows. Each of the ``lanes`` of a shard reads the ranges.
     """
     first = min(max(0, begin.due_ms // HOUR_MS), LAST_HOUR)
     for hours in (*HOURS, None):

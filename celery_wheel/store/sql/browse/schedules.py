@@ -1,10 +1,4 @@
-"""Recurring schedules for people: pages by name, and one name with its changes, runs and skips.
-
-::
-
-    page      (after, upto] of the unique index of names   ``upto``: SCAN rows further, whatever the filter skips
-    detail    eight statements of one moment; at most RUNS runs, skips and changes
-"""
+"""Recurring schedules for people: pages by name, and one name with its changes, runs and skips."""
 
 from __future__ import annotations
 
@@ -14,21 +8,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, select, tuple_
 
+from celery_wheel.store import schedule_model
 from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.schedule_model import (
-    AHEAD_MS,
-    Revision,
-    RunOfSource,
-    Schedule,
-    ScheduleCounts,
-    ScheduleCriteria,
-    ScheduleDetail,
-    SchedulePage,
-    ScheduleRun,
-    SilentSchedules,
-    Skip,
-)
 from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
@@ -48,7 +30,9 @@ _LATEST_FIRST = (schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc(
 
 
 class ScheduleViews(Messages):
-    def schedules(self, criteria: ScheduleCriteria, after: str = "", limit: int = 100) -> SchedulePage:
+    def schedules(
+        self, criteria: schedule_model.ScheduleCriteria, after: str = "", limit: int = 100
+    ) -> schedule_model.SchedulePage:
         """Return schedules in the order of their names, after the name ``after``."""
         later = select(schedule.c.name).where(schedule.c.name > after).order_by(schedule.c.name)
         wanted = select(*SCHEDULE).where(schedule.c.name > after, *_named(criteria))
@@ -59,9 +43,9 @@ class ScheduleViews(Messages):
             rows = connection.execute(wanted.order_by(schedule.c.name).limit(limit + 1)).all()
         items = [schedule_of(row) for row in rows[:limit]]
         following = items[-1].name if len(rows) > limit else upto
-        return SchedulePage([one for one in items if _is_meant(one, criteria)], following)
+        return schedule_model.SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
-    def schedule_counts(self) -> ScheduleCounts:
+    def schedule_counts(self) -> schedule_model.ScheduleCounts:
         noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
         with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))
         flags = (schedule.c.paused, schedule.c.broken, with_base, failing)
@@ -69,14 +53,16 @@ class ScheduleViews(Messages):
         with self._database.reading() as connection:
             query = select(func.count(), *sums, func.min(schedule.c.next_ms)).select_from(schedule)
             total, *states, next_ms = connection.execute(query).one()
-        return ScheduleCounts(total, *[int(count) for count in states], next_ms)  # type: ignore[call-arg]
+        return schedule_model.ScheduleCounts(total, *[int(count) for count in states], next_ms)  # type: ignore[call-arg]
 
-    def silent_schedules(self, now_ms: int) -> SilentSchedules:
+    def silent_schedules(self, now_ms: int) -> schedule_model.SilentSchedules:
         """Count the schedules that have made their instants up to a later one than the look-ahead explains."""
-        runs = and_(schedule.c.next_ms.is_not(None), schedule.c.last_ms > now_ms + AHEAD_MS)
+        runs = and_(schedule.c.next_ms.is_not(None), schedule.c.last_ms > now_ms + schedule_model.AHEAD_MS)
         columns: list[Any] = [func.count(), func.max(schedule.c.last_ms)]
         with self._database.reading() as connection:
-            return SilentSchedules(*connection.execute(select(*columns).select_from(schedule).where(runs)).one())
+            return schedule_model.SilentSchedules(
+                *connection.execute(select(*columns).select_from(schedule).where(runs)).one()
+            )
 
     def pending_runs(self, schedule_ids: Sequence[int]) -> dict[int, int]:
         """Return the number of pending runs among the latest twenty of each schedule; without 0."""
@@ -92,11 +78,13 @@ class ScheduleViews(Messages):
             found = connection.execute(select(schedule.c.id, count).where(schedule.c.id.in_(schedule_ids)))
             return {number: count for number, count in found if count}
 
-    def schedule(self, name: str) -> ScheduleDetail | None:
+    def schedule(self, name: str) -> schedule_model.ScheduleDetail | None:
         """Return the schedule of a name with its last changes, runs and skips, at most sixty of each; None where the
         store has no schedule of that name and no change of one."""
-        changes = select(*columns_of(Revision, revision)).where(revision.c.name == name)
-        skips = select(*columns_of(Skip, schedule_skip)).order_by(schedule_skip.c.from_ms.desc()).limit(RUNS)
+        changes = select(*columns_of(schedule_model.Revision, revision)).where(revision.c.name == name)
+        skips = (
+            select(*columns_of(schedule_model.Skip, schedule_skip)).order_by(schedule_skip.c.from_ms.desc()).limit(RUNS)
+        )
         with self._database.snapshot() as connection:
             row = connection.execute(select(*SCHEDULE).where(schedule.c.name == name)).one_or_none()
             found = None if row is None else schedule_of(row)
@@ -106,9 +94,11 @@ class ScheduleViews(Messages):
                 return None
             number = revisions[0].schedule if found is None else found.id
             rows = connection.execute(skips.where(schedule_skip.c.schedule == number))
-            return ScheduleDetail(found, revisions, self._runs(connection, number), [Skip(*row) for row in rows])
+            return schedule_model.ScheduleDetail(
+                found, revisions, self._runs(connection, number), [schedule_model.Skip(*row) for row in rows]
+            )
 
-    def runs_after(self, shard: int, timer_id: int, limit: int) -> list[RunOfSource]:
+    def runs_after(self, shard: int, timer_id: int, limit: int) -> list[schedule_model.RunOfSource]:
         """Return a shard's runs of rows after a row, in the order in which they were made."""
         columns = (schedule_run.c.timer_id, schedule_run.c.instant_ms, schedule_run.c.requested)
         rows = schedule_run.outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
@@ -116,7 +106,7 @@ class ScheduleViews(Messages):
         later = query.where(schedule_run.c.timer_id > timer_id, _is_of_shard(shard)).order_by(schedule_run.c.timer_id)
         with self._database.reading() as connection:
             found = connection.execute(later.limit(limit)).all()
-        return [RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in found]
+        return [schedule_model.RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in found]
 
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""
@@ -124,7 +114,7 @@ class ScheduleViews(Messages):
         with self._database.reading() as connection:
             return connection.scalar(select(last).where(_is_of_shard(shard)).order_by(last.desc()).limit(1)) or 0
 
-    def _runs(self, connection: Connection, number: int) -> list[ScheduleRun]:
+    def _runs(self, connection: Connection, number: int) -> list[schedule_model.ScheduleRun]:
         own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
         runs = select(*own, *TASK).select_from(schedule_run.join(TASKS, timer.c.id == schedule_run.c.timer_id))
         runs = runs.where(schedule_run.c.schedule == number).order_by(*_LATEST_FIRST).limit(RUNS)
@@ -137,7 +127,7 @@ class ScheduleViews(Messages):
         states = {id_: state_of(task, lanes, last[id_].kind if id_ in last else None) for id_, task in tasks.items()}
         times = self.dispatches(connection, [one for one in tasks.values() if states[one.id] == "dispatched"])
         return [
-            ScheduleRun(
+            schedule_model.ScheduleRun(
                 instant_ms=row.instant_ms,
                 timer_id=id_,
                 task_id=task.task_id,
@@ -157,7 +147,7 @@ def _is_of_shard(shard: int) -> ColumnElement[bool]:
     return schedule_run.c.timer_id.bitwise_and((1 << SHARD_BITS) - 1) == shard
 
 
-def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
+def _named(criteria: schedule_model.ScheduleCriteria) -> list[ColumnElement[bool]]:
     equal = [(schedule.c.shard, criteria.shard), (schedule.c.source, criteria.source)]
     found = [column == value for column, value in equal if value is not None]
     if criteria.task is not None:  # as ``to_text`` writes it; arguments may have the same text: see ``_is_meant``
@@ -171,7 +161,7 @@ def _named(criteria: ScheduleCriteria) -> list[ColumnElement[bool]]:
     return found if criteria.part is None else [*found, schedule.c.name.icontains(criteria.part, autoescape=True)]
 
 
-def _is_meant(one: Schedule, criteria: ScheduleCriteria) -> bool:
+def _is_meant(one: schedule_model.Schedule, criteria: schedule_model.ScheduleCriteria) -> bool:
     """Whether a schedule that the query has found has the prefix, the task and the queue of a filter."""
     if not one.name.startswith(criteria.prefix or ""):
         return False
