@@ -57,6 +57,14 @@ class WheelMachine(RuleBasedStateMachine):
         if beside in self.model:
             self.schedule_at(timer_id, self.model[beside][0])
 
+    @rule(timer_id=TIMER_IDS, beside=TIMER_IDS, tenths=st.integers(0, 9))
+    def schedule_beside_another_that_comes_near_by_cascades(self, timer_id: int, beside: int, tenths: int) -> None:
+        due_at, _ = self.model.get(beside, (self.now, 0))
+        self.advance_to(self.now + max(0, due_at - self.now) * tenths // 10)
+        self.schedule_at(timer_id, due_at)
+        while (expiration := self.wheel.next_expiration_ms()) is not None and expiration <= due_at:
+            self.advance_to(expiration)
+
     def schedule_at(self, timer_id: int, due_at: int) -> None:
         self.model.pop(timer_id, None)
         waits = self.rounded_up(due_at) > self.time
@@ -106,6 +114,7 @@ class WheelMachine(RuleBasedStateMachine):
             assert all(bucket.pending == len(bucket.timer_ids()) > 0 for bucket in level.buckets)
         everywhere = [i for level in levels for bucket in level.buckets for i in bucket.timer_ids()]
         assert sorted(everywhere) == sorted(self.model)
+        assert [timer.timer_id for timer in self.wheel.timers()] == sorted(self.model, key=lambda i: self.model[i][1])
         for timer_id in range(26):
             assert (timer_id in self.wheel) is (timer_id in self.model)
             timer = self.wheel.get(timer_id)
@@ -123,7 +132,9 @@ class WheelMachine(RuleBasedStateMachine):
         for number, level in enumerate(self.wheel.levels()):
             assert (level.number, level.tick_ms, level.interval_ms) == (number, step, step * self.size)
             assert level.current_time_ms == self.time // step * step
-            assert len({bucket.index for bucket in level.buckets}) == len(level.buckets) < self.size
+            indexes = [bucket.index for bucket in level.buckets]
+            assert indexes == sorted(set(indexes))
+            assert len(indexes) < self.size
             for bucket in level.buckets:
                 assert bucket.expiration_ms % step == 0
                 assert bucket.index == bucket.expiration_ms // step % self.size
@@ -160,11 +171,23 @@ class CoarseTimesStandStill(TimingWheel):
         self._lasts[0] = self._last_ms(self._tick_ms)
 
 
+class CascadeGoesLast(TimingWheel):
+    """The timers of a coarse bucket go behind those that were scheduled later, on the level below."""
+
+    __slots__ = ()
+
+    def _spread(self, contents: Contents, level: int, target_ms: int, due: Contents) -> None:
+        before = {expiration_ms: dict(later) for expiration_ms, later in self._opened[level].items()}
+        super()._spread(contents, level, target_ms, due)
+        for expiration_ms, later in before.items():
+            self._opened[level][expiration_ms] = later | self._opened[level][expiration_ms]
+
+
 def test_the_wheel_agrees_with_a_plain_dict() -> None:
     run_state_machine_as_test(WheelMachine, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("broken", [CascadeOff, CascadeLoses, CoarseTimesStandStill])
+@pytest.mark.parametrize("broken", [CascadeOff, CascadeLoses, CascadeGoesLast, CoarseTimesStandStill])
 def test_the_machine_fails_when_the_cascade_is_switched_off(broken: type[TimingWheel]) -> None:
     machine = type("BrokenMachine", (WheelMachine,), {"wheel_type": broken})
     find = settings(SETTINGS, max_examples=200, phases=[Phase.generate], derandomize=True, database=None)

@@ -35,70 +35,6 @@ def watched(purgatory: Purgatory, delay_ms: int = 1_000, keys: Sequence[str] = (
     return operation
 
 
-def test_a_ready_operation_is_completed_at_once_and_not_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
-    operation = WaitingOperation()
-    operation.ready = True
-    assert purgatory.try_complete_else_watch(operation, ["a"]) is True
-    assert operation.completed
-    assert operation.called == ["complete"]
-    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
-
-
-def test_an_operation_waits_until_a_check_finds_it_ready(purgatory: Purgatory, timer: SystemTimer) -> None:
-    operation = WaitingOperation()
-    assert purgatory.try_complete_else_watch(operation, ["a", "b"]) is False
-    assert purgatory.check_and_complete("a") == 0
-    assert (operation.completed, purgatory.watched, purgatory.delayed, timer.size()) == (False, 2, 1, 1)
-    operation.ready = True
-    assert purgatory.check_and_complete("c") == 0
-    assert not operation.completed
-    assert purgatory.check_and_complete("b") == 1
-    assert purgatory.check_and_complete("a") == 0
-    assert operation.called == ["complete"]
-    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
-
-
-def test_a_time_out_completes_first_and_expires_then(purgatory: Purgatory, pass_time: Callable[[int], object]) -> None:
-    operation = watched(purgatory, 30)
-    pass_time(29)
-    assert operation.called == []
-    pass_time(1)
-    assert operation.called == ["complete", "expiration"]
-    operation.ready = True
-    assert purgatory.check_and_complete("a") == 0
-    assert operation.force_complete() is False
-    assert operation.called == ["complete", "expiration"]
-    assert purgatory.delayed == 0
-
-
-def test_an_operation_completed_in_time_does_not_expire(
-    purgatory: Purgatory, pass_time: Callable[[int], object]
-) -> None:
-    operation = watched(purgatory, 30)
-    assert operation.force_complete() is True
-    pass_time(1_000)
-    assert operation.called == ["complete"]
-
-
-def test_an_operation_without_delay_expires_while_it_is_watched(purgatory: Purgatory, timer: SystemTimer) -> None:
-    operation = WaitingOperation(0)
-    assert purgatory.try_complete_else_watch(operation, ["a"]) is False
-    assert operation.called == ["complete", "expiration"]
-    purgatory.check_and_complete("a")
-    assert (purgatory.watched, purgatory.delayed, timer.size()) == (0, 0, 0)
-
-
-def test_a_change_between_the_first_attempt_and_the_watch_is_found(purgatory: Purgatory, timer: SystemTimer) -> None:
-    def happen() -> None:
-        operation.ready = True
-        assert purgatory.check_and_complete("a") == 0
-
-    operation = WaitingOperation(after_the_first_read=happen)
-    assert purgatory.try_complete_else_watch(operation, ["a"]) is True
-    assert operation.called == ["complete"]
-    assert (purgatory.delayed, timer.size()) == (0, 0)
-
-
 def test_a_check_during_try_complete_requests_a_recheck_and_returns(purgatory: Purgatory) -> None:
     looked, changed = threading.Event(), threading.Event()
     operation = watched(purgatory)
@@ -222,22 +158,6 @@ def test_the_reaper_of_the_purgatory_expires_and_survives_failing_hooks(caplog: 
         assert last.thread.name == "celery-wheel-purgatory-orders"
     assert not last.thread.is_alive()
     assert "the printer is on fire" in caplog.text
-
-
-def test_stale_entries_are_purged_beyond_the_bound(timer: SystemTimer) -> None:
-    purgatory = Purgatory("orders", timer, purge_interval=100, reaper=False)
-    living = watched(purgatory, 1_000_000, ["hot", "cold"])
-    most = 0
-    for number in range(5_000):
-        operation = watched(purgatory, keys=["hot", f"order:{number}"])
-        operation.force_complete()
-        most = max(most, purgatory.watched)
-    assert 90 <= most <= 100 + 2 + 2
-    assert (purgatory.delayed, timer.size()) == (1, 1)
-    keys = {key for shard in purgatory._lists._shards for key in shard.lists}
-    assert len(keys) <= 2 + 50
-    living.ready = True
-    assert purgatory.check_and_complete("cold") == 1
 
 
 def test_a_check_removes_completed_operations_from_its_list(purgatory: Purgatory) -> None:

@@ -60,181 +60,11 @@ def test_a_value_with_index_counts_as_an_integer() -> None:
     assert type(timer.due_at_ms) is int
 
 
-def test_a_timer_comes_back_with_the_instant_as_asked_and_its_payload() -> None:
-    payload = object()
-    wheel = TimingWheel(tick_ms=10)
-    wheel.schedule("a", 57, payload)
-
-    assert "a" in wheel
-    assert wheel.advance(59) == []
-    (timer,) = wheel.advance(60)
-
-    assert (timer.timer_id, timer.due_at_ms) == ("a", 57)
-    assert timer.payload is payload
-    assert "a" not in wheel
-    assert wheel.get("a") is None
-
-
 def test_payloads_need_not_be_comparable_hashable_or_different() -> None:
     wheel = TimingWheel()
     for number in range(50):
         wheel.schedule(number, 1_000, {"no": "order"})
     assert ids(wheel.advance(1_000)) == list(range(50))
-
-
-def test_get_shows_a_timer_and_leaves_it_where_it_is() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 57, "payload")
-    timer = wheel.get("a")
-    assert timer is not None
-    assert (timer.timer_id, timer.due_at_ms, timer.payload) == ("a", 57, "payload")
-    assert wheel.get("b") is None
-    assert len(wheel) == 1
-
-
-def test_cancel_returns_the_timer_once() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 57, "payload")
-    timer = wheel.cancel("a")
-    assert timer is not None
-    assert (timer.timer_id, timer.due_at_ms, timer.payload) == ("a", 57, "payload")
-    assert wheel.cancel("a") is None
-    assert wheel.advance(1_000) == []
-    assert len(wheel) == 0
-
-
-@pytest.mark.parametrize("due_at", [-1, 0, 95, 100])
-def test_a_timer_that_is_already_due_is_not_placed(due_at: int) -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=109)
-    assert wheel.schedule("a", due_at) is False
-    assert len(wheel) == 0
-    assert wheel.next_expiration_ms() is None
-
-
-def test_a_timer_of_the_current_tick_is_due_at_its_end() -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=109)
-    assert wheel.schedule("a", 101) is True
-    assert ids(wheel.advance(110)) == ["a"]
-
-
-def test_moving_a_timer_to_the_past_removes_it() -> None:
-    wheel = TimingWheel(start_ms=100)
-    wheel.schedule("a", 200)
-    assert wheel.schedule("a", 100) is False
-    assert "a" not in wheel
-    assert wheel.next_expiration_ms() is None
-    assert [level.pending for level in wheel.levels()] == [0, 0]
-
-
-def test_moving_replaces_instant_payload_and_place_in_the_order() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 500, "old")
-    wheel.schedule("b", 700)
-    wheel.schedule("c", 700)
-    wheel.schedule("b", 700)
-    wheel.schedule("a", 700, "new")
-    left = wheel.advance(700)
-    assert ids(left) == ["c", "b", "a"]
-    assert left[-1].payload == "new"
-
-
-@pytest.mark.parametrize("due_at", [500, 505], ids=["when a coarse bucket begins", "within a coarse bucket"])
-def test_cascading_keeps_the_place_in_the_order(due_at: int) -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", due_at)
-    wheel.advance(300)
-    wheel.schedule("second, from level 1", due_at)
-    wheel.advance(490)
-    wheel.schedule("third, on level 0", due_at)
-    assert wheel.advance(due_at - 1) == []
-    assert ids(wheel.advance(due_at)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
-
-
-def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
-    wheel = TimingWheel(tick_ms=1000)
-    for due_at in (1_900, 1_100, 2_000, 1_001, 1_100):
-        wheel.schedule(len(wheel), due_at)
-    assert [(timer.due_at_ms, timer.timer_id) for timer in wheel.advance(2_000)] == [
-        (1_001, 3),
-        (1_100, 1),
-        (1_100, 4),
-        (1_900, 0),
-        (2_000, 2),
-    ]
-
-
-def test_one_advance_over_many_buckets_is_sorted_as_a_whole() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=3)
-    dues = [due * 7919 % 1_000 + 1 for due in range(1_000)]
-    for number, due in enumerate(dues):
-        wheel.schedule(number, due)
-    assert ids(wheel.advance(5_000)) == sorted(range(1_000), key=lambda number: (dues[number], number))
-
-
-@pytest.mark.parametrize("now", [-10_000, 0, 119, 120, 129])
-def test_an_advance_that_does_not_reach_the_next_tick_changes_nothing(now: int) -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=125)
-    wheel.schedule("a", 130)
-    wheel.schedule("b", 10_000)
-    before = [(level.current_time_ms, level.pending) for level in wheel.levels()]
-    assert wheel.advance(now) == []
-    assert [(level.current_time_ms, level.pending) for level in wheel.levels()] == before
-    assert wheel.current_time_ms == 120
-    assert wheel.next_expiration_ms() == 130
-
-
-def test_counts_are_those_of_the_buckets_of_the_levels_and_of_the_whole() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    for due in (5, 5, 7, 30, 31, 500):
-        wheel.schedule(len(wheel), due)
-    wheel.cancel(2)
-    levels = wheel.levels()
-    assert [[bucket.pending for bucket in level.buckets] for level in levels] == [[2], [2], [1]]
-    assert [level.pending for level in levels] == [2, 2, 1]
-    assert len(wheel) == 5
-
-
-def test_buckets_are_shown_in_order_of_index() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=15)
-    for due in (21, 17, 34, 19):
-        wheel.schedule(due, due)
-    assert [(b.index, b.expiration_ms) for b in wheel.levels()[0].buckets] == [(1, 21), (14, 34), (17, 17), (19, 19)]
-
-
-def test_a_bucket_emptied_by_cancel_is_no_wake_up() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("near", 5)
-    wheel.schedule("far", 3_000)
-    wheel.cancel("near")
-    assert wheel.next_expiration_ms() == 2_800
-    wheel.cancel("far")
-    assert wheel.next_expiration_ms() is None
-    assert wheel.levels()[2].buckets == []
-
-
-def test_an_emptied_bucket_that_is_filled_again_in_the_same_lap_wakes_once() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    for number in range(5):
-        wheel.schedule(number, 5)
-        wheel.cancel(number)
-        if number == 2:
-            assert wheel.next_expiration_ms() is None
-    wheel.schedule("last", 5)
-    assert wheel.next_expiration_ms() == 5
-    assert ids(wheel.advance(5)) == ["last"]
-    assert wheel.next_expiration_ms() is None
-
-
-def test_an_emptied_bucket_that_is_filled_again_in_a_later_lap_keeps_the_later_time() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("old lap", 5)
-    wheel.cancel("old lap")
-    wheel.advance(7)
-    wheel.schedule("new lap", 25)
-    (bucket,) = wheel.levels()[0].buckets
-    assert (bucket.index, bucket.expiration_ms) == (5, 25)
-    assert wheel.advance(24) == []
-    assert ids(wheel.advance(25)) == ["new lap"]
 
 
 def test_schedule_and_cancel_without_end_do_not_grow_the_expiry_queue() -> None:
@@ -254,15 +84,6 @@ def test_levels_stay_when_they_are_empty() -> None:
     assert [level.number for level in wheel.levels()] == [0, 1, 2]
     wheel.advance(1_000_000)
     assert [level.current_time_ms for level in wheel.levels()] == [1_000_000, 1_000_000, 1_000_000]
-
-
-def test_timers_are_listed_in_the_order_of_scheduling_also_after_cascades_and_moves() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=3)
-    for number in range(20):
-        wheel.schedule(number, 900 - number)
-    wheel.schedule(4, 850)
-    wheel.advance(800)
-    assert [timer.timer_id for timer in wheel.timers()] == [n for n in range(20) if n != 4] + [4]
 
 
 def test_a_dropped_wheel_frees_its_payloads_without_the_garbage_collector() -> None:
@@ -343,10 +164,6 @@ def test_following_the_next_expiration_visits_only_the_instants_at_which_somethi
         visited.append(expiration_ms)
         wheel.advance(expiration_ms)
     assert visited == [340, 350, 400, 440, 446, 450, 455, 460, 473]
-
-
-def test_one_long_advance_takes_the_whole_example_in_order() -> None:
-    assert [timer.timer_id for timer in example().advance(10_000)] == [350, 446, 450, 455, 473]
 
 
 def test_an_advance_into_the_middle_of_the_example_equals_single_ticks() -> None:
