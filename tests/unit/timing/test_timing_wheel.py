@@ -113,8 +113,6 @@ def test_reprs_name_level_bucket_and_due_time() -> None:
     assert repr(wheel.get("a")) == "Timer(due_at_ms=350, timer_id='a', payload=1)"
 
 
-# -- the worked example, tick by tick: tick 1, size 20, start 0 --------------------------------------------
-
 # (level, bucket index, expiration, ids) after the instant at which it became so.
 AT_0 = [(1, 17, 340, [350]), (2, 1, 400, [450, 446, 455, 473])]
 AT_340 = [(0, 10, 350, [350]), (2, 1, 400, [450, 446, 455, 473])]
@@ -166,14 +164,6 @@ def test_following_the_next_expiration_visits_only_the_instants_at_which_somethi
         wheel.advance(expiration_ms)
     assert visited == [340, 350, 400, 440, 446, 450, 455, 460, 473]
 
-
-def test_an_advance_into_the_middle_of_the_example_equals_single_ticks() -> None:
-    wheel = example()
-    assert [timer.timer_id for timer in wheel.advance(447)] == [350, 446]
-    assert buckets(wheel) == AT_446
-
-
-# -- wake-ups of a caller that follows ``next_expiration_ms``: no empty ticks -------------------------------
 
 YEAR_MS = 365 * 86_400_000
 START_MS = 1_767_225_600_000
@@ -342,35 +332,6 @@ def test_random_instants_lie_where_the_laid_out_levels_have_them(tick: int, size
         for wheel in (begun, advanced):
             assert wheel.schedule("timer", due_at) is True
             assert place_of(wheel, "timer") == laid_out(tick, size, now, due_at)
-
-
-def test_a_due_time_is_rounded_up_with_the_finest_tick_on_every_level() -> None:
-    # 399,991 rounds up to 400,000: one level and one bucket further than 399,990, and out of level 1's reach.
-    wheel = TimingWheel(tick_ms=1000, wheel_size=20)
-    wheel.schedule("below", 399_000)
-    wheel.schedule("above", 399_001)
-    assert place_of(wheel, "below") == (1, 19, 380_000)
-    assert place_of(wheel, "above") == (2, 1, 400_000)
-
-
-def test_levels_are_made_one_at_a_time_and_each_begins_at_a_multiple_of_its_tick() -> None:
-    wheel = TimingWheel(tick_ms=10, wheel_size=3, start_ms=12_345)
-    wheel.schedule("far", 12_345 + 700)
-    assert [(level.number, level.tick_ms, level.interval_ms, level.current_time_ms) for level in wheel.levels()] == [
-        (0, 10, 30, 12_340),
-        (1, 30, 90, 12_330),
-        (2, 90, 270, 12_330),
-        (3, 270, 810, 12_150),
-        (4, 810, 2430, 12_150),
-    ]
-
-
-def test_instants_before_the_epoch_lie_on_the_same_grid() -> None:
-    wheel = TimingWheel(tick_ms=10, wheel_size=20, start_ms=-1_005)
-    wheel.schedule("timer", -701)
-    assert wheel.levels()[0].current_time_ms == -1_010
-    assert place_of(wheel, "timer") == (1, 16, -800)
-    assert [timer.timer_id for timer in wheel.advance(-700)] == ["timer"]
 
 
 def test_a_timer_a_thousand_years_away_has_a_level() -> None:
