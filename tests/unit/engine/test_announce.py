@@ -53,7 +53,6 @@ class Keeping(Rig):
         self.run()
 
     def announce(self, most: int = 1_000) -> Round:
-        """Run rounds until one is not busy."""
         result = Round.BUSY
         while result is Round.BUSY and most:
             result = self.run("announce")
@@ -192,18 +191,6 @@ def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
     assert rig.books.told == ["a"]
 
 
-def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
-    rig.send("a", 60_000)
-    rig.run()
-    rig.cancel("a")
-    rig.pass_time(10_000)
-    rig.engine = rig.new_engine("two")
-    rig.run("tend")
-    assert rig.engine.ctx.unannounced.is_set()
-    rig.announce()
-    assert rig.books.told == ["a"]
-
-
 @pytest.mark.parametrize("for_good", [False, True])
 def test_a_retry_of_a_published_task_is_accepted_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
     rig.send("a", 0)
@@ -254,22 +241,12 @@ def test_few_other_ids_may_have_a_tombstone() -> None:
 
 
 def test_100_000_ids_cost_half_a_megabyte() -> None:
-    found = TombstoneFilter([f"revoked {n}" for n in range(100_000)])
-    assert sys.getsizeof(found._bits) < 520_000
+    assert sys.getsizeof(TombstoneFilter([f"revoked {n}" for n in range(100_000)])._bits) < 520_000
 
 
 def cancel(rig: Rig, *task_ids: str) -> None:
     rig.put("cancel", task_ids=task_ids)
     rig.run("tend", "ingest")
-
-
-def test_the_next_holder_knows_the_tombstones(rig: Rig) -> None:
-    cancel(rig, "a")
-    rig.take_over(after_ms=5_000)
-    rig.run()
-    rig.send("a", 0)
-    rig.run(rounds=2)
-    assert rig.pushed == []
 
 
 def test_tombstones_past_their_time_are_deleted_from_store_and_memory() -> None:
