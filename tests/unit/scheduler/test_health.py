@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -34,7 +35,6 @@ def rig() -> Rig:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    """Return a store whose shard has a holder."""
     found = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
     Holder(found)
     yield found
@@ -73,14 +73,8 @@ def test_a_standby_is_ready_while_another_holds_the_shard(rig: Rig, store: SqlSt
 def test_a_store_and_a_broker_that_do_not_answer_are_named(
     rig: Rig, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_store(*_: object, **__: object) -> None:
-        raise StoreError("gone")
-
-    def no_broker(shard: int) -> int:
-        raise BrokerError("refused")
-
-    monkeypatch.setattr(store.browse, "overview", no_store)
-    monkeypatch.setattr(rig.broker, "depth", no_broker)
+    monkeypatch.setattr(store.browse, "overview", mock.Mock(side_effect=StoreError("gone")))
+    monkeypatch.setattr(rig.broker, "depth", mock.Mock(side_effect=BrokerError("refused")))
     found = health_of(store, rig.engine)
     assert found.not_ready() == ["the store does not answer: gone", "the broker does not answer: refused"]
     assert found.livez("").status == 200, "a restart would not help"
@@ -105,13 +99,10 @@ def test_a_process_whose_engine_failed_is_not_live(rig: Rig, store: SqlStore) ->
 def test_a_stuck_job_is_not_live_unless_it_may_wait_for_a_silent_server(
     rig: Rig, store: SqlStore, monkeypatch: pytest.MonkeyPatch, runs: bool, answers: bool, live: bool
 ) -> None:
-    def no_broker(shard: int) -> int:
-        raise BrokerError("refused")
-
     found = health_of(store, rig.engine)
     monkeypatch.setattr(found._pool, "stuck", lambda: [Stuck("settle of shard 0", 14, runs)])
     if not answers:
-        monkeypatch.setattr(rig.broker, "depth", no_broker)
+        monkeypatch.setattr(rig.broker, "depth", mock.Mock(side_effect=BrokerError("refused")))
     assert (found.not_live() == []) is live
     assert live or "the job settle of shard 0" in found.not_live()[0]
 

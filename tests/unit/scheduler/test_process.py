@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from celery import _state
@@ -209,12 +210,8 @@ def test_a_child_that_ends_again_and_again_is_logged_once_a_minute(rig: Rig, cap
     ]
 
 
-def test_a_child_that_the_system_does_not_start_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: FakeProcess) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FakeProcess, "start", refuse)
+def test_a_child_that_the_system_does_not_start_is_tried_again(rig: Rig) -> None:
+    with mock.patch.object(FakeProcess, "start", side_effect=BlockingIOError(11, "Resource temporarily unavailable")):
         rig.restart_s()
     assert rig.ends == 2
     count = len(rig.started)

@@ -123,8 +123,7 @@ def test_an_entry_that_raises_stays_with_beat(app: Any) -> None:
         @run_every.setter
         def run_every(self, _: Any) -> None: ...
 
-    found = entry_of(beat_entry(app, schedule=Failing(5)), app)
-    assert "no market today" in found.document["base"]
+    assert "no market today" in entry_of(beat_entry(app, schedule=Failing(5)), app).document["base"]
 
 
 def test_a_listing_is_read_once_and_again_after_a_reset() -> None:
@@ -209,9 +208,6 @@ def test_a_second_schedule_with_the_same_name_is_broken(app: Any) -> None:
     assert found["app.b 2"] == {"task": "app.b", "broken": "another task declares 'nightly'"}
 
 
-# -- apply_entry -----------------------------------------------------------------------------------------
-
-
 class Producer:
     due_us = LAST_MS * 1_000
 
@@ -224,8 +220,6 @@ def stored_schedule(source: str = "beat", **options: Any) -> tuple[Schedule, Any
 
 
 class Watched(Scheduler):
-    """Overrides ``apply_entry``."""
-
     seen: list[tuple[Any, Any]]
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
