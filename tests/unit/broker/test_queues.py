@@ -35,8 +35,7 @@ def publish(connection: Any, *entities: Any) -> None:
 
 def test_a_connection_declares_a_queue_once_until_it_is_lost(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     declared = []
-    channel = connection.default_channel
-    monkeypatch.setattr(channel, "queue_declare", lambda queue, **_: declared.append(queue))
+    monkeypatch.setattr(connection.default_channel, "queue_declare", lambda queue, **_: declared.append(queue))
     queue = wheel_queue("night", 0)
     publish(connection, queue)
     publish(connection, queue)
@@ -65,9 +64,6 @@ def test_an_entity_that_may_vanish_is_always_declared(connection: Any) -> None:
 def test_without_a_connection_all_are_declared() -> None:
     queue = wheel_queue("night", 3)
     assert list(Undeclared(None, [queue])) == [queue]
-
-
-# -- places ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

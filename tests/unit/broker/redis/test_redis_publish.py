@@ -96,13 +96,6 @@ def test_an_invalid_pattern_matches_nothing() -> None:
     assert BindingTable(0.0, [("a", "(", "broken"), ("a", "^a$", "sound")]).queues("topic", "a") == ("sound",)
 
 
-def test_an_unreadable_set_is_a_fault_of_its_exchange_alone() -> None:
-    server = Server(x=ValueError("WRONGTYPE"), y=[member("k", "", "q")])
-    tables = server.bindings.tables(["x", "y"])
-    assert tables["x"].fault == "WRONGTYPE"
-    assert tables["y"].queues("direct", "k") == ("q",)
-
-
 def written(row: Row, now_ms: int = NOW_MS) -> bytes:
     return WireWriter(now_ms).write(row, b"tag")
 
@@ -157,9 +150,6 @@ def test_unusual_values_are_written_unchanged() -> None:
     message = json.loads(written(make_row(1, properties=json.dumps(odd).encode())))
     assert message["content-type"] == ["a"]
     assert (message["properties"]["x"], message["properties"]["y"]) == (odd["x"], odd["y"])
-
-
-# -- a chunk -----------------------------------------------------------------------------------------
 
 
 def chunk_of(rows: Sequence[Row], server: Server | None = None) -> PublishCall:
@@ -287,8 +277,6 @@ def test_the_names_of_queues_and_keys_are_stable() -> None:
     assert wheel_queue_name("wheel", 3) == "wheel.3"
     assert keys.offset_key("app:", "wheel", 3) == "app:wheel.offset.3"
 
-
-# -- the offset ----------------------------------------------------------------------------------------
 
 positions = st.builds(Position, st.integers(0, MAX_SEQ), st.integers(0, MAX_SEQ))
 
