@@ -65,7 +65,9 @@ def test_a_dispatched_message_equals_the_native_one(
         app.send_task("proj.touch", ("ü", 1), {"k": None}, **options)
         native = broker.one_sent()
         app.send_task("proj.touch", ("ü", 1), {"k": None}, countdown=60, **options)
-    waiting = dispatched_form(broker.one_waiting())
+    message = broker.one_waiting()
+    assert protocol == 1 or call.startswith("expires") or message.headers == dumps(native["headers"]).encode()
+    waiting = dispatched_form(message)
     if protocol == 1 and call != "pickled":  # the eta of protocol 1 is inside the body, which is not opened
         for wire in (native, waiting):
             body = base64.b64decode(wire["body"])
@@ -74,15 +76,6 @@ def test_a_dispatched_message_equals_the_native_one(
     elif protocol == 1:
         native["body"] = waiting["body"] = ""
     assert comparable(waiting) == comparable(native)
-
-
-@pytest.mark.parametrize("call", [c for c in CALLS if not c.startswith("expires")])
-def test_headers_equal_the_native_ones_byte_for_byte(app: Any, broker: Broker, call: str) -> None:
-    options = {"task_id": "the-id", **CALLS[call]}
-    app.send_task("proj.touch", (1,), **options)
-    native = broker.one_sent()["headers"]
-    app.send_task("proj.touch", (1,), countdown=60, **options)
-    assert broker.one_waiting().headers == dumps(native).encode()
 
 
 def test_the_eta_stays_with_wheel_keep_eta(add: Any, broker: Broker) -> None:
@@ -156,8 +149,7 @@ def test_each_call_has_its_own_envelope(send: Send) -> None:
 def test_an_envelope_that_a_worker_of_a_wheel_queue_resends_is_replaced(add: Any, broker: Broker) -> None:
     add.apply_async((1, 2), countdown=60)
     (raw,) = broker.raw("wheel.0")
-    stale = json.loads(raw)["headers"]["wheel"]
-    add.apply_async((1, 2), countdown=60, headers={"wheel": stale})
+    add.apply_async((1, 2), countdown=60, headers={"wheel": json.loads(raw)["headers"]["wheel"]})
     assert "wheel" not in json.loads(broker.one_waiting().headers)
 
 

@@ -42,9 +42,6 @@ def test_an_eager_app_runs_at_once(make_app: MakeApp, broker: Broker) -> None:
     assert broker.one_waiting()
 
 
-# ---- native delayed delivery of quorum queues
-
-
 @pytest.fixture
 def _quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(base, "detect_quorum_queues"):
@@ -71,9 +68,6 @@ def test_a_task_with_wheel_false_still_has_native_delayed_delivery(
     monkeypatch.setattr(Producer, "publish", lambda self, body, **kw: published.append(kw["exchange"].name))
     app.send_task("proj.add", (1, 2), countdown=60, routing_key="tasks.x", wheel=False)
     assert published == ["celery_delayed_27"]
-
-
-# ---- brokers and transports
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1])
@@ -156,9 +150,6 @@ def test_an_unsupported_transport_stays_with_celery_and_warns_once(
     assert all('"eta": "2' in text and "wheel" not in text for text in files)
 
 
-# ---- safety
-
-
 def test_a_message_that_is_not_diverted_still_has_its_eta(app: Any, broker: Broker) -> None:
     """A sender that was replaced makes the worker hold the task, as without the wheel: late perhaps, never early."""
     app.amqp.send_task_message = AMQP(app).send_task_message
@@ -172,8 +163,7 @@ def test_a_message_that_is_not_diverted_still_has_its_eta(app: Any, broker: Brok
 def test_an_amqp_object_of_another_class_gets_celerys_own_arguments(app: Any) -> None:
     """As in a project's own tests: no sender diverts, so native delayed delivery acts."""
     app.amqp = mock.MagicMock()
-    topic = Queue("celery", Exchange("tasks", "topic"), "tasks.x")
-    app.amqp.router.route.return_value = {"queue": topic}
+    app.amqp.router.route.return_value = {"queue": Queue("celery", Exchange("tasks", "topic"), "tasks.x")}
     app.send_task("proj.add", (1, 2), countdown=60)
     assert app.amqp.create_task_message.call_args[0][4] == 60
     assert app.amqp.send_task_message.call_args.kwargs["exchange"].name == "celery_delayed_27"
@@ -334,9 +324,6 @@ def test_a_destination_that_is_too_long_is_refused_at_the_call(app: Any, broker:
     with pytest.raises(ValueError, match="routing_key must be a text of 1 to 512 characters"):
         app.send_task("proj.add", (1, 2), countdown=60, queue="q" * 513)
     assert not broker.waiting()
-
-
-# ---- the wheel's own queue
 
 
 @pytest.mark.parametrize("delay", [{}, {"countdown": 60}, {"countdown": 60, "wheel": False}])

@@ -112,8 +112,7 @@ def test_groups_and_chords_keep_the_options(make_app: MakeApp, broker: Broker) -
     add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
     group(add.s(1, 2), add.s(3, 4)).apply_async(countdown=60, wheel={"key": "k"})
     assert [message.key for message in broker.waiting()] == ["k", "k"]
-    header = [add.s(1, 2).set(wheel=False, countdown=60), add.s(3, 4).set(countdown=60)]
-    chord(header, touch.s()).apply_async()
+    chord([add.s(1, 2).set(wheel=False, countdown=60), add.s(3, 4).set(countdown=60)], touch.s()).apply_async()
     assert len(broker.waiting()) == len(broker.raw("celery")) == 1
 
 
@@ -250,18 +249,6 @@ def test_a_released_retry_retries_again_under_a_new_envelope(app: Any, broker: B
     assert len({m.task_id for m in seen}) == 1
     assert len({m.envelope_id for m in seen}) == 4
     assert not any(b"wheel" in m.headers + m.properties + m.body for m in seen)
-
-
-def test_an_autoretry_with_backoff_waits_in_the_wheel(app: Any, broker: Broker) -> None:
-    @app.task(
-        name="proj.auto", shared=False, autoretry_for=(KeyError,), retry_backoff=3, retry_jitter=False, max_retries=9
-    )
-    def auto() -> None:
-        raise KeyError
-
-    auto.delay()
-    run(app, broker.one_sent())
-    assert [delay(m) for m in steps(app, broker, 3)] == [3, 6, 12]
 
 
 def test_groups_and_skew_keep_their_delays(app: Any, broker: Broker) -> None:

@@ -9,9 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -174,11 +176,8 @@ def test_a_store_that_does_not_answer_is_polled_again(
 
 
 def test_a_request_ends_when_its_asker_is_interrupted(answers: Answers, source: Source) -> None:
-    def turn() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        answers.wait(["a"], 30, turn)
+        answers.wait(["a"], 30, mock.Mock(side_effect=KeyboardInterrupt))
     assert answers._open == {}
     assert answers._purgatory.delayed == answers._purgatory.watched == 0
 
@@ -233,9 +232,6 @@ def test_a_child_forked_while_requests_are_open_reads_its_own_answers(answers: A
     assert thread.result() == {"a": {"x": "done"}}
 
 
-# -- the store of a process --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def wheel(tmp_path: Path) -> Iterator[Wheel]:
     app = Celery("forked", broker="redis://127.0.0.1:1/0", set_as_current=False)
@@ -279,18 +275,9 @@ def test_a_child_leaves_the_connections_of_its_parent_alone(wheel: Wheel) -> Non
 
 
 def test_threads_open_one_store(wheel: Wheel) -> None:
-    together, found = threading.Barrier(8), []
-
-    def ask() -> None:
-        together.wait(patience(30))
-        found.append(wheel.store)
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(patience(30))
-    assert len(found) == 8
+    together = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: (together.wait(patience(30)), wheel.store)[1], range(8)))
     assert len(set(map(id, found))) == 1
 
 
@@ -306,16 +293,14 @@ def test_a_child_forked_while_another_thread_writes_can_write(wheel: Wheel) -> N
         while not stop.is_set():
             write_once(store)
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            assert in_child(lambda: write_once(wheel.store))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(patience(30))
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(write)
+        try:
+            for _ in range(10):
+                assert in_child(lambda: write_once(wheel.store))
+        finally:
+            stop.set()
 
 
 #: Public methods that ask neither the store nor a holder, or are for programs that build on the requests.
@@ -494,9 +479,6 @@ def test_a_second_cancel_does_not_leave_before_the_request_is_withdrawn(
 def test_the_error_of_a_cancelled_twin_says_what_became_of_the_request(
     app: Any, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(self: SqlStore, *item: Any) -> bool:
-        raise StoreError("the store is away")
-
     async def ask() -> BaseException:
         asked = asyncio.create_task(app.wheel.acancel("a", timeout=600))
         await is_sent(store)
@@ -507,7 +489,7 @@ def test_the_error_of_a_cancelled_twin_says_what_became_of_the_request(
         return raised.value.__cause__
 
     assert not hasattr(asyncio.run(ask()), "__notes__")
-    monkeypatch.setattr(SqlStore, "withdraw", away)
+    monkeypatch.setattr(SqlStore, "withdraw", mock.Mock(side_effect=StoreError("the store is away")))
     [note] = asyncio.run(ask()).__notes__
     assert note.startswith("the request (cancel) may still be carried out in shard 0, where it could not be withdrawn")
 

@@ -1,9 +1,10 @@
-"""``app.wheel.schedules``, answered by the real engine; users' arguments become the JSON of a definition."""
+"""``app.wheel.schedules``, answered by the real engine in virtual time; users' arguments become JSON definitions."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab, schedule
 
+from celery_wheel import Celery
 from celery_wheel.errors import ArgumentError, RecurrenceError, ScheduleExists, WheelUnavailable
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Weekdays
 from celery_wheel.recurring.definition import patched
@@ -19,6 +21,7 @@ from celery_wheel.requests.schedules import Schedules
 from celery_wheel.requests.schedules import schedules as module
 from celery_wheel.requests.schedules.definitions import definition_of, history_view, patch_of, schedule_view
 from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail
+from celery_wheel.testing import VirtualWheel
 from tests.kit.patience import patience
 
 NINE = Crontab("0", "9")
@@ -418,3 +421,25 @@ def test_a_revision_that_cannot_be_read_keeps_no_history_from_being_shown(before
     assert found.before is not None
     assert found.before.broken
     assert found.before.note.startswith("the revision has no schedule that can be read: ")
+
+
+NOW = datetime(2030, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def app() -> Any:
+    return Celery("shop", broker="memory://", timezone="Europe/Paris", set_as_current=False)
+
+
+@pytest.fixture
+def schedules(app: Any) -> Iterator[Schedules]:
+    with VirtualWheel(app) as wheel:
+        wheel.advance_to(NOW)
+        yield app.wheel.schedules
+
+
+@pytest.fixture
+def report(schedules: Schedules) -> Schedules:
+    """Schedules with one of the name report, at nine each day."""
+    schedules.create("report", Crontab("0", "9"), "app.report", queue="mail")
+    return schedules
