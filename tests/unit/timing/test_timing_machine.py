@@ -76,7 +76,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.schedule_at(first, due_at)
         self.advance_to(self.now + span * tenths // 10)
         self.schedule_at(second, due_at)
-        while (expiration := self.wheel.next_expiration_ms()) is not None and expiration <= due_at:
+        while (expiration := self.wheel.next_expiration_ms()) is not None and self.time < expiration <= due_at:
             self.advance_to(expiration)
 
     def schedule_at(self, timer_id: int, due_at: int) -> None:
