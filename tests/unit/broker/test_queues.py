@@ -1,8 +1,10 @@
-"""The names and declarations of queues, and the address of a broker or a store without user and password."""
+"""Names and declarations of queues, addresses without user and password, and the base of the edges that push."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -11,9 +13,12 @@ import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
+from celery_wheel.broker.deliveries import Deliveries
 from celery_wheel.broker.queues import Undeclared, wheel_queue
 from celery_wheel.broker.transport import broker_places
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.place import shown_place
+from tests.kit.patience import patience
 
 
 @pytest.fixture
@@ -30,8 +35,7 @@ def publish(connection: Any, *entities: Any) -> None:
 
 def test_a_connection_declares_a_queue_once_until_it_is_lost(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     declared = []
-    channel = connection.default_channel
-    monkeypatch.setattr(channel, "queue_declare", lambda queue, **_: declared.append(queue))
+    monkeypatch.setattr(connection.default_channel, "queue_declare", lambda queue, **_: declared.append(queue))
     queue = wheel_queue("night", 0)
     publish(connection, queue)
     publish(connection, queue)
@@ -60,9 +64,6 @@ def test_an_entity_that_may_vanish_is_always_declared(connection: Any) -> None:
 def test_without_a_connection_all_are_declared() -> None:
     queue = wheel_queue("night", 3)
     assert list(Undeclared(None, [queue])) == [queue]
-
-
-# -- places ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,3 +105,56 @@ def test_a_database_is_named_without_user_and_password(url: str, place: str) -> 
 def test_a_file_is_named_with_its_folder_and_its_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert shown_place("sqlite:///wheel.sqlite3") == f"{tmp_path}/wheel.sqlite3 on {gethostname()}"
+
+
+class TwoDeliveries(Deliveries):
+    """Two messages; reading the first body lets another thread leave the shard."""
+
+    def __init__(self) -> None:
+        super().__init__(0, threading.RLock())
+        self.leaving = threading.Thread(target=self.leave, args=(1,))
+        self.calls: list[str] = []
+
+    def _using(self, doing: str) -> AbstractContextManager[None]:
+        return self._lock  # type: ignore[return-value]
+
+    @property
+    def _is_up(self) -> bool:
+        return True
+
+    def _consume(self) -> None:
+        self._unacknowledged.extend([Message(self), Message(self)])
+
+    def _read(self, max_count: int, max_bytes: int) -> bool:
+        return False
+
+    def _acknowledge(self, count: int) -> None:
+        self.calls.append(f"acknowledge {count}")
+
+    def _disconnect(self) -> None:
+        self.calls.append(f"disconnect with {len(self._unacknowledged)}")
+
+
+class Message:
+    def __init__(self, owner: TwoDeliveries) -> None:
+        self._owner = owner
+
+    @property
+    def body(self) -> bytes:
+        if self._owner.leaving.ident is None:
+            self._owner.leaving.start()
+            self._owner.leaving.join(0.3)  # it waits for the lock
+        return b"body"
+
+
+def test_leaving_a_shard_waits_for_a_peek_to_end() -> None:
+    """Otherwise the deque changes during the iteration: a RuntimeError, which ends the thread and the process."""
+    deliveries = TwoDeliveries()
+    deliveries.adopt(1)
+    found, token, more = deliveries.peek(10, 1_000)
+    deliveries.leaving.join(patience(30))
+    assert (len(found), token.size, more) == (2, 2, False)
+    assert deliveries.calls == ["disconnect with 0", "disconnect with 2"]
+    assert not deliveries.trim(token)
+    with pytest.raises(BrokerError, match="does not hold shard 0"):
+        deliveries.peek(10, 1_000)

@@ -194,12 +194,8 @@ def test_a_password_is_not_quoted(make_conf: MakeConf) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-# ---- namespaces: as in Django's settings
-
-
 def test_settings_under_a_namespace_are_read(make_conf: MakeConf) -> None:
-    source = SimpleNamespace(CELERY_WHEEL_LEASE=7, CELERY_TIMEZONE="UTC", WHEEL_SHARDS=9)
-    conf = make_conf("CELERY", source)
+    conf = make_conf("CELERY", SimpleNamespace(CELERY_WHEEL_LEASE=7, CELERY_TIMEZONE="UTC", WHEEL_SHARDS=9))
     assert (conf.lease_ms, conf.shards) == (7000, 1)
     conf.check()
 
@@ -251,9 +247,6 @@ def test_a_name_that_the_app_does_not_read_is_named_with_the_right_one(
     assert list(make_conf(None, SimpleNamespace(WHEEL_LEASE=7)).ignored()) == []
 
 
-# ---- the base scheduler
-
-
 @pytest.mark.parametrize(
     ("installed", "scheduler"),
     [
@@ -272,9 +265,6 @@ def test_the_base_scheduler_in_django_is_that_of_django_celery_beat_if_installed
     assert make_conf(wheel_base_scheduler="mine:Own").base_scheduler == "mine:Own"
     django.settings = SimpleNamespace(configured=False)
     assert default_base_scheduler() == "celery.beat:PersistentScheduler"
-
-
-# ---- the table of docs/settings.md
 
 
 def test_every_setting_has_a_sentence() -> None:

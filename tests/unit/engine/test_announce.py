@@ -1,16 +1,21 @@
-"""The engine announces every cancelled task, and no other task."""
+"""Every cancelled task is announced, and no other; tombstones of tasks that have not arrived, for a time."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from celery_wheel.engine.commands import TOMBSTONE_MS
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Round
-from celery_wheel.engine.state.tombstones import RevokedStamps
+from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.store.model import Row
 from tests.unit.engine.conftest import Rig
 
@@ -48,7 +53,6 @@ class Keeping(Rig):
         self.run()
 
     def announce(self, most: int = 1_000) -> Round:
-        """Run rounds until one is not busy."""
         result = Round.BUSY
         while result is Round.BUSY and most:
             result = self.run("announce")
@@ -187,18 +191,6 @@ def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
     assert rig.books.told == ["a"]
 
 
-def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
-    rig.send("a", 60_000)
-    rig.run()
-    rig.cancel("a")
-    rig.pass_time(10_000)
-    rig.engine = rig.new_engine("two")
-    rig.run("tend")
-    assert rig.engine.ctx.unannounced.is_set()
-    rig.announce()
-    assert rig.books.told == ["a"]
-
-
 @pytest.mark.parametrize("for_good", [False, True])
 def test_a_retry_of_a_published_task_is_accepted_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
     rig.send("a", 0)
@@ -234,3 +226,60 @@ def test_the_oldest_of_too_many_stamps_are_forgotten(monkeypatch: pytest.MonkeyP
         stamps.match(json.dumps({"stamps": {name: [one]}}).encode()) for name, one in [("a", 1), ("a", 2), ("b", 3)]
     ]
     assert found == [True, False, True]
+
+
+@given(st.lists(st.text(max_size=40)), st.lists(st.text(max_size=40)))
+def test_no_id_that_was_added_is_missed(first: list[str], later: list[str]) -> None:
+    found = TombstoneFilter(first)
+    found.add(later)
+    assert found.candidates([*first, *later]) == [*first, *later]
+
+
+def test_few_other_ids_may_have_a_tombstone() -> None:
+    found = TombstoneFilter([f"revoked {n}" for n in range(10_000)])
+    assert len(found.candidates(f"other {n}" for n in range(10_000))) < 50
+
+
+def test_100_000_ids_cost_half_a_megabyte() -> None:
+    assert sys.getsizeof(TombstoneFilter([f"revoked {n}" for n in range(100_000)])._bits) < 520_000
+
+
+def cancel(rig: Rig, *task_ids: str) -> None:
+    rig.put("cancel", task_ids=task_ids)
+    rig.run("tend", "ingest")
+
+
+def test_tombstones_past_their_time_are_deleted_from_store_and_memory() -> None:
+    with mock.patch("celery_wheel.engine.state.tombstones.FEWEST", 10):
+        rig = Keeping()
+        cancel(rig, *(f"early {n}" for n in range(500)))
+        rig.pass_time(TOMBSTONE_MS + 1)
+        cancel(rig, *(f"late {n}" for n in range(20)))
+        state = rig.state
+        assert len(state.tombstones) == 520
+        rig.run("keep_house")
+        assert len(state.tombstones) == 20
+        assert set(rig.store.tombstone_ids(0)) == {f"late {n}" for n in range(20)}
+    rig.send_all(["late 7", "early 7"], 0)
+    rig.run(rounds=2)
+    assert rig.pushed == ["early 7"]
+
+
+def test_a_cancel_while_the_filter_is_filled_anew_is_in_it() -> None:
+    with mock.patch("celery_wheel.engine.state.tombstones.FEWEST", 10):
+        rig = Keeping()
+        cancel(rig, *(f"early {n}" for n in range(50)))
+        steps = rig.stopped_at("keep_house", "tombstones read")
+        cancel(rig, "meanwhile")
+        assert list(steps)
+    rig.send("meanwhile", 0)
+    rig.run(rounds=2)
+    assert rig.pushed == []
+
+
+def test_the_store_is_not_read_where_no_task_was_cancelled(rig: Rig) -> None:
+    rig.run()
+    rig.send("a", 0)
+    with mock.patch.object(rig.store, "tombstones", side_effect=AssertionError("asked")):
+        rig.run(rounds=2)
+    assert rig.pushed == ["a"]

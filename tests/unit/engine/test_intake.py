@@ -1,8 +1,5 @@
-"""A unique key has one pending task: which task that is, and the outcomes of the others.
-
-Messages that are in the store already, and messages with the id of another task: none of these is dropped.
-
-Bulk loads are accepted in parts beside other messages, completely and once.
+"""One pending task of a unique key, messages that the store has or with the id of another task, and bulk loads, which
+are accepted in parts beside other messages, completely and once.
 """
 
 from __future__ import annotations
@@ -112,21 +109,6 @@ def test_debouncing_postpones_the_task(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
-def test_published_and_retired_tasks_do_not_count_for_a_unique_key(rig: Rig, on_conflict: str) -> None:
-    rig.send("left", 0, unique="k")
-    rig.run(rounds=2)
-    assert rig.pushed == ["left"]
-    rig.send("cancelled", 100, unique="k", on_conflict=on_conflict)
-    rig.run()
-    rig.put("cancel", task_ids=["cancelled"])
-    rig.run()
-    rig.send("new", 100, unique="k", on_conflict=on_conflict)
-    rig.run()
-    assert states_by_task(rig) == {"left": "left", "cancelled": "cancelled", "new": "waits"}
-    assert len(claims(rig)) == 1, "what left claims nothing any more"
-
-
-@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
 def test_a_task_in_flight_counts_as_published(rig: Rig, on_conflict: str) -> None:
     """Dispatch has taken it, and the broker has not answered yet."""
     rig.send("a", 0, unique="k")
@@ -146,8 +128,7 @@ def test_each_of_several_on_conflict_is_judged_in_the_order_of_arrival(rig: Rig)
     rig.send("other", 100, unique="l")
     rig.send("none", 100)
     rig.run(rounds=2)
-    found = states_by_task(rig)
-    assert found == {
+    assert states_by_task(rig) == {
         "a": "cancelled",
         "b": "cancelled",
         "c": "cancelled",
@@ -156,30 +137,6 @@ def test_each_of_several_on_conflict_is_judged_in_the_order_of_arrival(rig: Rig)
         "other": "waits",
         "none": "waits",
     }
-
-
-def test_a_repeated_message_changes_nothing(rig: Rig) -> None:
-    first = rig.send("a", 100, unique="k", on_conflict="replace")
-    rig.run(rounds=2)
-    rig.send("b", 100, unique="k", on_conflict="replace")
-    rig.run()
-    rig.server.keys.wheel.append(first)
-    rig.run()
-    assert states_by_task(rig) == {"a": "cancelled", "b": "waits"}
-
-
-@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
-def test_a_crash_between_commit_and_trim_changes_nothing(rig: Rig, on_conflict: str) -> None:
-    rig.run()
-    rig.send("a", 100, unique="k")
-    rig.send("b", 100, unique="k", on_conflict=on_conflict)
-    rig.stopped_at("ingest", "committed")
-    expected = states_by_task(rig)
-    assert sorted(expected.values()).count("waits") == 1
-    rig.take_over(after_ms=10_000)
-    rig.run(rounds=3)
-    assert {**expected, **{one: "left" for one, state in expected.items() if state == "waits"}} == states_by_task(rig)
-    assert len(rig.pushed) == 1
 
 
 def test_a_task_cancelled_before_it_arrived_neither_waits_nor_replaces(rig: Rig) -> None:
@@ -200,20 +157,6 @@ def test_a_task_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     assert rig.run("ingest") is Round.BUSY
     rig.run(rounds=3, after_ms=10**8)
     assert rig.pushed == ["near"]
-
-
-def test_no_row_passes_a_replaced_task_before_the_commit(rig: Rig) -> None:
-    rig.send("a", 10, unique="k")
-    rig.send("c", 20)
-    rig.run(rounds=2)
-    rig.send("b", 30, unique="k", on_conflict="replace")
-    ingest = rig.stopped_at("ingest", "reserved")
-    rig.run("dispatch", rounds=3, after_ms=100)
-    assert rig.pushed == [], "the store still has the replaced one between"
-    run_round(ingest)
-    rig.run(rounds=2)
-    assert rig.pushed == ["c", "b"]
-    assert rig.engine.stats.guard_trips == 0
 
 
 def test_the_store_is_not_read_where_no_arrival_has_a_unique_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,11 +185,16 @@ def test_a_requeued_task_has_no_unique_key_and_watches_no_key(rig: Rig) -> None:
     assert claims(rig) == []
 
 
+@pytest.fixture
+def held(rig: Rig) -> Rig:
+    rig.run("tend")
+    return rig
+
+
 ENVELOPE_ID = "00000000-0000-7000-8000-0000000000aa"
 
 
 def accepted_ids(rig: Rig) -> dict[str, str]:
-    """Return task id → envelope id."""
     rows = (one.message for one in rig.data.rows.values())
     return {one.task_id: one.envelope_id for one in rows if isinstance(one, Message)}
 
@@ -315,8 +263,7 @@ def test_a_load_is_accepted_in_parts_and_then_done() -> None:
     assert rig.pushed == ["a", "b", "c"]
 
 
-def test_an_open_load_is_not_accepted() -> None:
-    rig = Rig()
+def test_an_open_load_is_not_accepted(rig: Rig) -> None:
     loads = rig.disk.loads
     run = loads.begin("monday")
     assert run is not None
@@ -325,9 +272,8 @@ def test_an_open_load_is_not_accepted() -> None:
     assert accepted(rig) == []
 
 
-def test_messages_of_a_load_that_were_accepted_before_are_known() -> None:
+def test_messages_of_a_load_that_were_accepted_before_are_known(rig: Rig) -> None:
     """Another load of the same key had them, or this load where an answer was lost."""
-    rig = Rig()
     load(rig, "a", "b")
     rig.run("tend", "ingest")
     load(rig, "b", "c", "c", name="tuesday")
@@ -336,22 +282,7 @@ def test_messages_of_a_load_that_were_accepted_before_are_known() -> None:
     assert rig.store.read_loads(0, 100) == []
 
 
-@pytest.mark.parametrize("point", ["before commit", "after commit"])
-def test_rows_and_the_end_of_their_chunks_are_one_commit(point: str) -> None:
-    rig = Rig()
-    load(rig, "a", "b")
-    rig.run("tend")
-    rounds = rig.stopped_at("ingest", "reserved")
-    rig.fail_once(point)
-    run_round(rounds)
-    there = len(rig.store.read_loads(0, 100))
-    assert (there, len(accepted(rig))) == ((2, 0) if point == "before commit" else (0, 2))
-    rig.run("tend", "ingest")
-    assert accepted(rig) == ["a", "b"]
-
-
-def test_a_chunk_that_cannot_be_read_is_rejected_and_stops_nothing() -> None:
-    rig = Rig()
+def test_a_chunk_that_cannot_be_read_is_rejected_and_stops_nothing(rig: Rig) -> None:
     load(rig, "a")
     part = rig.disk.loads.loads["monday"].parts[0]
     part[0, 0] = part[0, 0]._replace(payload=b"not packed")
@@ -385,19 +316,16 @@ def test_commands_do_not_queue_behind_a_load() -> None:
 
 def put_messages(rig: Rig, *task_ids: str) -> None:
     rig.broker.decode = lambda raw: message_of(raw.decode())  # type: ignore[method-assign]
-    payload = pack([(WHOLE, [task_id]) for task_id in task_ids])
-    rig.store.put_inboxes({0: [(MESSAGES, payload, len(task_ids))]})
+    rig.store.put_inboxes({0: [(MESSAGES, pack([(WHOLE, [task_id]) for task_id in task_ids]), len(task_ids))]})
 
 
-def test_packed_messages_of_the_inbox_are_accepted_in_one_commit_with_the_end_of_their_item() -> None:
-    rig = Rig()
+def test_packed_messages_of_the_inbox_are_accepted_in_one_commit_with_the_end_of_their_item(rig: Rig) -> None:
     put_messages(rig, "a", "b", "c")
     rig.run("tend", "ingest")
     assert (accepted(rig), rig.data.inbox) == (["a", "b", "c"], {})
 
 
-def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> None:
-    rig = Rig()
+def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it(rig: Rig) -> None:
     put_messages(rig, "a", "b")
     number = rig.put("cancel", task_ids=["a"])
     put_messages(rig, "c", "d")
@@ -407,18 +335,15 @@ def test_a_cancel_reaches_the_packed_messages_before_it_and_none_behind_it() -> 
     assert accepted(rig) == ["b", "c", "d", "e", "a2"]
 
 
-def test_packed_messages_of_which_an_earlier_command_names_one_wait_behind_it() -> None:
-    rig = Rig()
-    rig.run("tend")
-    number = rig.put("cancel", task_ids=["a"])
-    put_messages(rig, "a", "b")
-    later = rig.put("cancel", task_ids=["b"])
-    rig.run("ingest")
-    assert (rig.store.answer(number), rig.store.answer(later), accepted(rig)) == ({"a": "unknown"}, None, [])
+def test_packed_messages_of_which_an_earlier_command_names_one_wait_behind_it(held: Rig) -> None:
+    number = held.put("cancel", task_ids=["a"])
+    put_messages(held, "a", "b")
+    later = held.put("cancel", task_ids=["b"])
+    held.run("ingest")
+    assert (held.store.answer(number), held.store.answer(later), accepted(held)) == ({"a": "unknown"}, None, [])
 
 
-def test_packed_messages_of_the_inbox_that_cannot_be_read_are_rejected() -> None:
-    rig = Rig()
+def test_packed_messages_of_the_inbox_that_cannot_be_read_are_rejected(rig: Rig) -> None:
     rig.store.put_inboxes({0: [(MESSAGES, b"not packed", 2)]})
     put_messages(rig, "b")
     rig.run("tend", "ingest")
@@ -486,8 +411,7 @@ def test_a_block_is_accepted_as_a_whole_and_published_in_the_order_of_its_due_ti
     assert rig.pending() == 0
 
 
-def test_a_block_of_which_some_are_due_soon_goes_into_the_window(kept: list[int]) -> None:
-    rig = Rig()
+def test_a_block_of_which_some_are_due_soon_goes_into_the_window(rig: Rig, kept: list[int]) -> None:
     rig.run("tend", "prefetch")
     put_block(rig, "a", 40, -5, 10, 900_000)
     rig.run("ingest")
@@ -495,47 +419,40 @@ def test_a_block_of_which_some_are_due_soon_goes_into_the_window(kept: list[int]
     assert (kept, rig.pushed) == ([4], ["a1", "a2", "a0"])
 
 
-def test_a_block_with_a_known_message_is_taken_apart(kept: list[int]) -> None:
-    rig = Rig()
-    rig.run("tend")
-    put_block(rig, "a", *[1_000] * 4)
-    rig.run("ingest")
-    put_block(rig, "a", *[1_000] * 5)
-    put_block(rig, "b", *[1_000] * 4)
-    put_block(rig, "b", *[1_000] * 4)
-    rig.run("ingest")
-    assert (kept, rig.engine.stats.known) == ([4], 8)
-    assert accepted(rig) == [*(f"a{n}" for n in range(5)), *(f"b{n}" for n in range(4))]
+def test_a_block_with_a_known_message_is_taken_apart(held: Rig, kept: list[int]) -> None:
+    put_block(held, "a", *[1_000] * 4)
+    held.run("ingest")
+    put_block(held, "a", *[1_000] * 5)
+    put_block(held, "b", *[1_000] * 4)
+    put_block(held, "b", *[1_000] * 4)
+    held.run("ingest")
+    assert (kept, held.engine.stats.known) == ([4], 8)
+    assert accepted(held) == [*(f"a{n}" for n in range(5)), *(f"b{n}" for n in range(4))]
 
 
-def test_a_tombstone_or_a_revoked_stamp_reaches_the_messages_of_a_block(kept: list[int]) -> None:
-    rig = Rig()
-    rig.run("tend")
-    rig.put("cancel", task_ids=["a2"])
-    rig.run("ingest")
-    put_block(rig, "a", *[1_000] * 4)
-    rig.run("ingest")
-    assert (kept, accepted(rig)) == ([], ["a0", "a1", "a3"])
-    rig.state.stamps.add({"tenant": "7"})
-    put_block(rig, "b", *[1_000] * 4)
-    rig.run("ingest")
-    assert (kept, len(accepted(rig))) == ([], 7)
+def test_a_tombstone_or_a_revoked_stamp_reaches_the_messages_of_a_block(held: Rig, kept: list[int]) -> None:
+    held.put("cancel", task_ids=["a2"])
+    held.run("ingest")
+    put_block(held, "a", *[1_000] * 4)
+    held.run("ingest")
+    assert (kept, accepted(held)) == ([], ["a0", "a1", "a3"])
+    held.state.stamps.add({"tenant": "7"})
+    put_block(held, "b", *[1_000] * 4)
+    held.run("ingest")
+    assert (kept, len(accepted(held))) == ([], 7)
 
 
-def test_a_command_on_a_task_of_a_block_waits_until_the_block_is_accepted() -> None:
-    rig = Rig()
-    rig.run("tend")
-    number = rig.put("cancel", task_ids=["a1"])
-    put_block(rig, "a", *[1_000] * 4)
-    later = rig.put("cancel", task_ids=["a3"])
-    rig.run("ingest")
-    assert (rig.store.answer(number), rig.store.answer(later)) == ({"a1": "unknown"}, None)
-    rig.run("ingest", rounds=2)
-    assert (rig.store.answer(later), accepted(rig)) == ({"a3": "done"}, ["a0", "a1", "a2"])
+def test_a_command_on_a_task_of_a_block_waits_until_the_block_is_accepted(held: Rig) -> None:
+    number = held.put("cancel", task_ids=["a1"])
+    put_block(held, "a", *[1_000] * 4)
+    later = held.put("cancel", task_ids=["a3"])
+    held.run("ingest")
+    assert (held.store.answer(number), held.store.answer(later)) == ({"a1": "unknown"}, None)
+    held.run("ingest", rounds=2)
+    assert (held.store.answer(later), accepted(held)) == ({"a3": "done"}, ["a0", "a1", "a2"])
 
 
-def test_a_block_is_in_another_lane_while_due_time_is_behind_the_watermark(kept: list[int]) -> None:
-    rig = Rig()
+def test_a_block_is_in_another_lane_while_due_time_is_behind_the_watermark(rig: Rig, kept: list[int]) -> None:
     rig.send("first", 1_000)
     rig.run("tend", "ingest", "prefetch")
     rig.run("dispatch", "settle", after_ms=1_000)

@@ -8,7 +8,7 @@ A store that was restored from an older copy, as the next holder finds it by the
 from __future__ import annotations
 
 import copy
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -114,13 +114,8 @@ def test_the_lease_that_ends_in_the_middle_of_a_chunk_ends_the_chunk() -> None:
 
 def test_counts_of_several_threads_are_all_there() -> None:
     stats = Stats()
-    threads = [
-        threading.Thread(target=lambda: [stats.add(rejected=1, dispatched=2) for _ in range(20_000)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [stats.add(rejected=1, dispatched=2) for _ in range(20_000)], range(4)))
     assert (stats.rejected, stats.dispatched) == (80_000, 160_000)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest import mock
 
+import pytest
+
 from celery_wheel.engine import runner
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.engine.round import Round, RoundSteps, run_round
@@ -19,7 +21,6 @@ from tests.unit.engine.conftest import Rig
 
 
 def listening(rig: Rig) -> Iterator[str | Round]:
-    """Return the round of listen whose call is open."""
     rig.run("tend", "ingest")
     steps = rig.engine.listen()
     assert next(steps) == "listens"
@@ -56,16 +57,24 @@ def test_a_command_is_answered_after_a_peek(rig: Rig) -> None:
     assert rig.ask("cancel", task_ids=["one"]) == {"one": "done"}
 
 
-def test_ingest_peeks_at_once_and_at_each_poll_where_the_broker_does_not_answer(rig: Rig) -> None:
-    """Ingest has left out its peek while the call was open, and sleeps: the error wakes it."""
+@pytest.mark.parametrize(
+    ("can_wait", "answer", "end"),
+    [(True, BrokerError("no answer"), Round.FAILED), (False, lambda *_: False, Round.IDLE)],
+    ids=["does not answer", "shows by its answer, which is no failure, that it cannot wait"],
+)
+def test_ingest_peeks_at_once_and_at_each_poll_where_the_broker(
+    rig: Rig, can_wait: bool, answer: Any, end: Round
+) -> None:
+    """Ingest has left out its peek while the call was open, and sleeps: the end of the call wakes it."""
     steps = listening(rig)
     with (
-        mock.patch.object(rig.broker, "await_message", side_effect=BrokerError("no answer")),
-        mock.patch.object(rig.engine.ctx.queue.arrived, "listener") as wake,
+        mock.patch.object(ModelRedis, "can_wait", new=can_wait),
+        mock.patch.object(rig.broker, "await_message", side_effect=answer),
     ):
-        assert list(steps) == [Round.FAILED]
-        wake.assert_called_once()
-    assert peeks_at_each_poll(rig)
+        with mock.patch.object(rig.engine.ctx.queue.arrived, "listener") as wake:
+            assert list(steps) == [end]
+            wake.assert_called_once()
+        assert peeks_at_each_poll(rig)
 
 
 def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait(rig: Rig) -> None:
@@ -76,19 +85,6 @@ def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait(rig: Rig) -> Non
         with mock.patch.object(rig.broker, "await_message") as waits:
             assert rig.run("listen") is Round.IDLE
             waits.assert_not_called()
-
-
-def test_ingest_peeks_at_each_poll_as_soon_as_the_broker_shows_that_it_cannot_wait(rig: Rig) -> None:
-    """It shows so by its answer, which is no failure; ingest may have left out a peek meanwhile."""
-    steps = listening(rig)
-    with (
-        mock.patch.object(ModelRedis, "can_wait", new=False),
-        mock.patch.object(rig.broker, "await_message", return_value=False),
-        mock.patch.object(rig.engine.ctx.queue.arrived, "listener") as wake,
-    ):
-        assert list(steps) == [Round.IDLE]
-        wake.assert_called_once()
-        assert peeks_at_each_poll(rig)
 
 
 def test_no_round_fails_however_long_an_idle_scheduler_has_peeked_at_a_broker_that_cannot_wait(rig: Rig) -> None:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -21,7 +22,6 @@ def pool() -> Iterator[Pool]:
 
 
 def a_job_has_run(pool: Pool) -> None:
-    """Wait until the pool has run another job."""
     other = threading.Event()
     pool.job(lambda: other.set() or Wait(), "other").wake()  # type: ignore[func-returns-value]
     assert other.wait(patience(PATIENCE_S))
@@ -212,10 +212,7 @@ def hanging(pool: Pool) -> Iterator[tuple[Job, threading.Event]]:
 def test_a_job_that_raises_is_told_and_no_job_begins_any_more(
     pool: Pool, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run() -> Wait:
-        raise error
-
-    pool.job(run, "ingest of shard 3").wake()
+    pool.job(mock.Mock(side_effect=error), "ingest of shard 3").wake()
     wait_until(lambda: pool.failure is not None, "the pool has the failure")
     assert pool.failure == ("ingest of shard 3", error)
     assert "the job ingest of shard 3 died" in caplog.text

@@ -33,11 +33,9 @@ class Broker:
         return found
 
     def sent(self, queue: str = "celery") -> list[dict[str, Any]]:
-        """Return the messages of a task's own queue."""
         return [json.loads(raw) for raw in self.raw(queue)]
 
     def waiting(self, shard: int = 0, namespace: str = "wheel") -> list[Message]:
-        """Return the messages of the wheel queue."""
         return [read_message(raw) for raw in self.raw(f"{namespace}.{shard}")]
 
     def one_waiting(self) -> Message:

@@ -237,8 +237,7 @@ def test_any_app_class_accepts_any_call_of_celery(own: Any, broker: Broker, call
     CALLS[call](own)
     waiting, sent = broker.waiting(), broker.sent()
     assert len(waiting) + len(sent) == 1
-    is_delayed = call not in ("delay", "apply_async", "name alone")
-    assert bool(waiting) is is_delayed
+    assert bool(waiting) is (call not in ("delay", "apply_async", "name alone"))
 
 
 def test_a_class_with_three_positions_gets_further_arguments_by_name(make_app: MakeApp, broker: Broker) -> None:

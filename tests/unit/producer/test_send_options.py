@@ -1,16 +1,19 @@
-"""``wheel=`` of a call, from every source of a call's options; a wrong setting raises at the first delayed call."""
+"""``wheel=`` of a call, from each source of its options, retries and canvas among them; a wrong setting raises."""
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 from celery import chain, chord, group
+from freezegun import freeze_time
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import SettingError
+from celery_wheel.store.model import Message
 from tests.unit.producer.memory_broker import Broker, MakeApp, Send, dispatched_form, run
 
 
@@ -85,17 +88,13 @@ def test_an_option_that_needs_the_store_sends_a_call_to_the_wheel_without_a_dela
     app: Any, add: Any, broker: Broker, wheel: dict[str, Any], delay: dict[str, Any]
 ) -> None:
     app.conf.wheel_min_delay = 10
-    before_ms = time.time_ns() // 1_000_000
     add.apply_async((1, 2), wheel=wheel, **delay)
     message = broker.one_waiting()
     assert message.unique == wheel.get("unique")
     assert message.watch == (["order:42"] if "watch" in wheel else None)
     assert message.misfire_ms == (60_000 if "misfire" in wheel else None)
-    asked_ms = message.eta_ms - before_ms
-    if delay == {"eta": "2020-01-01"}:
-        assert asked_ms < 0
-    else:
-        assert -5_001 <= asked_ms <= 32_000 + time.time_ns() // 1_000_000 - before_ms
+    asked_ms = message.eta_ms - NOW_MS
+    assert asked_ms < 0 if "eta" in delay else -5_000 <= asked_ms <= 32_000
     app.conf.wheel_enabled = False
     add.apply_async((1, 2), wheel=wheel, **delay)
     broker.one_sent()
@@ -113,8 +112,7 @@ def test_groups_and_chords_keep_the_options(make_app: MakeApp, broker: Broker) -
     add, touch = app.tasks["proj.add"], app.tasks["proj.touch"]
     group(add.s(1, 2), add.s(3, 4)).apply_async(countdown=60, wheel={"key": "k"})
     assert [message.key for message in broker.waiting()] == ["k", "k"]
-    header = [add.s(1, 2).set(wheel=False, countdown=60), add.s(3, 4).set(countdown=60)]
-    chord(header, touch.s()).apply_async()
+    chord([add.s(1, 2).set(wheel=False, countdown=60), add.s(3, 4).set(countdown=60)], touch.s()).apply_async()
     assert len(broker.waiting()) == len(broker.raw("celery")) == 1
 
 
@@ -195,3 +193,82 @@ def test_a_delayed_call_raises_until_the_setting_is_corrected(
     app.conf.wheel_enabled = True
     app.send_task("proj.add", (1, 2), countdown=60)
     assert broker.one_waiting().task == "proj.add"
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+
+
+@pytest.fixture(autouse=True)
+def _frozen() -> Any:
+    with freeze_time(NOW, ignore=["_pytest"]):
+        yield
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Any:
+    return make_app(result_backend="cache+memory://")
+
+
+def delay(message: Message) -> float:
+    """Return the seconds until a message is due."""
+    return (message.eta_ms - NOW_MS) / 1000
+
+
+def steps(app: Any, broker: Broker, count: int) -> list[Message]:
+    """Run the one pending message, and the one that it leaves, and so on; returns all of them."""
+    found = []
+    for _ in range(count):
+        found.append(broker.one_waiting())
+        run(app, dispatched_form(found[-1]))
+    return found
+
+
+def test_a_retry_keeps_id_destination_and_headers(app: Any, broker: Broker) -> None:
+    @app.task(bind=True, name="proj.flaky", shared=False)
+    def flaky(self: Any, x: int) -> None:
+        raise self.retry(countdown=0.4)
+
+    flaky.apply_async((1,), queue="emails", headers={"tenant": "a"}, priority=5, expires=3600, task_id="t")
+    run(app, broker.one_sent("emails"))
+    message = broker.one_waiting()
+    assert (message.task_id, message.queue, delay(message)) == ("t", "emails", 0.4)
+    assert b'"retries": 1' in message.headers
+    assert b'"tenant": "a"' in message.headers
+    assert message.expires_ms == NOW_MS + 3_600_000
+
+
+def test_a_released_retry_retries_again_under_a_new_envelope(app: Any, broker: Broker) -> None:
+    @app.task(bind=True, name="proj.flaky", shared=False, max_retries=5)
+    def flaky(self: Any) -> None:
+        raise self.retry(countdown=2**self.request.retries)
+
+    flaky.apply_async(countdown=10)
+    seen = steps(app, broker, 4)
+    assert [delay(m) for m in seen] == [10, 1, 2, 4]
+    assert len({m.task_id for m in seen}) == 1
+    assert len({m.envelope_id for m in seen}) == 4
+    assert not any(b"wheel" in m.headers + m.properties + m.body for m in seen)
+
+
+def test_groups_and_skew_keep_their_delays(app: Any, broker: Broker) -> None:
+    add = app.tasks["proj.add"]
+    group(add.s(i, i) for i in range(3)).apply_async(countdown=7)
+    assert [delay(m) for m in broker.waiting()] == [7, 7, 7]
+    group(add.s(i, i) for i in range(3)).skew(start=1, stop=10)()
+    assert [delay(m) for m in broker.waiting()] == [1, 2, 3]
+
+
+def test_a_chord_on_a_backend_without_join_unlocks_by_way_of_the_wheel(
+    make_app: MakeApp, broker: Broker, tmp_path: Path
+) -> None:
+    app = make_app(result_backend=f"file://{tmp_path}")
+    add = app.tasks["proj.add"]
+    chord([add.s(1, 2), add.s(3, 4)])(app.tasks["proj.touch"].s())
+    [unlock] = broker.waiting()
+    run(app, dispatched_form(unlock))  # not ready: it retries
+    assert [(m.task, delay(m)) for m in (unlock, *broker.waiting())] == [("celery.chord_unlock", 1)] * 2
+    for message in broker.sent():
+        run(app, message)
+    run(app, dispatched_form(unlock))
+    assert broker.one_sent()["headers"]["task"] == "proj.touch"

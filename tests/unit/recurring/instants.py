@@ -46,7 +46,6 @@ def refused(message: str) -> Iterator[None]:
 
 
 def refuse_import(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """Let a package be missing."""
     own = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **options: Any) -> Any:

@@ -69,8 +69,6 @@ _RFC_DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 DATEUTIL_SECONDS = 0.4
 
 
-# -- the walk: no part of celery_wheel is used here ----------------------------------------------------------
-
 MINUTE = timedelta(minutes=1)
 HALF = timedelta(hours=39)
 #: The part in the middle whose times, shifted by up to 24 hours, lie in the walk as well.

@@ -1,59 +1,47 @@
-"""JSON documents: round trips of every kind, the call of a schedule, and refusals that name the field."""
+"""JSON documents with round trips of every kind, recurrences in words, and refusals that name the field."""
 
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 
-from celery_wheel.recurring import (
-    BusinessDays,
-    Calendar,
-    Crontab,
-    Dates,
-    Holidays,
-    Instants,
-    Interval,
-    OfSpec,
-    Recurrence,
-    RRule,
-    Solar,
-    Spec,
-    Weekdays,
-    from_json,
-    to_json,
-)
+from celery_wheel import recurring as r
 from celery_wheel.recurring.definition import ScheduledCall, check_call
 from celery_wheel.recurring.document import KINDS
+from celery_wheel.recurring.words import in_words, upcoming
 from celery_wheel.values.text import END_OF_TIME_MS
-from tests.unit.recurring.instants import refused
+from tests.unit.recurring.instants import ms, refused
 from tests.unit.recurring.test_recurrence import CALENDARS, recurrences
 
-DEFINITIONS: list[Recurrence | Spec | Calendar] = [
-    Recurrence(Crontab("0", "9"), "Europe/Paris", "skip", "both", 10, 10**13, 5, Weekdays(("sun",)) | ~Holidays("FR")),
-    Interval(1_000, 5),
-    Crontab("*/5", second="30"),
-    Solar("sunset", 52.5, 13),
-    RRule("DTSTART:20260101T090000\nRRULE:FREQ=DAILY;UNTIL=20270101T000000Z"),
-    Instants((3, 1, 2)),
-    Dates((date(2026, 12, 24),)),
-    BusinessDays("DE", "BY", ("fri", "sat")),
-    OfSpec(Interval(5), 3) & Weekdays(("mon",)),
+DEFINITIONS: list[r.Recurrence | r.Spec | r.Calendar] = [
+    r.Recurrence(
+        r.Crontab("0", "9"), "Europe/Paris", "skip", "both", 10, 10**13, 5, r.Weekdays(("sun",)) | ~r.Holidays("FR")
+    ),
+    r.Interval(1_000, 5),
+    r.Crontab("*/5", second="30"),
+    r.Solar("sunset", 52.5, 13),
+    r.RRule("DTSTART:20260101T090000\nRRULE:FREQ=DAILY;UNTIL=20270101T000000Z"),
+    r.Instants((3, 1, 2)),
+    r.Dates((date(2026, 12, 24),)),
+    r.BusinessDays("DE", "BY", ("fri", "sat")),
+    r.OfSpec(r.Interval(5), 3) & r.Weekdays(("mon",)),
 ]
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda found: type(found).__name__)
-def test_a_definition_survives_its_document(definition: Recurrence | Spec | Calendar) -> None:
-    text = json.dumps(to_json(definition))
-    assert from_json(json.loads(text)) == definition
-    assert json.dumps(to_json(from_json(json.loads(text)))) == text
+def test_a_definition_survives_its_document(definition: r.Recurrence | r.Spec | r.Calendar) -> None:
+    text = json.dumps(r.to_json(definition))
+    assert r.from_json(json.loads(text)) == definition
+    assert json.dumps(r.to_json(r.from_json(json.loads(text)))) == text
 
 
 def test_every_kind_is_among_the_examples() -> None:
-    kinds = {part["kind"] for definition in DEFINITIONS for part in _documents(to_json(definition))}
+    kinds = {part["kind"] for definition in DEFINITIONS for part in _documents(r.to_json(definition))}
     assert kinds == set(KINDS)
 
 
@@ -67,18 +55,18 @@ def _documents(value: Any) -> list[dict[str, Any]]:
 
 @settings(max_examples=25)
 @given(recurrences())
-def test_a_random_recurrence_survives_its_document(recurrence: Recurrence | None) -> None:
+def test_a_random_recurrence_survives_its_document(recurrence: r.Recurrence | None) -> None:
     if recurrence is not None:
-        assert from_json(json.loads(json.dumps(to_json(recurrence)))) == recurrence
+        assert r.from_json(json.loads(json.dumps(r.to_json(recurrence)))) == recurrence
 
 
 @given(CALENDARS)
-def test_a_random_calendar_survives_its_document(calendar: Calendar) -> None:
-    assert from_json(json.loads(json.dumps(to_json(calendar)))) == calendar
+def test_a_random_calendar_survives_its_document(calendar: r.Calendar) -> None:
+    assert r.from_json(json.loads(json.dumps(r.to_json(calendar)))) == calendar
 
 
 def test_a_field_with_its_default_is_left_out() -> None:
-    assert to_json(Recurrence(Crontab("0"))) == {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}}
+    assert r.to_json(r.Recurrence(r.Crontab("0"))) == {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +95,7 @@ def test_a_field_with_its_default_is_left_out() -> None:
 )
 def test_a_wrong_document_is_refused_with_the_path_of_the_field(document: Any, message: str) -> None:
     with refused(message):
-        from_json(document)
+        r.from_json(document)
 
 
 OPTIONS = {
@@ -182,3 +170,134 @@ def test_jitter_is_redrawn_for_each_run_or_fixed_by_the_name() -> None:
 def test_jitter_ends_before_the_end_of_time() -> None:
     last_ms = END_OF_TIME_MS - 1
     assert all(ScheduledCall("app.report", jitter_ms=60_000).due_ms(n, "daily", last_ms) == last_ms for n in range(9))
+
+
+HOUR = 3_600_000
+
+
+def rule(parts: str, day: str = "05T0930") -> r.RRule:
+    return r.RRule(f"DTSTART:202601{day}00\nRRULE:FREQ={parts}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (r.Interval(90_000), "every 1 min 30 s"),
+        (r.Crontab(), "every minute"),
+        (r.Crontab("0", "9"), "every day at 09:00"),
+        (r.Crontab("0,30", "9,17"), "every day at 09:00, 09:30, 17:00, 17:30"),
+        (r.Crontab("0", "9", "mon-fri"), "at 09:00 on Monday to Friday"),
+        (r.Crontab("0", "9", "0,6"), "at 09:00 on Saturday, Sunday"),
+        (r.Crontab("5", "9", "*", "1,15", "1-3"), "at 09:05 on day 1, 15 of the month in January to March"),
+        (r.Crontab("0", "0", "*", "1-5"), "at 00:00 on day 1-5 of the month"),
+        (r.Crontab("*/15"), "every 15 minutes"),
+        (r.Crontab("*/15", "8-17"), "every 15 minutes from 08:00 to 17:45"),
+        (r.Crontab("*/7"), "at hour *, minute */7, second 0"),
+        (r.Crontab("*/15", "8,10"), "at hour 8,10, minute */15, second 0"),
+        (r.Crontab("0"), "every hour"),
+        (r.Crontab("5"), "every hour, minute 5"),
+        (r.Crontab("5", "*/2"), "every 2 hours, minute 5"),
+        (r.Crontab("5", "8-17"), "every hour from 08:05 to 17:05"),
+        (r.Crontab(second="*"), "every second"),
+        (r.Crontab(second="*/10"), "every 10 seconds"),
+        (r.Crontab("0", "9", second="30"), "every day at 09:00:30"),
+        (r.Crontab("*", "9", second="30"), "at hour 9, minute *, second 30"),
+        (rule("DAILY"), "every day at 09:30"),
+        (
+            rule("WEEKLY;INTERVAL=2;BYDAY=MO,WE;UNTIL=20261231T000000"),
+            "every 2 weeks on Monday, Wednesday at 09:30 until 2026-12-31 00:00",
+        ),
+        (rule("YEARLY;COUNT=3", "31T0900"), "every year on day 31 of the month in January at 09:00 at most 3 times"),
+        (rule("HOURLY;INTERVAL=6"), "every 6 hours from 2026-01-05 09:30"),
+        (rule("MONTHLY;BYDAY=-1FR"), "every month on the last Friday at 09:30"),
+        (rule("MONTHLY;BYMONTHDAY=-1"), "every month on the last day of the month at 09:30"),
+        (rule("YEARLY;BYDAY=-1FR"), "DTSTART:20260105T093000; RRULE:FREQ=YEARLY;BYDAY=-1FR"),
+        (rule("MONTHLY;BYMONTHDAY=1,-1"), "DTSTART:20260105T093000; RRULE:FREQ=MONTHLY;BYMONTHDAY=1,-1"),
+        (
+            r.RRule("DTSTART:20260105T093000\nRDATE:20260106T093000"),
+            "DTSTART:20260105T093000; RDATE:20260106T093000",
+        ),
+        (r.Solar("dusk_civil", 48.86, 2.35), "civil dusk at 48.86, 2.35"),
+        (r.Instants((ms("2026-11-22T09:00+01:00"),)), "once, at 2026-11-22 09:00"),
+        (
+            r.Instants((ms("2026-11-22T09:00+01:00"), ms("2026-12-24T18:00:30+01:00"))),
+            "2 times from 2026-11-22 09:00 to 2026-12-24 18:00:30",
+        ),
+    ],
+)
+def test_a_spec_in_words(spec: r.Spec, words: str) -> None:
+    assert in_words(r.Recurrence(spec, "Europe/Paris")) == words
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [
+        (r.Weekdays(("sat", "sun")), "except Saturday, Sunday"),
+        (r.Holidays("FR") | r.Weekdays(("sun",)), "except holidays of FR, Sunday"),
+        (r.Holidays("DE", "BY"), "except holidays of DE-BY"),
+        (r.Except(r.BusinessDays("FR")), "only on business days of FR"),
+        (r.Dates((date(2026, 12, 24),)), "except 2026-12-24"),
+        (r.Dates(tuple(date(2026, 12, day) for day in range(1, 9))), "except 8 dates"),
+        (r.OfSpec(r.Crontab("0", "22"), 8 * HOUR), "except 8 h every day at 22:00"),
+        (r.AllOf((r.Weekdays(("mon",)), r.Except(r.Holidays("FR")))), "except Monday and all but holidays of FR"),
+    ],
+)
+def test_a_calendar_in_words(without: r.Calendar, words: str) -> None:
+    assert in_words(r.Recurrence(r.Interval(HOUR), without=without)) == f"every 1 h, {words}"
+
+
+def test_limits_are_in_the_zone() -> None:
+    limited = r.Recurrence(
+        r.Interval(HOUR),
+        "Asia/Tokyo",
+        start_ms=ms("2026-01-01T00:00+09:00"),
+        until_ms=ms("2026-02-01T00:00:01+09:00"),
+        times=1_000,
+    )
+    assert in_words(limited) == "every 1 h, from 2026-01-01 00:00, until 2026-02-01 00:00:01, at most 1,000 times"
+
+
+def test_every_text_is_translated_as_a_whole() -> None:
+    weekly = r.Recurrence(r.Crontab("0", "9", "mon-fri"), without=r.Weekdays(("wed",)))
+    assert in_words(weekly, lambda text: f"<{text}>") == "<at 09:00> <on <<Monday> to <Friday>>>, <except <Wednesday>>"
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "shift_h"),
+    [
+        ("America/New_York", "2013-11-03", -1),
+        ("America/New_York", "2013-03-10", 1),
+        ("Australia/Lord_Howe", "2026-10-04", 0.5),
+        ("Pacific/Apia", "2011-12-31", 24),
+        ("UTC", "2013-03-10", 0),
+    ],
+)
+def test_days_of_a_clock_change_are_marked_and_no_others(zone: str, day: str, shift_h: float) -> None:
+    around = upcoming(r.Recurrence(r.Crontab("0", "12"), zone), ms(f"{day}T12:00+00:00") - 80 * HOUR, 6)
+    shifts = {datetime.fromtimestamp(at.at_ms / 1_000, ZoneInfo(zone)): at.shift_ms for at in around}
+    expected = {day: shift_h * HOUR} if shift_h else {}
+    assert {f"{local:%Y-%m-%d}": shift for local, shift in shifts.items() if shift} == expected
+
+
+def test_left_out_instants_are_between_the_occurrences() -> None:
+    at_nine = r.Recurrence(r.Crontab("0", "9"), "Europe/Paris", without=r.Weekdays(("sat", "sun")))
+    found = upcoming(at_nine, ms("2026-11-26T12:00+00:00"), 2)
+    assert [(datetime.fromtimestamp(at.at_ms / 1_000, UTC).day, at.left_out) for at in found] == [
+        (27, None),
+        (28, "excluded"),
+        (29, "excluded"),
+        (30, None),
+    ]
+
+
+def test_an_instant_in_a_gap_is_left_out_where_gaps_are_skipped() -> None:
+    skipping = r.Recurrence(r.Crontab("30", "2"), "America/New_York", gap="skip")
+    found = upcoming(skipping, ms("2026-03-07T12:00+00:00"), 1)
+    assert [(at.left_out, at.shift_ms) for at in found] == [("gap", HOUR), (None, 0)]
+
+
+def test_a_dense_spec_is_searched_for_a_moment_only() -> None:
+    each_second = r.Recurrence(r.Crontab(second="*"), "Europe/Paris", without=~r.BusinessDays("FR"))
+    found = upcoming(each_second, ms("2026-11-27T22:59:58+00:00"), 2)
+    assert [at.left_out for at in found if at.left_out] == ["excluded"] * 40
+    assert len(found) == 42

@@ -88,8 +88,6 @@ def test_a_name_that_is_no_zone_has_none(name: str) -> None:
     assert zone_of(name) is None
 
 
-# -- the segments of a zone against its offsets, asked one by one -----------------------------------------
-
 HOUR = 3_600_000
 
 

@@ -13,20 +13,6 @@ from hypothesis import strategies as st
 from celery_wheel.scheduler.share import Role, Share, share
 
 
-def test_a_single_scheduler_takes_all_shards() -> None:
-    assert share("a", ["a"], {0: None, 1: None, 2: "gone"}, []) == Share(take=frozenset({0, 1, 2}))
-
-
-def test_a_scheduler_with_its_share_takes_and_gives_nothing() -> None:
-    assert share("a", ["a", "b"], {0: "a", 1: "b"}, [0]) == Share()
-
-
-def test_one_scheduler_has_one_shard_more_of_an_odd_number() -> None:
-    holders = {0: "a", 1: "a", 2: "b"}
-    assert share("a", ["a", "b"], holders, [0, 1]) == Share()
-    assert share("b", ["a", "b"], holders, [2]).give is None
-
-
 def test_only_the_scheduler_with_most_shards_gives_one_to_a_newcomer() -> None:
     holders: dict[int, str | None] = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
     gives = [share(name, ["a", "b", "c"], holders, [n for n in holders if holders[n] == name]).give for name in "abc"]

@@ -1,24 +1,29 @@
-"""Routes: one object for equal values, and a bounded number of them in memory.
-
-Packed messages are unpacked unchanged, and other bytes are refused.
-
-The text of a task in a shell, a log or an error report has no arguments.
-"""
+"""Routes, packed messages, dictionaries and ids: each comes back as it was; the text of a task has no arguments."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from celery_wheel.store import message_pack as packed
 from celery_wheel.store import model, open_store
 from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
-from celery_wheel.store.model import InboxItem, Route, Unreadable
+from celery_wheel.store.model import PLAIN, InboxItem, Parts, Route, Unreadable, join, split
 from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.store.sql.catalogue import FIRST_LOOK, LOOK_FACTOR, SKELETON, Dictionary, Learner
+from celery_wheel.store.sql.schema import UUID_BYTES, bytes_to_task_id, bytes_to_uuid, task_id_to_bytes, uuid_to_bytes
 from celery_wheel.values.format import format_utc
 from tests.kit.holder import NOW, Holder, message
 from tests.kit.packs import lines
@@ -104,3 +109,116 @@ def test_a_task_is_shown_by_its_name_id_state_and_queue(tmp_path: Path) -> None:
 def test_bytes_of_messages_are_not_shown() -> None:
     assert "secret" not in repr(InboxItem(1, "message", b"secret"))
     assert "secret" not in repr(Unreadable("id", "reason", b"secret"))
+
+
+UUIDS = st.uuids().map(str)
+#: Task ids that the rule of texts allows, those of fifteen and sixteen bytes among them.
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+NEARLY = UUIDS.flatmap(
+    lambda uuid: st.sampled_from([uuid.upper(), uuid.replace("-", ""), f"{{{uuid}}}", uuid[:15], uuid[:16]])
+)
+
+
+@given(one=UUIDS | TEXTS | NEARLY, other=UUIDS | TEXTS | NEARLY)
+def test_a_task_id_comes_back_as_it_was(one: str, other: str) -> None:
+    assert bytes_to_task_id(task_id_to_bytes(one)) == one
+    assert (task_id_to_bytes(one) == task_id_to_bytes(other)) == (one == other)
+
+
+@given(UUIDS)
+def test_a_uuid_takes_sixteen_bytes(uuid: str) -> None:
+    assert len(task_id_to_bytes(uuid)) == len(uuid_to_bytes(uuid)) == UUID_BYTES
+    assert bytes_to_uuid(uuid_to_bytes(uuid)) == uuid
+    assert uuid_to_bytes(uuid.upper()) == UUID(uuid).bytes
+
+
+@pytest.mark.parametrize("task_id", ["", "a", "x" * 15, "x" * 16, "ü" * 8, "nightly-2026-11-22", str(UUID(int=7))])
+def test_sparks_sql_reads_a_task_id_as_it_was(task_id: str) -> None:
+    columns = pytest.importorskip("celery_wheel.pipeline.source.statements")
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE TABLE wheel_timer (task_id)")
+        database.execute("INSERT INTO wheel_timer VALUES (?)", (task_id_to_bytes(task_id),))
+        found = database.execute(f"SELECT {columns.TASK_ID_SQL['sqlite']} FROM wheel_timer t").fetchone()
+    database.close()
+    assert found == (task_id,)
+
+
+FIRST = Dictionary(1, SKELETON)
+
+
+def plain(number: int) -> bytes:
+    id_ = str(UUID(int=Random(number).getrandbits(128)))
+    headers = {"lang": "py", "task": "shop.mail.tasks.remind", "id": id_, "root_id": id_, "argsrepr": f"({number},)"}
+    properties = {"content_type": "application/json", "correlation_id": id_, "delivery_mode": 2}
+    body = json.dumps([[number], {"address": f"{number}@example.com"}, {"callbacks": None, "chord": None}])
+    return join(json.dumps(headers).encode(), json.dumps(properties).encode(), body.encode())
+
+
+#: Bytes that are no separator.
+PART = st.binary().filter(lambda one: b"\x1e" not in one)
+
+
+@given(PART, PART, st.binary())
+def test_parts_come_back_as_they_were(headers: bytes, properties: bytes, body: bytes) -> None:
+    whole = join(headers, properties, body)
+    assert split(PLAIN.unpack(whole)) == Parts(headers, properties, body)
+    [packed] = FIRST.pack([whole])
+    assert FIRST.unpack(packed) == whole
+
+
+@pytest.mark.parametrize("parts", [(b"\x1e", b"", b""), (b"", b"a\x1eb", b"")])
+def test_parts_that_could_not_be_told_apart_are_refused(parts: tuple[bytes, bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match="no control characters"):
+        join(*parts)
+
+
+def test_damaged_bytes_are_an_error_of_the_row() -> None:
+    [packed] = FIRST.pack([plain(1)])
+    with pytest.raises(ValueError, match="its bytes in the store are damaged"):
+        FIRST.unpack(packed[:-3])
+
+
+def test_the_first_dictionary_packs_a_message_to_a_quarter() -> None:
+    [packed] = FIRST.pack([plain(1)])
+    assert len(packed) < len(plain(1)) / 2
+
+
+def test_a_dictionary_is_learned_from_the_first_thousand_messages_and_not_again_if_it_is_hardly_better() -> None:
+    learner, last = Learner(), LOOK_FACTOR * FIRST_LOOK
+    assert not learner.see([plain(n) for n in range(FIRST_LOOK - 1)])
+    assert learner.see([plain(FIRST_LOOK)])
+    content = learner.train(FIRST)
+    assert content is not None
+    learned, new = Dictionary(2, content), [plain(n) for n in range(10_000, 10_100)]
+    assert sum(map(len, learned.pack(new))) < 0.7 * sum(map(len, FIRST.pack(new)))
+    assert [learned.unpack(one) for one in learned.pack(new)] == new
+    assert not learner.see([plain(n) for n in range(FIRST_LOOK, last - 1)])
+    assert learner.see([plain(last)])
+    assert learner.train(learned) is None
+
+
+def test_messages_with_nothing_in_common_teach_nothing() -> None:
+    learner = Learner()
+    learner.see([b"\x1e\x1e"] * FIRST_LOOK)
+    assert learner.train(FIRST) is None
+
+
+def test_large_messages_are_sampled_by_their_beginning() -> None:
+    learner = Learner()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            learner.see([plain(number) + b"%d" % number * 2**19])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2**20
+
+
+def test_threads_pack_and_unpack_by_one_dictionary() -> None:
+    def work(first: int) -> list[int]:
+        numbers = range(first, first + 300)
+        return [number for number in numbers if FIRST.unpack(*FIRST.pack([plain(number)])) != plain(number)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(0, 4_000, 1_000))) == [[]] * 4

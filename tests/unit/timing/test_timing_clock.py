@@ -1,16 +1,23 @@
-"""The system clock and the manual clock."""
+"""Clocks, waits after failures and their lines of log; the package imports the standard library only."""
 
 from __future__ import annotations
 
+import logging
+import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from celery_wheel.timing import Clock, ManualClock, SystemClock
+import celery_wheel
+from celery_wheel.timing import Backoff, ManualClock, RetryLog, SystemClock
+from celery_wheel.timing.retry import LOG_INTERVAL_S
 from tests.kit.patience import patience
-from tests.unit.timing.recorders import WatchedClock
+from tests.unit.timing.conftest import WatchedClock
 
 
 class RecordingCondition(threading.Condition):
@@ -80,17 +87,13 @@ def test_the_system_clock_comes_back_within_a_second_where_there_is_an_instant_t
     assert condition.timeouts == [None, 1.0]
 
 
-def test_a_manual_clock_stands_still() -> None:
-    clock = ManualClock(start_ms=1_000)
-    assert [(clock.now_ms(), clock.monotonic_ms()) for _ in range(3)] == [(1_000, 0)] * 3
-
-
 def test_a_manual_clock_begins_in_2026_by_default() -> None:
     assert time.gmtime(ManualClock().now_ms() // 1_000)[:6] == (2026, 1, 1, 0, 0, 0)
 
 
-def test_advance_moves_both_times_and_step_the_wall_clock_alone() -> None:
+def test_a_manual_clock_stands_still_but_for_advance_and_a_step_which_moves_the_wall_clock_alone() -> None:
     clock = ManualClock(start_ms=1_000)
+    assert [(clock.now_ms(), clock.monotonic_ms()) for _ in range(3)] == [(1_000, 0)] * 3
     clock.advance(250)
     assert (clock.now_ms(), clock.monotonic_ms()) == (1_250, 250)
     clock.step(-600)
@@ -163,7 +166,83 @@ def test_a_clock_moved_by_many_threads_adds_up() -> None:
     assert (clock.now_ms(), clock.monotonic_ms()) == (4_000, 4_000)
 
 
-@pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
-def test_both_clocks_are_clocks(clock: Clock) -> None:
-    assert isinstance(clock.now_ms(), int)
-    assert isinstance(clock.monotonic_ms(), int)
+def test_the_wait_doubles_up_to_its_bound_and_begins_anew_after_a_success() -> None:
+    backoff = Backoff(0.5, 5.0)
+    assert [backoff.failed() for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.succeeded()
+    assert backoff.failed() == 0.5
+
+
+def test_ten_million_failures_are_as_one() -> None:
+    backoff = Backoff(0.1, 2.0, random.Random(1))
+    for _ in range(5):
+        backoff.failed()
+    assert {1 <= backoff.failed() <= 2 for _ in range(10_000_000)} == {True}
+    backoff.succeeded()
+    assert 0.05 <= backoff.failed() <= 0.1
+
+
+@pytest.mark.parametrize(("first_s", "most_s"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
+def test_a_backoff_needs_a_wait_and_a_bound(first_s: float, most_s: float) -> None:
+    with pytest.raises(ValueError, match="first_s must be above 0"):
+        Backoff(first_s, most_s)
+
+
+def test_a_cause_is_logged_once_a_minute_with_a_count_of_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    log = RetryLog(logging.getLogger("test"), lambda: now_s[0])
+    with caplog.at_level(logging.WARNING):
+        for second in range(150):
+            now_s[0] = float(second)
+            log.write(logging.WARNING, "lost", "no answer (%s)", "refused", extra={"action": "lost"})
+            if second == 70:
+                log.write(logging.ERROR, "other", "another cause", extra={"action": "other"})
+    assert [one.getMessage() for one in caplog.records] == [
+        "no answer (refused)",
+        "no answer (refused) (59 more times since it was last logged)",
+        "another cause",
+        "no answer (refused) (59 more times since it was last logged)",
+    ]
+
+
+def test_a_cause_that_is_over_is_forgotten() -> None:
+    now_s = [0.0]
+    log = RetryLog(logging.getLogger("test"), lambda: now_s[0])
+    for number in range(1_000):
+        now_s[0] += LOG_INTERVAL_S
+        log.write(logging.DEBUG, f"cause {number}", "gone", extra={"action": "gone"})
+    assert len(log._logged) == 1
+
+
+ROOT = Path(celery_wheel.__file__).parents[1]
+LOOK = """
+import sys
+before = set(sys.modules)
+import celery_wheel.timing
+roots = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(roots - set(sys.stdlib_module_names) - {"celery_wheel"}))
+print(sorted(name for name in sys.modules if name.startswith("celery_wheel.") and "timing" not in name))
+"""
+
+
+def test_importing_the_timing_package_imports_nothing_but_the_standard_library() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, check=True, timeout=patience(60)
+    )
+    assert answer.stdout.split("\n")[:2] == ["[]", "[]"], answer.stdout
+
+
+def test_the_wheel_has_no_clock_and_no_thread() -> None:
+    script = (
+        "import sys, types\n"
+        "package = types.ModuleType('celery_wheel.timing')\n"
+        "import celery_wheel\n"
+        "package.__path__ = [celery_wheel.__path__[0] + '/timing']\n"
+        "sys.modules['celery_wheel.timing'] = package\n"
+        "import celery_wheel.timing.wheel\n"
+        "print(sorted({'threading', 'asyncio', 'logging', 'datetime'} & set(sys.modules)))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, timeout=patience(60), cwd=ROOT
+    )
+    assert answer.stdout.strip() == "[]"

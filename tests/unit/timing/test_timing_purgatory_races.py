@@ -13,7 +13,7 @@ import pytest
 
 from celery_wheel.timing import ManualClock, Purgatory, SystemTimer
 from tests.kit.patience import patience
-from tests.unit.timing.recorders import WaitingOperation
+from tests.unit.timing.conftest import WaitingOperation
 
 OPERATIONS = 2_000
 KEYS = 20
@@ -32,6 +32,7 @@ class Race:
         self.purgatory = Purgatory("race", self.timer, shards=4, purge_interval=BOUND, reaper=False)
         self.operations = [WaitingOperation(1 + number % 100) for number in range(OPERATIONS)]
         self.raised: list[BaseException] = []
+        self.won: list[int] = []  #: numbers of completed operations, which sum up
 
     def run(self, *runners: Callable[[], object]) -> None:
         begin = threading.Barrier(len(runners))
@@ -57,6 +58,17 @@ class Race:
     def watch(self, number: int) -> bool:
         return self.purgatory.try_complete_else_watch(self.operations[number], self.keys(number))
 
+    def happen(self, numbers: range) -> None:
+        """Make operations ready and check them: no time passes and no later check comes, so a wake-up stays lost."""
+        for number in numbers:
+            self.operations[number].ready = True
+            self.won.append(self.purgatory.check_and_complete(KEYS + number))
+
+    def everything_is_completed(self) -> None:
+        assert [operation.called for operation in self.operations] == [["complete"]] * OPERATIONS
+        assert sum(self.won) == OPERATIONS
+        self.everything_is_settled()
+
     def everything_is_settled(self) -> None:
         assert (self.purgatory.delayed, self.timer.size()) == (0, 0)
         assert self.purgatory.watched <= BOUND
@@ -65,7 +77,6 @@ class Race:
 
 
 def elsewhere(work: Callable[[], object]) -> None:
-    """Run a function in another thread and wait for it."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(patience(10))
@@ -139,13 +150,12 @@ def test_ready_operations_are_completed_in_the_order_of_watching(purgatory: Purg
 
 def test_one_event_wins_each_operation_among_checks_force_and_time_outs() -> None:
     race = Race()
-    won: list[int] = []
 
     def check(keys: range) -> None:
-        won.append(sum(race.purgatory.check_and_complete(key) for key in keys))
+        race.won.append(sum(race.purgatory.check_and_complete(key) for key in keys))
 
     def force() -> None:
-        won.append(sum(operation.force_complete() for operation in race.operations[::-1]))
+        race.won.append(sum(operation.force_complete() for operation in race.operations[::-1]))
 
     def pass_time() -> None:
         for _ in range(100):
@@ -161,54 +171,32 @@ def test_one_event_wins_each_operation_among_checks_force_and_time_outs() -> Non
     assert all(operation.called[:1] == ["complete"] for operation in race.operations)
     assert {tuple(operation.called[1:]) for operation in race.operations} <= {(), ("expiration",)}
     expired = sum("expiration" in operation.called for operation in race.operations)
-    assert sum(won) + expired == OPERATIONS
+    assert sum(race.won) + expired == OPERATIONS
     race.everything_is_settled()
 
 
 def test_a_watch_during_checks_misses_no_wake_up() -> None:
     race = Race()
-    won: list[int] = []
 
     def watch(numbers: range) -> None:
-        won.append(sum(race.watch(number) for number in numbers))
-
-    def happen(numbers: range) -> None:
-        # No time passes and no later check comes: a lost wake-up would stay lost.
-        completed = 0
-        for number in numbers:
-            race.operations[number].ready = True
-            completed += race.purgatory.check_and_complete(KEYS + number)
-        won.append(completed)
+        race.won.append(sum(race.watch(number) for number in numbers))
 
     even, odd = range(0, OPERATIONS, 2), range(1, OPERATIONS, 2)
-    race.run(lambda: watch(even), lambda: happen(even), lambda: watch(odd), lambda: happen(odd))
-
-    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
-    assert sum(won) == OPERATIONS
-    race.everything_is_settled()
+    race.run(lambda: watch(even), lambda: race.happen(even), lambda: watch(odd), lambda: race.happen(odd))
+    race.everything_is_completed()
 
 
 def test_the_thread_that_runs_try_complete_finds_a_change() -> None:
     race = Race()
-    won: list[int] = []
     for number in range(OPERATIONS):
         race.watch(number)
 
     def look() -> None:
         # The shared keys are checked one after the other while no operation is ready; the change comes in between.
-        won.append(sum(race.purgatory.check_and_complete(key) for key in range(KEYS)))
+        race.won.append(sum(race.purgatory.check_and_complete(key) for key in range(KEYS)))
 
-    def happen() -> None:
-        completed = 0
-        for number in range(OPERATIONS):
-            race.operations[number].ready = True
-            completed += race.purgatory.check_and_complete(KEYS + number)
-        won.append(completed)
-
-    race.run(look, look, look, happen)
-    assert [operation.called for operation in race.operations] == [["complete"]] * OPERATIONS
-    assert sum(won) == OPERATIONS
-    race.everything_is_settled()
+    race.run(look, look, look, lambda: race.happen(range(OPERATIONS)))
+    race.everything_is_completed()
 
 
 def test_a_shutdown_while_threads_watch_leaves_nothing_to_expire() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from celery_wheel.timing import ManualClock, Reaper, SystemClock, SystemTimer, system_timer
 from tests.kit.patience import patience
-from tests.unit.timing.recorders import START, WatchedClock
+from tests.unit.timing.conftest import START, WatchedClock
 
 DAY_MS = 86_400_000
 
@@ -91,22 +91,15 @@ def test_a_cancelled_timer_does_not_run_and_one_that_ran_cannot_be_cancelled(
     assert ran == ["b"]
 
 
-def test_advance_clock_waits_for_the_next_bucket(clock: WatchedClock, timer: SystemTimer) -> None:
-    timer.add("a", START + 15, list)
+@pytest.mark.parametrize(("due_ms", "until_ms", "ran"), [(15, 15, 1), (900, 500, 0)])
+def test_advance_clock_waits_for_the_next_bucket_or_the_end_of_its_time(
+    clock: WatchedClock, timer: SystemTimer, due_ms: int, until_ms: int, ran: int
+) -> None:
+    timer.add("a", START + due_ms, list)
     advancing = Advancing(timer, 500)
-    assert clock.wait_for_waiter() == 15
-    clock.advance(15)
-    assert advancing.answer() == 1
-    assert timer.wakeups == 1
-
-
-def test_advance_clock_returns_when_its_time_is_over(clock: WatchedClock, timer: SystemTimer) -> None:
-    timer.add("a", START + 900, list)
-    advancing = Advancing(timer, 500)
-    assert clock.wait_for_waiter() == 500
-    clock.advance(500)
-    assert advancing.answer() == 0
-    assert timer.size() == 1
+    assert clock.wait_for_waiter() == until_ms
+    clock.advance(until_ms)
+    assert (advancing.answer(), timer.wakeups, timer.size()) == (ran, 1, 1 - ran)
 
 
 def test_a_bucket_that_only_cascades_is_no_reason_to_return(clock: WatchedClock, timer: SystemTimer) -> None:
@@ -320,26 +313,11 @@ def test_eight_threads_add_and_cancel_and_each_timer_runs_once_or_was_cancelled(
     assert everything == Counter((thread, number) for thread in range(8) for number in range(Crowd.PER_THREAD))
 
 
-# -- the reaper: a thread that waits for the next bucket ----------------------------------------------------
-
-
 @pytest.fixture
 def reaper(timer: SystemTimer) -> Iterator[Reaper]:
     reaper = Reaper(timer)
     yield reaper
     reaper.stop()
-
-
-def test_the_reaper_runs_what_falls_due_in_its_own_thread(
-    clock: WatchedClock, timer: SystemTimer, reaper: Reaper
-) -> None:
-    names: list[str] = []
-    ran = threading.Event()
-    timer.add("a", START + 5, lambda: (names.append(threading.current_thread().name), ran.set()))
-    reaper.start()
-    clock.advance(5)
-    assert ran.wait(patience(10))
-    assert names == ["celery-wheel-reaper"]
 
 
 def test_the_reaper_wakes_for_buckets_and_not_for_ticks(
@@ -367,18 +345,18 @@ def test_an_empty_timer_wakes_no_thread(clock: WatchedClock, timer: SystemTimer,
     assert timer.wakeups == 0
 
 
-def test_a_failing_callback_does_not_end_the_reaper(
+def test_the_reaper_runs_callbacks_in_its_own_thread_which_none_ends_by_its_failure(
     clock: WatchedClock, timer: SystemTimer, reaper: Reaper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ran = threading.Event()
+    ran, names = threading.Event(), list[str]()
     timer.add("bad", START + 5, lambda: 1 // 0)
-    timer.add("good", START + 6, ran.set)
+    timer.add("good", START + 6, lambda: (names.append(threading.current_thread().name), ran.set()))
     reaper.start()
     with caplog.at_level(logging.ERROR):
         clock.advance(5)
         clock.advance(1)
         assert ran.wait(patience(10))
-    assert reaper.running
+    assert (reaper.running, names) == (True, ["celery-wheel-reaper"])
     assert "callback of timer bad failed" in caplog.text
 
 

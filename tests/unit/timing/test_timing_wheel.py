@@ -1,9 +1,10 @@
-"""The wheel: the result and the effect of each call, its worked example, and the wake-ups of its caller."""
+"""The wheel: each call, the place of each timer by table, its worked example, and the wake-ups of its caller."""
 
 from __future__ import annotations
 
 import gc
 import heapq
+import itertools
 import random
 import weakref
 
@@ -60,181 +61,11 @@ def test_a_value_with_index_counts_as_an_integer() -> None:
     assert type(timer.due_at_ms) is int
 
 
-def test_a_timer_comes_back_with_the_instant_as_asked_and_its_payload() -> None:
-    payload = object()
-    wheel = TimingWheel(tick_ms=10)
-    wheel.schedule("a", 57, payload)
-
-    assert "a" in wheel
-    assert wheel.advance(59) == []
-    (timer,) = wheel.advance(60)
-
-    assert (timer.timer_id, timer.due_at_ms) == ("a", 57)
-    assert timer.payload is payload
-    assert "a" not in wheel
-    assert wheel.get("a") is None
-
-
 def test_payloads_need_not_be_comparable_hashable_or_different() -> None:
     wheel = TimingWheel()
     for number in range(50):
         wheel.schedule(number, 1_000, {"no": "order"})
     assert ids(wheel.advance(1_000)) == list(range(50))
-
-
-def test_get_shows_a_timer_and_leaves_it_where_it_is() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 57, "payload")
-    timer = wheel.get("a")
-    assert timer is not None
-    assert (timer.timer_id, timer.due_at_ms, timer.payload) == ("a", 57, "payload")
-    assert wheel.get("b") is None
-    assert len(wheel) == 1
-
-
-def test_cancel_returns_the_timer_once() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 57, "payload")
-    timer = wheel.cancel("a")
-    assert timer is not None
-    assert (timer.timer_id, timer.due_at_ms, timer.payload) == ("a", 57, "payload")
-    assert wheel.cancel("a") is None
-    assert wheel.advance(1_000) == []
-    assert len(wheel) == 0
-
-
-@pytest.mark.parametrize("due_at", [-1, 0, 95, 100])
-def test_a_timer_that_is_already_due_is_not_placed(due_at: int) -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=109)
-    assert wheel.schedule("a", due_at) is False
-    assert len(wheel) == 0
-    assert wheel.next_expiration_ms() is None
-
-
-def test_a_timer_of_the_current_tick_is_due_at_its_end() -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=109)
-    assert wheel.schedule("a", 101) is True
-    assert ids(wheel.advance(110)) == ["a"]
-
-
-def test_moving_a_timer_to_the_past_removes_it() -> None:
-    wheel = TimingWheel(start_ms=100)
-    wheel.schedule("a", 200)
-    assert wheel.schedule("a", 100) is False
-    assert "a" not in wheel
-    assert wheel.next_expiration_ms() is None
-    assert [level.pending for level in wheel.levels()] == [0, 0]
-
-
-def test_moving_replaces_instant_payload_and_place_in_the_order() -> None:
-    wheel = TimingWheel()
-    wheel.schedule("a", 500, "old")
-    wheel.schedule("b", 700)
-    wheel.schedule("c", 700)
-    wheel.schedule("b", 700)
-    wheel.schedule("a", 700, "new")
-    left = wheel.advance(700)
-    assert ids(left) == ["c", "b", "a"]
-    assert left[-1].payload == "new"
-
-
-@pytest.mark.parametrize("due_at", [500, 505], ids=["when a coarse bucket begins", "within a coarse bucket"])
-def test_cascading_keeps_the_place_in_the_order(due_at: int) -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("first, from level 2", due_at)
-    wheel.advance(300)
-    wheel.schedule("second, from level 1", due_at)
-    wheel.advance(490)
-    wheel.schedule("third, on level 0", due_at)
-    assert wheel.advance(due_at - 1) == []
-    assert ids(wheel.advance(due_at)) == ["first, from level 2", "second, from level 1", "third, on level 0"]
-
-
-def test_timers_of_one_tick_expire_in_order_of_their_instants() -> None:
-    wheel = TimingWheel(tick_ms=1000)
-    for due_at in (1_900, 1_100, 2_000, 1_001, 1_100):
-        wheel.schedule(len(wheel), due_at)
-    assert [(timer.due_at_ms, timer.timer_id) for timer in wheel.advance(2_000)] == [
-        (1_001, 3),
-        (1_100, 1),
-        (1_100, 4),
-        (1_900, 0),
-        (2_000, 2),
-    ]
-
-
-def test_one_advance_over_many_buckets_is_sorted_as_a_whole() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=3)
-    dues = [due * 7919 % 1_000 + 1 for due in range(1_000)]
-    for number, due in enumerate(dues):
-        wheel.schedule(number, due)
-    assert ids(wheel.advance(5_000)) == sorted(range(1_000), key=lambda number: (dues[number], number))
-
-
-@pytest.mark.parametrize("now", [-10_000, 0, 119, 120, 129])
-def test_an_advance_that_does_not_reach_the_next_tick_changes_nothing(now: int) -> None:
-    wheel = TimingWheel(tick_ms=10, start_ms=125)
-    wheel.schedule("a", 130)
-    wheel.schedule("b", 10_000)
-    before = [(level.current_time_ms, level.pending) for level in wheel.levels()]
-    assert wheel.advance(now) == []
-    assert [(level.current_time_ms, level.pending) for level in wheel.levels()] == before
-    assert wheel.current_time_ms == 120
-    assert wheel.next_expiration_ms() == 130
-
-
-def test_counts_are_those_of_the_buckets_of_the_levels_and_of_the_whole() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    for due in (5, 5, 7, 30, 31, 500):
-        wheel.schedule(len(wheel), due)
-    wheel.cancel(2)
-    levels = wheel.levels()
-    assert [[bucket.pending for bucket in level.buckets] for level in levels] == [[2], [2], [1]]
-    assert [level.pending for level in levels] == [2, 2, 1]
-    assert len(wheel) == 5
-
-
-def test_buckets_are_shown_in_order_of_index() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=15)
-    for due in (21, 17, 34, 19):
-        wheel.schedule(due, due)
-    assert [(b.index, b.expiration_ms) for b in wheel.levels()[0].buckets] == [(1, 21), (14, 34), (17, 17), (19, 19)]
-
-
-def test_a_bucket_emptied_by_cancel_is_no_wake_up() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("near", 5)
-    wheel.schedule("far", 3_000)
-    wheel.cancel("near")
-    assert wheel.next_expiration_ms() == 2_800
-    wheel.cancel("far")
-    assert wheel.next_expiration_ms() is None
-    assert wheel.levels()[2].buckets == []
-
-
-def test_an_emptied_bucket_that_is_filled_again_in_the_same_lap_wakes_once() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    for number in range(5):
-        wheel.schedule(number, 5)
-        wheel.cancel(number)
-        if number == 2:
-            assert wheel.next_expiration_ms() is None
-    wheel.schedule("last", 5)
-    assert wheel.next_expiration_ms() == 5
-    assert ids(wheel.advance(5)) == ["last"]
-    assert wheel.next_expiration_ms() is None
-
-
-def test_an_emptied_bucket_that_is_filled_again_in_a_later_lap_keeps_the_later_time() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20)
-    wheel.schedule("old lap", 5)
-    wheel.cancel("old lap")
-    wheel.advance(7)
-    wheel.schedule("new lap", 25)
-    (bucket,) = wheel.levels()[0].buckets
-    assert (bucket.index, bucket.expiration_ms) == (5, 25)
-    assert wheel.advance(24) == []
-    assert ids(wheel.advance(25)) == ["new lap"]
 
 
 def test_schedule_and_cancel_without_end_do_not_grow_the_expiry_queue() -> None:
@@ -254,15 +85,6 @@ def test_levels_stay_when_they_are_empty() -> None:
     assert [level.number for level in wheel.levels()] == [0, 1, 2]
     wheel.advance(1_000_000)
     assert [level.current_time_ms for level in wheel.levels()] == [1_000_000, 1_000_000, 1_000_000]
-
-
-def test_timers_are_listed_in_the_order_of_scheduling_also_after_cascades_and_moves() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=3)
-    for number in range(20):
-        wheel.schedule(number, 900 - number)
-    wheel.schedule(4, 850)
-    wheel.advance(800)
-    assert [timer.timer_id for timer in wheel.timers()] == [n for n in range(20) if n != 4] + [4]
 
 
 def test_a_dropped_wheel_frees_its_payloads_without_the_garbage_collector() -> None:
@@ -290,8 +112,6 @@ def test_reprs_name_level_bucket_and_due_time() -> None:
     assert repr(level.buckets[0]) == "Bucket(index=17, expiration_ms=340, contents={'a': 350})"
     assert repr(wheel.get("a")) == "Timer(due_at_ms=350, timer_id='a', payload=1)"
 
-
-# -- the worked example, tick by tick: tick 1, size 20, start 0 --------------------------------------------
 
 # (level, bucket index, expiration, ids) after the instant at which it became so.
 AT_0 = [(1, 17, 340, [350]), (2, 1, 400, [450, 446, 455, 473])]
@@ -344,18 +164,6 @@ def test_following_the_next_expiration_visits_only_the_instants_at_which_somethi
         wheel.advance(expiration_ms)
     assert visited == [340, 350, 400, 440, 446, 450, 455, 460, 473]
 
-
-def test_one_long_advance_takes_the_whole_example_in_order() -> None:
-    assert [timer.timer_id for timer in example().advance(10_000)] == [350, 446, 450, 455, 473]
-
-
-def test_an_advance_into_the_middle_of_the_example_equals_single_ticks() -> None:
-    wheel = example()
-    assert [timer.timer_id for timer in wheel.advance(447)] == [350, 446]
-    assert buckets(wheel) == AT_446
-
-
-# -- wake-ups of a caller that follows ``next_expiration_ms``: no empty ticks -------------------------------
 
 YEAR_MS = 365 * 86_400_000
 START_MS = 1_767_225_600_000
@@ -426,3 +234,109 @@ def test_cancelled_timers_wake_no_thread() -> None:
         wheel.advance(expiration_ms)
         wakeups += 1
     assert wakeups <= len(wheel.levels())
+
+
+#: A wheel that starts at 0: size, due at → level, bucket index, expiration; all instants in ticks.
+FROM_0 = [
+    (2, 1, 0, 1, 1),
+    (2, 2, 1, 1, 2),
+    (2, 3, 1, 1, 2),
+    (2, 4, 2, 1, 4),
+    (3, 1, 0, 1, 1),
+    (3, 2, 0, 2, 2),
+    (3, 3, 1, 1, 3),
+    (3, 8, 1, 2, 6),
+    (3, 9, 2, 1, 9),
+    (20, 1, 0, 1, 1),
+    (20, 19, 0, 19, 19),
+    (20, 20, 1, 1, 20),
+    (20, 399, 1, 19, 380),
+    (20, 400, 2, 1, 400),
+    (60, 1, 0, 1, 1),
+    (60, 59, 0, 59, 59),
+    (60, 60, 1, 1, 60),
+    (60, 3599, 1, 59, 3540),
+    (60, 3600, 2, 1, 3600),
+    (64, 1, 0, 1, 1),
+    (64, 63, 0, 63, 63),
+    (64, 64, 1, 1, 64),
+    (64, 4095, 1, 63, 4032),
+    (64, 4096, 2, 1, 4096),
+    (512, 1, 0, 1, 1),
+    (512, 511, 0, 511, 511),
+    (512, 512, 1, 1, 512),
+    (512, 262_143, 1, 511, 261_632),
+    (512, 262_144, 2, 1, 262_144),
+]
+PLACES = [
+    (tick, size, tick * due_at, level, index, tick * expiration)
+    for size, due_at, level, index, expiration in FROM_0
+    for tick in (1, 10, 1000)
+]
+
+
+def place_of(wheel: TimingWheel, timer_id: object) -> tuple[int, int, int]:
+    """Return level, bucket index and expiration of the only bucket that holds a timer."""
+    (place,) = (
+        (level.number, bucket.index, bucket.expiration_ms)
+        for level in wheel.levels()
+        for bucket in level.buckets
+        if timer_id in bucket.timer_ids()
+    )
+    return place
+
+
+def laid_out(tick: int, size: int, now: int, due_at: int) -> tuple[int, int, int]:
+    """Return the same by one lap of each level as a list of boundaries: the timer lies between two of them."""
+    due = next(instant for instant in range(due_at, due_at + tick) if instant % tick == 0)
+    hand = next(instant for instant in range(now, now - tick, -1) if instant % tick == 0)
+    level = 0
+    step = tick
+    while True:
+        while hand % step:
+            hand -= tick
+        lap = [hand + nth * step for nth in range(size + 1)]
+        for begin, end in itertools.pairwise(lap):
+            if begin <= due < end:
+                # Counting from the beginning of time: 0, 1 ... size - 1, 0, 1 ...
+                return level, len(range(0, begin, step)) % size, begin
+        level += 1
+        step = lap[-1] - lap[0]
+
+
+@pytest.mark.parametrize(("tick", "size", "due_at", "level", "index", "expiration"), PLACES)
+def test_a_timer_goes_to_the_level_and_bucket_of_the_table(
+    tick: int, size: int, due_at: int, level: int, index: int, expiration: int
+) -> None:
+    wheel = TimingWheel(tick_ms=tick, wheel_size=size)
+
+    assert wheel.schedule("timer", due_at) is True
+
+    assert place_of(wheel, "timer") == (level, index, expiration)
+    assert wheel.next_expiration_ms() == expiration
+    assert len(wheel.levels()) == level + 1
+
+
+@pytest.mark.parametrize("size", [2, 3, 20, 60, 64, 512])
+@pytest.mark.parametrize("tick", [1, 7, 10, 1000])
+def test_random_instants_lie_where_the_laid_out_levels_have_them(tick: int, size: int) -> None:
+    """A wheel that was advanced places a timer like a wheel that began there."""
+    rng = random.Random(f"{tick} {size}")
+    for _ in range(40):
+        now = rng.randrange(tick * size * 4)
+        due_at = now + tick + rng.randrange(tick * size ** rng.choice([1, 2] if size > 20 else [1, 2, 3, 4]))
+        begun, advanced = TimingWheel(tick, size, now), TimingWheel(tick, size)
+        advanced.schedule("far away", 10 * due_at + 10 * tick)
+        for part in (7, 3, 2, 1):
+            advanced.advance(now // part)
+        for wheel in (begun, advanced):
+            assert wheel.schedule("timer", due_at) is True
+            assert place_of(wheel, "timer") == laid_out(tick, size, now, due_at)
+
+
+def test_a_timer_a_thousand_years_away_has_a_level() -> None:
+    year_ms = 365 * 86_400_000
+    wheel = TimingWheel(tick_ms=1, wheel_size=2, start_ms=1_767_225_600_000)
+    wheel.schedule("far", 1_767_225_600_000 + 1_000 * year_ms)
+    assert wheel.advance(1_767_225_600_000 + 1_000 * year_ms - 1) == []
+    assert [timer.timer_id for timer in wheel.advance(1_767_225_600_000 + 1_000 * year_ms)] == ["far"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import celery
 import pytest
@@ -131,19 +132,14 @@ def test_a_run_that_goes_on_is_not_reported(worker: Worker, what: str) -> None:
 
 
 def test_a_message_that_returns_from_a_lost_process_goes_on(worker: Worker) -> None:
-    request = worker.receive(acks_late=True, reject_on_worker_lost=True)
-    request.on_failure(raised(WorkerLostError("x")))
+    worker.receive(acks_late=True, reject_on_worker_lost=True).on_failure(raised(WorkerLostError("x")))
     assert worker.reports == []
 
 
-def test_an_error_of_the_result_backend_hides_no_end(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_result_backend_hides_no_end(worker: Worker) -> None:
     request = worker.receive()
-
-    def away(*_: Any, **__: Any) -> None:
-        raise ConnectionError("the backend is away")
-
-    monkeypatch.setattr(request.task.backend, "mark_as_failure", away)
-    with pytest.raises(ConnectionError):
+    away = mock.patch.object(request.task.backend, "mark_as_failure", side_effect=ConnectionError("it is away"))
+    with away, pytest.raises(ConnectionError):
         request.on_failure(raised(WorkerLostError("x")))
     assert worker.reports == [HEADER]
 
@@ -305,8 +301,6 @@ def test_a_request_is_otherwise_as_before() -> None:
     with pytest.raises(AttributeError, match="'Context' object has no attribute 'wheels'"):
         _ = request.wheels
 
-
-# -- the time of dispatch ----------------------------------------------------------------------------------
 
 DISPATCHED_MS = 1_800_000_000_123
 DISPATCHED = datetime.fromtimestamp(DISPATCHED_MS / 1_000, UTC).isoformat()

@@ -103,9 +103,6 @@ def test_the_server_is_named_without_its_password() -> None:
 OutOfMemoryError = getattr(exceptions, "OutOfMemoryError", exceptions.ResponseError)
 
 
-# -- errors ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "parts"),
     [

@@ -92,9 +92,7 @@ def definition(every_ms: int = 1_000, *, recurrence: dict[str, Any] | None = Non
 
 @pytest.fixture
 def rig() -> ScheduleRig:
-    rig = ScheduleRig()
-    rig.run("tend")
-    return rig
+    return with_limits()
 
 
 def with_limits(**limits: int) -> ScheduleRig:

@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.specs import Interval
 from tests.unit.engine.conftest import START_MS
@@ -25,15 +24,6 @@ ALREADY = {"report": {"result": "already"}}
 
 def whats(rig: ScheduleRig) -> list[tuple[int, str]]:
     return [(one.number, one.what) for one in rig.data.revisions]
-
-
-def test_a_schedule_is_created_once(rig: ScheduleRig) -> None:
-    schedule = rig.create()
-    assert (schedule.revision, schedule.source) == (1, "api")
-    assert rig.change("create", {"report": definition(2_000)}) == ALREADY
-    assert rig.schedule().definition == schedule.definition
-    [revision] = rig.data.revisions
-    assert (revision.what, revision.actor, revision.reason, revision.before) == ("created", "ann", "test", "")
 
 
 @pytest.mark.parametrize(
@@ -76,10 +66,6 @@ def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
     assert line.startswith("schedule report was not changed")
 
 
-def test_a_name_that_no_index_holds_is_refused(rig: ScheduleRig) -> None:
-    assert rig.change("create", {"x" * 600: definition()})["x" * 600]["result"] == "refused"
-
-
 @pytest.mark.parametrize("do", ["delete", "pause", "resume", "trigger"])
 def test_a_name_without_a_schedule_is_unknown(rig: ScheduleRig, do: str) -> None:
     assert rig.change(do, ["report"]) == UNKNOWN
@@ -99,26 +85,11 @@ def test_an_update_withdraws_the_old_occurrence_and_makes_the_new_one(rig: Sched
     assert json.loads(before["definition"])["recurrence"]["spec"]["every_ms"] == 1_000
 
 
-def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
-    rig.create(every_ms=1_000)
-    rig.change("update", {"report": definition(1_000, args=[1])})
-    rig.tick(1_000)
-    assert rig.ran() == [1_000]
-    assert rig.outcomes() == ["cancelled", "cancelled"]
-
-
 def test_an_update_to_the_same_definition_changes_nothing(rig: ScheduleRig) -> None:
     rig.create()
     assert rig.change("update", {"report": definition()}) == ALREADY
     assert rig.schedule().revision == 1
     assert rig.outcomes() == []
-
-
-def test_an_update_that_is_refused_changes_nothing(rig: ScheduleRig) -> None:
-    rig.create()
-    assert rig.change("update", {"report": definition(-1)})["report"]["result"] == "refused"
-    rig.tick(1_000)
-    assert rig.ran() == [1_000]
 
 
 def test_an_update_counts_withdrawn_occurrences_to_no_limit(rig: ScheduleRig) -> None:
@@ -164,15 +135,6 @@ def test_a_pause_withdraws_late_occurrences_and_says_so(rig: ScheduleRig) -> Non
     assert rig.ran() == []
 
 
-def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
-    rig.create()
-    rig.change("pause", ["report"])
-    rig.change("resume", ["report"])
-    rig.tick(2_000)
-    assert rig.ran() == [1_000, 2_000]
-    assert rig.skips() == []
-
-
 def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
     rig.create()
     rig.change("pause", ["report"])
@@ -196,15 +158,6 @@ def test_a_deleted_schedule_leaves_its_revisions(rig: ScheduleRig) -> None:
     rig.create()
     rig.tick(1_000)
     assert rig.ran() == [1_000, 5_000]
-
-
-def test_a_rollback_is_an_update_with_its_own_word(rig: ScheduleRig) -> None:
-    rig.create(every_ms=1_000)
-    rig.change("update", {"report": definition(700)})
-    assert rig.change("rollback", {"report": definition(1_000)}) == DONE
-    assert whats(rig) == [(1, "created"), (2, "changed"), (3, "rolled back")]
-    rig.tick(1_000)
-    assert rig.ran() == [1_000]
 
 
 def test_an_update_repairs_a_broken_schedule(rig: ScheduleRig) -> None:
@@ -238,16 +191,6 @@ def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: Schedul
     assert rig.ran() == [1_000, 2_000, 5_600]
 
 
-def test_a_resume_after_an_error_makes_no_row_twice(rig: ScheduleRig) -> None:
-    """The schedule broke at 3,000 ms, when the rows of its earlier instants existed."""
-    break_(rig, 1_000)
-    assert rig.made() == [1_000, 2_000]
-    assert rig.change("resume", ["report"]) == DONE
-    rig.tick(2_000)
-    assert rig.ran() == [1_000, 2_000, 3_000]
-    assert rig.skips() == []
-
-
 def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: ScheduleRig) -> None:
     break_(rig, 1_000)
     assert rig.change("pause", ["report"]) == DONE
@@ -256,33 +199,6 @@ def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: Sch
     assert rig.skips() == [(2_000, 2_000, 1, "paused")]
     rig.tick(500)
     assert rig.ran() == [1_000, 3_000]
-
-
-def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:
-    """A row may move to another lane: the pause stays in the inbox, and so does the resume behind it."""
-    rig.create(every_ms=60_000)
-    rig.create("other", every_ms=60_000)
-    for do, name in (("pause", "report"), ("resume", "report"), ("pause", "other")):
-        rig.put("schedule", do=do, names=[name])
-    with mock.patch.object(ShardState, "may_be_diverted", side_effect=[True, False, False, False]):
-        rig.run("ingest")
-        assert [rig.schedule(name).paused for name in ("report", "other")] == [False, True]
-        rig.run("ingest")
-    assert not rig.schedule().paused
-    assert [one.what for one in rig.data.revisions if one.name == "report"] == ["created", "paused", "resumed"]
-
-
-def test_many_schedules_change_in_one_command(rig: ScheduleRig) -> None:
-    names = [f"n{n}" for n in range(5)]
-    rig.change("create", {name: definition() for name in names})
-    assert rig.change("pause", [*names, "nobody"]) == {name: {"result": "done"} for name in names} | {
-        "nobody": {"result": "unknown"}
-    }
-    rig.tick(2_000)
-    assert rig.pushed == []
-
-
-# -- triggers and backfills ----------------------------------------------------------------------------
 
 
 def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) -> None:
@@ -332,14 +248,6 @@ def test_a_backfill_runs_the_instants_of_a_time(rig: ScheduleRig) -> None:
     assert rig.ran() == [2_000, 3_000]
 
 
-def test_a_backfill_reaches_no_instant_that_the_schedule_will_make(rig: ScheduleRig) -> None:
-    rig.create(every_ms=1_000)
-    rig.tick(1_500)
-    rig.change("backfill", ["report"], from_ms=START_MS + 1, upto_ms=START_MS + 10**6)
-    rig.tick(1_500)
-    assert rig.ran() == [1_000, 1_000, 2_000, 3_000]
-
-
 def test_a_backfill_of_too_many_instants_is_refused(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     answer = rig.change("backfill", ["report"], from_ms=0, upto_ms=START_MS)
@@ -380,10 +288,6 @@ def test_the_catch_up_decides_on_instants_since_then(rig: ScheduleRig) -> None:
     rig.tick(1_000)
     assert rig.skips()[0][3] == "missed"
     assert min(rig.ran()) >= -rig.limits.late_ms
-
-
-def test_a_schedule_without_earlier_changes_begins_with_the_import(rig: ScheduleRig) -> None:
-    rig.change("restore", {"report": document()})
     [revision] = rig.data.revisions
     assert (revision.number, revision.what, revision.before, rig.schedule().revision) == (1, "imported", "", 1)
 

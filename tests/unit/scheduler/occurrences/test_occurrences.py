@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from celery import signals
@@ -35,12 +36,9 @@ AT = datetime.fromtimestamp(AT_MS / 1_000, UTC)
 
 
 class Rendering:
-    """Renders occurrences of one schedule."""
-
     def __init__(self, app: Any, apply_entry: Any = None, **definition: Any) -> None:
         spec = {"kind": "interval", "every_ms": 1_000}
-        document = {"recurrence": {"kind": "recurrence", "spec": spec}, "task": "proj.touch", **definition}
-        text = to_text(document)
+        text = to_text({"recurrence": {"kind": "recurrence", "spec": spec}, "task": "proj.touch", **definition})
         self.schedule = Schedule(1793, "report", text, "api", 1, AT_MS)
         self.definition = read_definition(text)
         self.renderer = ScheduleRenderer(app, 8 * 2**20, QueuedMessageReader().decode, apply_entry)
@@ -61,11 +59,6 @@ def body(message: Message) -> Any:
 def headers(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(message.headers)
     return found
-
-
-@pytest.fixture
-def rendering(app: Any) -> Callable[..., Rendering]:
-    return lambda *args, **definition: Rendering(app, *args, **definition)
 
 
 def without_ids(message: dict[str, Any]) -> str:
@@ -89,8 +82,7 @@ def without_ids(message: dict[str, Any]) -> str:
     ],
 )
 def test_the_message_is_the_one_that_apply_async_sends(app: Any, broker: Broker, options: dict[str, Any]) -> None:
-    render = Rendering(app, args=[1, "ü"], kwargs={"a": None}, options=options)
-    found = render.all_three()
+    found = Rendering(app, args=[1, "ü"], kwargs={"a": None}, options=options).all_three()
     app.tasks["proj.touch"].apply_async([1, "ü"], {"a": None}, **options)
     queue = options.get("queue", "celery")
     expected = without_ids(broker.one_sent(queue))
@@ -98,8 +90,8 @@ def test_the_message_is_the_one_that_apply_async_sends(app: Any, broker: Broker,
     assert [(one.queue, one.priority) for one in found] == [(queue, options.get("priority"))] * 3
 
 
-def test_a_task_learns_its_instant(rendering: Callable[..., Rendering]) -> None:
-    for one in rendering(overlap="skip").all_three():
+def test_a_task_learns_its_instant(app: Any) -> None:
+    for one in Rendering(app, overlap="skip").all_three():
         assert headers(one)[OCCURRENCE] == {
             "schedule": "report",
             "id": 1793,
@@ -108,24 +100,23 @@ def test_a_task_learns_its_instant(rendering: Callable[..., Rendering]) -> None:
             "previous": AT_MS - 1_000,
             "report": True,
         }
-    assert headers(rendering()())[OCCURRENCE]["report"] is False
+    assert headers(Rendering(app)())[OCCURRENCE]["report"] is False
 
 
-def test_an_occurrence_that_is_rendered_again_has_the_same_task_id(rendering: Callable[..., Rendering]) -> None:
-    first, again, by_template = (rendering()(id_=UUID) for _ in range(3))
+def test_an_occurrence_that_is_rendered_again_has_the_same_task_id(app: Any) -> None:
+    first, again, by_template = (Rendering(app)(id_=UUID) for _ in range(3))
     assert first.task_id == again.task_id == by_template.task_id == headers(first)["id"]
-    other = rendering()(id_=UUID[:-1] + "7")
-    assert len({first.task_id, other.task_id, UUID}) == 3
+    assert len({first.task_id, Rendering(app)(id_=UUID[:-1] + "7").task_id, UUID}) == 3
 
 
-def test_a_run_expires_so_long_after_it_is_due(app: Any, rendering: Callable[..., Rendering]) -> None:
-    render = rendering(options={"expires": 90.5})
+def test_a_run_expires_so_long_after_it_is_due(app: Any) -> None:
+    render = Rendering(app, options={"expires": 90.5})
     for one in (render(due_ms=AT_MS + 30_000) for _ in range(3)):
         assert one.expires_ms == AT_MS + 120_500
         assert datetime.fromisoformat(headers(one)["expires"]) == AT + timedelta(seconds=120.5)
     app.tasks["proj.touch"].expires = 10
-    assert rendering()().expires_ms == AT_MS + 10_000
-    assert rendering(options={"expires": 20})().expires_ms == AT_MS + 20_000
+    assert Rendering(app)().expires_ms == AT_MS + 10_000
+    assert Rendering(app, options={"expires": 20})().expires_ms == AT_MS + 20_000
 
 
 def test_misfire_and_key_are_the_schedules_before_those_of_the_route(make_app: Any) -> None:
@@ -142,11 +133,9 @@ def test_a_route_with_wheel_false_is_a_route_like_any_other(make_app: Any) -> No
     assert [one.queue for one in Rendering(app).all_three()] == ["mail"] * 3
 
 
-def test_a_task_of_another_project_is_sent_by_its_name(
-    rendering: Callable[..., Rendering], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_of_another_project_is_sent_by_its_name(app: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        found = rendering(task="other.report", args=[1]).all_three()
+        found = Rendering(app, task="other.report", args=[1]).all_three()
     assert [(one.task, body(one)[0]) for one in found] == [("other.report", [1])] * 3
     assert [record.getMessage().startswith("task other.report is not registered") for record in caplog.records] == [
         True
@@ -175,30 +164,20 @@ def test_a_call_that_apply_async_would_not_send_raises_the_reason(
 
 
 def test_a_result_backend_that_does_not_answer_is_no_fault_of_the_schedule(
-    rendering: Callable[..., Rendering], monkeypatch: pytest.MonkeyPatch
+    app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    render = rendering()
-
-    def away(self: Sampler, call: Any) -> Any:
-        raise ConnectionError("the backend is away")
-
-    monkeypatch.setattr(Sampler, "send", away)
+    render = Rendering(app)
+    monkeypatch.setattr(Sampler, "send", mock.Mock(side_effect=ConnectionError("the backend is away")))
     with pytest.raises(BrokerError, match="the backend is away"):
         render()
 
 
-def test_a_broker_that_does_not_answer_is_no_fault_of_the_schedule(
-    app: Any, rendering: Callable[..., Rendering], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(**_: Any) -> None:
-        raise OperationalError("no answer")
-
-    render = rendering()
+def test_a_broker_that_does_not_answer_is_no_fault_of_the_schedule(app: Any) -> None:
+    render = Rendering(app)
     render.renderer._renderer.sampler.declare = DeclaredQueues(app)
-    with monkeypatch.context() as patch:
-        patch.setattr(app, "connection_for_write", away)
-        with pytest.raises(BrokerError, match="no answer"):
-            render()
+    away = mock.patch.object(app, "connection_for_write", side_effect=OperationalError("no answer"))
+    with away, pytest.raises(BrokerError, match="no answer"):
+        render()
     assert headers(render())["task"] == "proj.touch"
     assert "celery" in Channel.queues
 
@@ -219,9 +198,6 @@ def test_receivers_of_signals_change_each_message(app: Any) -> None:
 def test_a_transactional_setting_is_not_for_schedules(make_app: Any) -> None:
     app = make_app(wheel_transactional=True, wheel_store="sqlite:///no/such/file")
     assert len(Rendering(app).all_three()) == 3
-
-
-# -- apply_entry ------------------------------------------------------------------------------------------
 
 
 @dataclass

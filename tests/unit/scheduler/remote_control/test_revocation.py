@@ -1,26 +1,46 @@
-"""Revokes are written to the store, and pending tasks are scanned for stamps, on a real store."""
+"""The node, its commands and its broker; revokes in the store, scans for stamps, and the state of revoked tasks."""
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import pickle
+import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import celery
 import pytest
-from celery import Celery
+from celery import signals
+from celery.backends import cache
+from celery.worker.control import Panel
+from kombu.exceptions import EncodeError
 
+from celery_wheel import Celery
+from celery_wheel.engine.state import tombstones
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import StoreError
-from celery_wheel.scheduler.remote_control import SchedulerView, revocation
+from celery_wheel.scheduler.remote_control import SchedulerView, inspection, node, revocation
 from celery_wheel.scheduler.remote_control.node import Commands
 from celery_wheel.scheduler.remote_control.revocation import RevokeListener
+from celery_wheel.scheduler.remote_control.revoked_state import AWAY_AFTER, SUSPECTS, TRIES, RevokedState
+from celery_wheel.scheduler.remote_control.revoked_state import read_request as read
 from celery_wheel.scheduler.service import node_name
 from celery_wheel.store import open_store
+from celery_wheel.store.model import Row
+from celery_wheel.store.ports.pages import MessageHead, Task
 from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.values.mask import NO_MASK, Mask
+from tests.kit.chunks import make_row
 from tests.kit.holder import NOW, Holder
+from tests.kit.manual import page
 from tests.kit.patience import wait_until
+from tests.kit.servers.redis import RedisServer
 
 
 @pytest.fixture
@@ -40,7 +60,6 @@ def commands(store: SqlStore, shard: int) -> list[dict[str, Any]]:
 
 
 def revoked(store: SqlStore, shard: int) -> list[list[str]]:
-    """Return the task ids of each command."""
     return [command["task_ids"] for command in commands(store, shard)]
 
 
@@ -48,11 +67,8 @@ def revoked(store: SqlStore, shard: int) -> list[list[str]]:
 def back(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Make the store fail, until the returned function is called."""
 
-    def fail(*_: Any) -> None:
-        raise StoreError("away")
-
     put = store.put_inboxes
-    monkeypatch.setattr(store, "put_inboxes", fail)
+    monkeypatch.setattr(store, "put_inboxes", mock.Mock(side_effect=StoreError("away")))
     return lambda: monkeypatch.setattr(store, "put_inboxes", put)
 
 
@@ -187,3 +203,311 @@ def test_an_unexpected_error_of_a_scan_ends_no_later_scan(
     wait_until(lambda: scanned == [0, 0], "the shard is scanned again")
     revokes.stop()
     assert "LookupError: a defect" in caplog.text
+
+
+HEADERS = {"argsrepr": "(1,)", "kwargsrepr": "{'user': 7, 'password': 'hunter2'}"}
+
+
+@pytest.mark.parametrize(("mask", "shown"), [(NO_MASK, "hunter2"), (Mask(["password"]), "********")])
+def test_arguments_are_masked(tmp_path: Path, mask: Mask, shown: str) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=1)
+    Holder(store).accept(NOW, task_id="a", headers=json.dumps(HEADERS).encode())
+    view = SchedulerView("wheel@h", store, lambda: [0], RevokedStamps(), mask)
+    [scheduled] = inspection.scheduled(view)
+    [_, request] = inspection.query(view, ["a"])["a"]
+    for one in (scheduled["request"], request):
+        assert one["kwargs"] == f"{{'user': 7, 'password': '{shown}'}}"
+        assert one["args"] == "(1,)"
+    store.close()
+
+
+TASK = Task(1, 0, 0, 1_700_000_000_123, 256, 1_700_000_000_000, "id", "t", "celery", 5, None, None, 0, 0, 10)
+
+
+def test_a_task_is_shown_by_its_headers_alone() -> None:
+    head = MessageHead(json.dumps({"argsrepr": "(1,)", "kwargsrepr": "{}", "shadow": None}).encode(), "ex", "key")
+    assert inspection.scheduled_item(TASK, head, "wheel@h") == {
+        "eta": "2023-11-14T22:13:20.123000+00:00",
+        "priority": 6,
+        "request": {
+            "id": "id",
+            "name": "t",
+            "args": "(1,)",
+            "kwargs": "{}",
+            "type": "t",
+            "hostname": "wheel@h",
+            "time_start": None,
+            "acknowledged": True,
+            "delivery_info": {"exchange": "ex", "routing_key": "key", "priority": 5, "redelivered": False},
+            "worker_pid": None,
+        },
+    }
+
+
+def test_protocol_1_has_no_headers_to_show() -> None:
+    assert inspection.request_item(TASK, MessageHead(b"{}", "", "celery"), "n")["args"] == ""
+
+
+#: Commands that only workers can carry out; see docs/control-celery.md.
+FOR_WORKERS = {
+    *("add_consumer", "autoscale", "cancel_consumer", "election", "hello", "pool_grow", "pool_restart", "pool_shrink"),
+    *("rate_limit", "shutdown", "time_limit", "memdump", "memsample", "objgraph"),
+}
+
+
+def handlers() -> dict[str, Any]:
+    app: Any = Celery("proj", set_as_current=False)
+    return Commands(app, None, None).handlers()  # type: ignore[arg-type]  # no command is called
+
+
+def test_every_command_of_celery_is_answered_or_left_to_workers() -> None:
+    """A new version of Celery may have new commands."""
+    assert set(Panel.data) == set(handlers()) | FOR_WORKERS
+    assert not set(handlers()) & FOR_WORKERS
+
+
+def test_the_manual_names_every_command_and_its_cap() -> None:
+    manual = page("control-celery.md")
+    assert [name for name in handlers() if not name.startswith("dump_") and f"`{name}`" not in manual] == []
+    for cap in (inspection.MAX_TASKS, inspection.MAX_IDS, revocation.MAX_SCANNED, tombstones.MOST):
+        assert f"{cap:,}" in manual
+
+
+OFTEN = 12
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """No garbage is collected unless it is asked for, as in a scheduler that has little to do."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_collector")
+def test_a_node_without_its_broker_holds_no_more_descriptors_with_each_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    class Counted(node.Node):
+        def _serve(self) -> None:
+            tries.append(len(os.listdir("/proc/self/fd")))
+            super()._serve()
+
+    monkeypatch.setattr(node, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(node, "RETRY_MOST_S", 0.001)
+    app: Any = Celery("proj", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.conf.broker_connection_retry_on_startup = False
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    one = Counted(app, SchedulerView("wheel@h", store, list, RevokedStamps(), NO_MASK))
+    one.start()
+    wait_until(lambda: len(tries) > OFTEN, "the node has tried often")
+    one.stop()
+    one.join()
+    store.close()
+    assert max(tries) - tries[0] <= 2, tries
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_collector")
+def test_a_node_whose_redis_is_killed_keeps_no_descriptor_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node, "RETRY_MOST_S", node.RETRY_FIRST_S)
+    caplog.set_level("INFO", "celery_wheel")
+
+    def listens(times: int) -> bool:
+        return sum("listens" in line for line in caplog.messages) >= times
+
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    with RedisServer(tmp_path / "redis") as server:
+        app: Any = Celery("proj", broker=server.url, set_as_current=False)
+        one = node.Node(app, SchedulerView("wheel@h", store, list, RevokedStamps(), NO_MASK))
+        one.start()
+        counts: list[int] = []
+        for kills in range(4):
+            wait_until(lambda times=kills + 1: listens(times), "the node listens")
+            counts.append(len(os.listdir("/proc/self/fd")))
+            server.kill()
+            server.start()
+        one.stop()
+        one.join()
+    store.close()
+    assert counts[-1] <= counts[1], counts  # the connection that was lost last may be left
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def cancelled(body: bytes, content_type: str = "application/json", row_id: int = 1, **headers: Any) -> Row:
+    raw_headers = json.dumps({"lang": "py", "task": "t", "id": "id", **headers}).encode()
+    properties = json.dumps({"content_type": content_type, "content_encoding": "utf-8", "reply_to": "r"}).encode()
+    parts = {"headers": raw_headers, "properties": properties, "body": body}
+    row = make_row(row_id, "celery", task="t", priority=3, **parts)
+    row.task_id = f"id{row_id}" if row_id > 1 else "id"
+    return row
+
+
+def json_body(**embed: Any) -> bytes:
+    return json.dumps(
+        [[1], {"a": 2}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None, **embed}]
+    ).encode()
+
+
+def test_a_request_has_the_fields_that_a_worker_reads() -> None:
+    context = read(cancelled(json_body(chord={"task": "end"}), group="g", group_index=2, mine="own"), "wheel@h").context
+    assert (context.id, context.task, context.args, context.kwargs) == ("id", "t", [1], {"a": 2})
+    assert (context.chord, context.group, context.group_index) == ({"task": "end"}, "g", 2)
+    assert (context.hostname, context.reply_to) == ("wheel@h", "r")
+    assert context.delivery_info == {"exchange": "", "routing_key": "celery", "priority": 3, "redelivered": False}
+    assert context.headers["mine"] == "own"
+
+
+def test_a_compressed_body_is_read() -> None:
+    one = cancelled(zlib.compress(json_body(chord={"task": "end"})), compression="application/x-gzip")
+    assert read(one, "n").context.chord == {"task": "end"}
+
+
+def test_a_body_of_protocol_1_has_all_fields() -> None:
+    body = json.dumps({"id": "id", "task": "t", "args": [1], "kwargs": {}, "taskset": "g", "chord": {"task": "end"}})
+    context = read(cancelled(body.encode()), "n").context
+    assert (context.group, context.chord, context.args) == ("g", {"task": "end"}, [1])
+
+
+@pytest.mark.parametrize("content_type", ["application/x-python-serialize", "application/data", "text/strange"])
+def test_a_pickle_is_never_loaded(content_type: str) -> None:
+    found = read(cancelled(pickle.dumps(Bomb()), content_type), "n")
+    assert not found.opened
+    assert found.context.args is None
+
+
+@pytest.fixture
+def app() -> Celery:
+    cache._DUMMY_CLIENT_CACHE.clear()  # one for all backends of the process
+    return Celery("revoked", broker="memory://", backend="cache+memory://", set_as_current=False)
+
+
+def test_a_revoked_task_is_recorded_as_a_worker_does(app: Celery) -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    def receiver(sender: Any, request: Any, terminated: bool, signum: Any, expired: bool, **_: Any) -> None:
+        heard.append((sender, request.id, terminated, signum, expired))
+
+    signals.task_revoked.connect(receiver, weak=False)
+    try:
+        assert RevokedState(app, "wheel@h", lambda: False)([cancelled(json_body())]) == {1}
+    finally:
+        signals.task_revoked.disconnect(receiver)
+    assert heard == [("t", "id", False, None, False)]
+    assert app.backend.get_state("id") == "REVOKED"
+
+
+@pytest.mark.parametrize(
+    ("task_options", "header", "stored"),
+    [
+        ({}, None, True),
+        ({"ignore_result": True}, None, False),
+        ({"ignore_result": True}, False, celery.VERSION >= (5, 7)),  # older calls that do not say it send False
+        ({}, True, False),
+        ({"store_errors_even_if_ignored": True}, True, True),
+    ],
+)
+def test_an_ignored_result_is_not_stored(app: Celery, task_options: Any, header: Any, stored: bool) -> None:
+    @app.task(name="t", shared=False, **task_options)
+    def t() -> None: ...
+
+    RevokedState(app, "n", lambda: False)([cancelled(json_body(), ignore_result=header)])
+    assert (app.backend.get_state("id") == "REVOKED") is stored
+
+
+class Failing:
+    def __init__(self, app: Celery, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        self.fails, self.tried, mark = set[str](), list[str](), app.backend.mark_as_revoked
+
+        def record(task_id: str, *args: Any, **options: Any) -> Any:
+            self.tried.append(task_id)
+            if task_id in self.fails:
+                raise error
+            return mark(task_id, *args, **options)
+
+        monkeypatch.setattr(app.backend, "mark_as_revoked", record)
+
+
+def test_a_task_that_cannot_be_recorded_delays_itself_alone_and_is_tried_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("secret"))
+    backend.fails = {"id2"}
+    rows = [cancelled(json_body(), row_id=n) for n in (2, 3)]
+    assert record(rows) == {3}
+    backend.fails = set()
+    assert record(rows[:1]) == {2}
+    assert backend.tried == ["id2", "id3", "id2"]
+    assert "task id2 (t) was cancelled, and the result backend could not record that (ConnectionError)" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_backend_that_is_away_is_tried_a_few_times_in_a_call_and_forgets_no_task(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("away"))
+    backend.fails = {f"id{n}" for n in range(2, 5_000)}
+    for start in range(2, 5_000, 40):
+        rows = [cancelled(json_body(), row_id=n) for n in range(start, start + 40)]
+        backend.tried.clear()
+        assert record(rows) == set()
+        assert len(backend.tried) == AWAY_AFTER
+    for _ in range(2_000):
+        assert record(rows[:1]) == set(), "the outage is no fault of the task"
+    assert len(record._suspects) <= SUSPECTS
+    assert len(caplog.records) == 1
+    backend.fails = set()
+    assert len(record(rows)) == 40
+
+
+def test_memory_of_tasks_that_could_not_be_recorded_is_bounded(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheel.scheduler.remote_control.revoked_state.SUSPECTS", 10)
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, ConnectionError("away"))
+    backend.fails = {f"id{n}" for n in range(2, 100)}
+    for n in range(2, 100):
+        record([cancelled(json_body(), row_id=n)])
+    assert list(record._suspects) == list(range(90, 100))
+
+
+@pytest.mark.parametrize("error", [EncodeError("secret"), ConnectionError("secret")])
+def test_a_task_that_alone_can_never_be_recorded_is_given_up(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """A connection error may be the task's own: a server that refuses a value by closing the connection."""
+    record, backend = RevokedState(app, "n", lambda: False), Failing(app, monkeypatch, error)
+    backend.fails = {"id2"}
+    bad, rounds = cancelled(json_body(), row_id=2), 0
+    while record([bad]) != {2}:
+        rounds += 1
+        assert record([cancelled(json_body(), row_id=2 + rounds)]) == {2 + rounds}
+        assert rounds < 2 * TRIES
+    assert not record._suspects
+    assert f"task id2 (t) was cancelled, and the result backend could not record that ({type(error).__name__}); " in (
+        caplog.records[-1].getMessage()
+    )
+    assert "it is not tried again" in caplog.records[-1].getMessage()
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_task_whose_body_cannot_be_decoded_is_recorded_without_it(
+    app: Celery, caplog: pytest.LogCaptureFixture, group: str | None
+) -> None:
+    record = RevokedState(app, "n", lambda: False)
+    assert record([cancelled(b"{secret", row_id=2, group=group), cancelled(json_body(), row_id=3)]) == {2, 3}
+    assert (app.backend.get_state("id2"), app.backend.get_state("id3")) == ("REVOKED", "REVOKED")
+    [line] = [one.getMessage() for one in caplog.records]
+    assert line == (
+        "task id2 (t) was cancelled, and its body cannot be decoded (DecodeError); its state is recorded without its "
+        "arguments"
+    )

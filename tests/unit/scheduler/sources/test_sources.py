@@ -1,23 +1,27 @@
-"""The follower, which makes the store's schedules equal to a source's entries, and the thread that looks at sources."""
+"""The store's schedules become equal to a source's entries; no switch to Beat's own repeats or misses an instant."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from shelve import Shelf
 from typing import Any
+from unittest import mock
 
 import pytest
+from celery import _state
+from celery.schedules import crontab
 
-from celery_wheel import Celery
+from celery_wheel import Celery, beat
 from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
-from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, broken, of_base, sources
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, beat_entries, broken, of_base, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Follower, Sources
+from celery_wheel.scheduler.sources.sources import ACTOR, BACK_OFF_MOST_S, Follower, Sources
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import BEAT, Schedule
 from celery_wheel.testing import VirtualWheel
@@ -100,15 +104,6 @@ def test_unchanged_entries_cost_no_command_also_after_a_restart(rig: FollowerRig
     rig.follower = rig.new()
     rig.follow(**{name: entry(anchor_ms=NOW_MS + 7_000) for name in "abc"})
     assert rig.asked == []
-
-
-def test_a_difference_that_a_killed_holder_left_is_followed_by_the_next(rig: FollowerRig) -> None:
-    rig.follow(a=entry(), b=entry())
-    rig.follower = rig.new()
-    rig.follow(a=entry(every_ms=5_000), c=entry())
-    assert rig.document("a")["recurrence"]["spec"]["every_ms"] == 5_000
-    assert rig.schedule("b") is None
-    assert rig.schedule("c") is not None
 
 
 def test_an_interval_keeps_its_anchor_until_its_period_changes(rig: FollowerRig) -> None:
@@ -264,17 +259,12 @@ def test_only_the_named_entries_change_where_a_source_yields_a_part(rig: Followe
 
 
 def test_a_request_without_an_answer_leaves_the_rest_for_the_next_difference(
-    rig: FollowerRig, monkeypatch: pytest.MonkeyPatch
+    rig: FollowerRig,
 ) -> None:
     rig.follow(a=entry())
-
-    def silent(*_: object) -> None:
-        raise WheelUnavailable("no scheduler answered", {})
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rig.follower, "_ask", silent)
-        with pytest.raises(WheelUnavailable):
-            rig.follow(b=entry())
+    silent = mock.patch.object(rig.follower, "_ask", side_effect=WheelUnavailable("no scheduler answered", {}))
+    with silent, pytest.raises(WheelUnavailable):
+        rig.follow(b=entry())
     rig.follower.forget()
     rig.follow(b=entry())
     assert rig.schedule("a") is None
@@ -343,13 +333,7 @@ def looked_at(app: Any, clock: ManualClock, source: Watched, seconds: float) -> 
     return [later - sooner for sooner, later in pairwise(source.at_s)]
 
 
-def test_a_source_is_looked_at_four_times_a_second(app: Any, clock: ManualClock) -> None:
-    gaps = looked_at(app, clock, Watched(clock), 120)
-    assert len(gaps) == 120 / MOST_S - 1
-    assert max(gaps) <= MOST_S
-
-
-def test_a_source_that_fails_is_tried_less_often_until_it_answers(app: Any, clock: ManualClock) -> None:
+def test_a_source_is_looked_at_four_times_a_second_and_less_often_while_it_fails(app: Any, clock: ManualClock) -> None:
     source = Watched(clock, fails_until_s=100)
     gaps = looked_at(app, clock, source, 200)
     assert [gap for gap, at_s in zip(gaps, source.at_s, strict=False) if at_s < 100] == [1, 2, 4, 8, 16, 30, 30, 30]
@@ -358,8 +342,6 @@ def test_a_source_that_fails_is_tried_less_often_until_it_answers(app: Any, cloc
 
 
 class Counts:
-    """Run counts without a database."""
-
     def run(self, store: FullStore) -> None: ...
 
     def close(self) -> None: ...
@@ -374,3 +356,173 @@ def test_a_failure_of_the_run_counts_is_named_once_in_the_log(tmp_path: Path, ca
     sources.stop()
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("periodic entries (run counts) cannot be followed: ")
+
+
+START = datetime(2030, 11, 20, 12, tzinfo=UTC)
+STEP = timedelta(milliseconds=250)
+EVERY = timedelta(seconds=10)
+DOWN = timedelta(milliseconds=750)
+
+
+class Service:
+    """A ``WheelService`` whose engine is that of the virtual wheel."""
+
+    started = True
+
+    def __init__(self, *_: object) -> None: ...
+
+    def nothing(self, *_: object) -> None: ...
+
+    check = raise_failure = stop = report_sources = count_process_end = nothing
+
+    def holds(self, shard: int) -> bool:
+        return True
+
+
+class Switched:
+    """An app whose schedulers come one after the other; ``sent`` has the task, the intended time and the moment."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[tuple[str, datetime, bool]] = []  #: task, its instant, whether the wheel has sent it
+        self.app: Any = Celery("shop", broker="memory://", timezone="UTC", set_as_current=False)
+        self.app.conf.update(
+            beat_schedule={
+                "minutely": {"task": "minutely", "schedule": crontab()},
+                "often": {"task": "often", "schedule": EVERY},
+            },
+            beat_schedule_filename=str(folder / "schedule"),
+            result_expires=None,
+        )
+        # An entry that is read from Beat's file asks the process's current app for the time.
+        monkeypatch.setattr(_state._tls, "current_app", self.app)
+
+        def note(task: Any) -> None:
+            by_wheel = getattr(task.request, "wheel_occurrence", None)
+            at = self.wheel.now if by_wheel is None else task.request.wheel.scheduled_for
+            self.sent.append((task.name, at, by_wheel is not None))
+
+        for name in ("minutely", "often"):
+            self.app.task(note, name=name, bind=True, shared=False)
+        self.wheel = VirtualWheel(self.app)
+        looks = self.looks = list[Any]()
+        monkeypatch.setattr(beat, "WheelService", Service)
+        monkeypatch.setattr(Sources, "start", lambda one: looks.append(one))  # the test looks, and no thread
+        monkeypatch.setattr(Sources, "_store", lambda _: self.app.wheel.store)
+        monkeypatch.setattr(Sources, "_asker", lambda _, source: self._asker(source))
+        monkeypatch.setattr(sources, "SystemClock", lambda: self.wheel._clock)
+
+    def _asker(self, source: str) -> Any:
+        def ask(do: str, names: Any, options: dict[str, Any]) -> Any:
+            how: Any = {"actor": ACTOR, "reason": "test"}
+            return self.app.wheel.schedules.change(do, names, how=how, source=source, **options)
+
+        return ask
+
+    def scheduler(self) -> Any:
+        return beat.WheelScheduler(self.app, schedule_filename=self.app.conf.beat_schedule_filename)
+
+    def run(self, who: str, seconds: float) -> None:
+        """Let one scheduler run for a time, and end it."""
+        scheduler = self.start(who)
+        until = self.wheel.now + timedelta(seconds=seconds)
+        while self.wheel.now < until:
+            self.step(scheduler)
+        scheduler.close()
+
+    def start(self, who: str) -> Any:
+        self.app.conf.wheel_periodic = who
+        return self.scheduler()
+
+    def step(self, scheduler: Any) -> None:
+        while scheduler.tick() == 0:
+            pass
+        assert self.looks[-1].look()
+        self.wheel.advance(STEP)
+
+    def instants(self, name: str) -> list[datetime]:
+        return [at for task, at, _ in self.sent if task == name]
+
+    def check_gaps(self, since: int) -> None:
+        """Let the wheel go on, and check that it has sent each instant of "often" once since the one of that number."""
+        self.run("wheel", 25)
+        gaps = [later - sooner for sooner, later in pairwise(self.instants("often")[since - 1 :])]
+        assert gaps == [EVERY] * len(gaps)
+        assert len(gaps) >= 2
+
+
+@pytest.fixture
+def switched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Switched]:
+    found = Switched(tmp_path, monkeypatch)
+    with found.wheel as wheel:
+        wheel.advance_to(START)
+        wheel.freeze()
+        yield found
+
+
+def test_no_instant_is_repeated_or_missed_over_switches_at_any_phase(switched: Switched) -> None:
+    for number in range(24):
+        switched.run("wheel" if number % 2 else "base", 5 + number * 0.75)
+        switched.wheel.advance(DOWN * (number % 5))  # an instant may come while no scheduler runs
+    minutes = [at.replace(second=0, microsecond=0) for at in switched.instants("minutely")]
+    assert minutes == [minutes[0] + timedelta(minutes=n) for n in range(len(minutes))]
+    assert len(minutes) == 6
+    often = [(at, by_wheel) for name, at, by_wheel in switched.sent if name == "often"]
+    assert {(one, other) for (_, one), (_, other) in pairwise(often)} >= {(True, False), (False, True)}
+    gaps = [later - sooner for (sooner, _), (later, _) in pairwise(often)]
+    assert min(gaps) >= EVERY
+    assert max(gaps) <= EVERY + 4 * DOWN + 2 * STEP
+
+
+@pytest.mark.parametrize("end", ["before its next tick", "by a kill"])
+def test_a_scheduler_that_ends_as_it_takes_its_entries_back_repeats_no_instant(
+    switched: Switched, tmp_path: Path, end: str
+) -> None:
+    switched.run("wheel", 25)
+    before = len(switched.instants("often"))
+    scheduler = switched.start("base")
+    switched.step(scheduler)  # its look has deleted the schedules
+    if end == "by a kill":
+        scheduler.tick()
+        saved = {file: file.read_bytes() for file in tmp_path.glob("schedule*")}
+        scheduler.close()
+        for file, content in saved.items():
+            file.write_bytes(content)
+    else:
+        scheduler.close()
+    switched.check_gaps(since=before)
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(beat_entries.PeriodicEntries, "_advance"), (Shelf, "__setitem__")], ids=["taking", "saving"]
+)
+def test_a_signal_while_a_scheduler_takes_its_entries_back_repeats_no_instant(
+    switched: Switched, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
+) -> None:
+    switched.run("wheel", 25)
+    before = len(switched.instants("often"))
+    scheduler = switched.start("base")
+    switched.step(scheduler)
+
+    def interrupt(*_: object) -> None:
+        patched.undo()
+        scheduler.close()  # as Celery's handler does
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, interrupt)
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+    switched.check_gaps(since=before)
+
+
+def test_a_signal_may_close_the_scheduler_within_a_tick(switched: Switched) -> None:
+    scheduler = switched.scheduler()
+    own = scheduler.populate_heap
+
+    def populate_and_close(*args: Any, **kwargs: Any) -> None:
+        own(*args, **kwargs)
+        scheduler.close()
+
+    scheduler.populate_heap = populate_and_close
+    scheduler.tick()
+    assert scheduler._entries is None

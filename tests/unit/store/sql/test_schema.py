@@ -59,8 +59,6 @@ def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
         assert getattr(statements.of(ChangeStatements), f"add_{name}").statement.names == tuple(table.columns.keys())
 
 
-# -- plans ----------------------------------------------------------------------------------------------
-
 POSITION = (
     "USING COVERING INDEX wheel_timer_position (shard=? AND lane=? AND (due_ms,seq)>(?,?) AND (due_ms,seq)<(?,?))"
 )

@@ -57,9 +57,6 @@ def test_one_thread_at_a_time_has_the_lock() -> None:
     assert (inside, most) == (0, 1)
 
 
-# -- interrupts ---------------------------------------------------------------------------------------
-
-
 def assert_free(turns: FairLock) -> None:
     entered = threading.Event()
 

@@ -1,27 +1,31 @@
-"""The SQLite store alone: durability, the lease, forks, checkpoints, and errors for people."""
+"""A store in a SQLite file: opening and refusing, durability, the lease, forks, checkpoints, and errors for people."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import psutil
 import pytest
 
-from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.errors import SettingError, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
 from celery_wheel.store.sqlite.database import SqliteDatabase
-from celery_wheel.store.sqlite.locks import FORK_GATE, FileLease
+from celery_wheel.store.sqlite.locks import FORK_GATE
 from tests.kit.holder import EVERYTHING, NOW, Holder
 from tests.kit.patience import patience, wait_until
 
@@ -46,9 +50,6 @@ def database_of(store: SqlStore) -> SqliteDatabase:
 
 def accept(holder: Holder, count: int) -> None:
     holder.accept(*[NOW] * count, body=b"x" * 500)
-
-
-# -- the durability of a commit ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("durability", "durable", "level"), [
@@ -79,16 +80,6 @@ def test_the_connections_are_set_up_as_the_header_says(store: SqlStore) -> None:
         assert found == expected
 
 
-def test_an_error_rolls_back_the_block(store: SqlStore) -> None:
-    with pytest.raises(ZeroDivisionError), store.database.writing() as connection:
-        _ = connection.exec_driver_sql("UPDATE wheel_shard SET epoch = 9").rowcount / 0
-    assert store.state(0).epoch == 0
-    assert store.acquire(0, "host-a", 0, 1) == 1
-
-
-# -- the lease ------------------------------------------------------------------------------------------
-
-
 def test_the_lock_file_names_the_holder(path: Path, store: SqlStore) -> None:
     store.acquire(0, "host-a/beat", 0, 1)
     lock = path.with_name("wheel.sqlite3.shard-0.lock")
@@ -101,17 +92,6 @@ def test_a_lock_file_that_cannot_be_opened_is_named(path: Path, store: SqlStore)
     path.with_name("wheel.sqlite3.shard-0.lock").mkdir()
     with pytest.raises(StoreUnusable, match=r"the lock file .*shard-0.lock cannot be opened \(Is a directory\)"):
         store.acquire(0, "host-a", 0, 1)
-
-
-def test_two_leases_of_one_process_exclude_each_other(path: Path) -> None:
-    one, other = FileLease(str(path)), FileLease(str(path))
-    assert one.hold(0, "a")
-    assert one.hold(0, "a")
-    assert not other.hold(0, "b")
-    assert other.hold(1, "b")
-    one.close()
-    assert other.hold(0, "b")
-    other.close()
 
 
 def test_a_missing_shard_is_not_held(path: Path, store: SqlStore) -> None:
@@ -129,9 +109,6 @@ def test_a_shard_is_free_again_when_its_epoch_could_not_be_raised(path: Path, st
         other.execute("ALTER TABLE elsewhere RENAME TO wheel_shard")
     with closing(open_store(f"sqlite:///{path}")) as standby:
         assert standby.acquire(0, "host-b", 0, 1) == 1
-
-
-# -- the log ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_once", [1, 500])
@@ -157,9 +134,6 @@ def test_a_short_log_is_not_tidied(path: Path, store: SqlStore) -> None:
     before = path.read_bytes()
     store.renew(0, holder.epoch, 0, 1, {})
     assert path.read_bytes() == before
-
-
-# -- errors ---------------------------------------------------------------------------------------------
 
 
 def test_closing_waits_for_the_open_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +204,6 @@ def test_every_error_of_the_driver_becomes_a_store_error(store: SqlStore) -> Non
             connection.exec_driver_sql("SELEC 1")
 
 
-# -- a file that cannot be looked at for a moment --------------------------------------------------------
-
-
 def _write(store: SqlStore) -> None:
     store.put_command(0, "cancel", b"{}")
 
@@ -262,10 +233,8 @@ def test_a_file_that_cannot_be_looked_at_is_a_failure_of_the_store(
 def test_a_folder_that_cannot_be_looked_at_is_named_when_the_store_is_opened(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> bool:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", refuse)
+    refused = PermissionError(errno.EACCES, "Permission denied", str(path))
+    monkeypatch.setattr(Path, "exists", mock.Mock(side_effect=refused))
     with pytest.raises(StoreUnusable, match=rf"{path} could not be read or written .*Permission denied.*; nothing was"):
         open_store(f"sqlite:///{path}")
 
@@ -306,3 +275,142 @@ def test_a_fork_in_the_middle_of_a_checkpoint_waits_for_no_writer_that_waits_for
 def _write_without_tidying(database: SqliteDatabase) -> None:
     with database.writing() as connection:
         connection.exec_driver_sql("DELETE FROM wheel_inbox")
+
+
+OpenStore = Callable[..., SqlStore]
+
+
+@pytest.fixture
+def open_it(path: Path) -> Iterator[OpenStore]:
+    """Open the store at ``path``; the fixture closes every store."""
+    with ExitStack() as opened:
+        yield lambda **options: opened.enter_context(closing(open_store(f"sqlite:///{path}", **options)))
+
+
+def refusal(url: object, **options: Any) -> str:
+    with pytest.raises(StoreUnusable) as caught:
+        open_store(str(url), **options)
+    return str(caught.value)
+
+
+def test_opening_an_existing_store_writes_nothing(path: Path, open_it: OpenStore) -> None:
+    open_it().close()
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")  # every other writer would wait
+        open_it(create=False).state(0)
+        open_it()
+        writer.execute("ROLLBACK")
+    assert path.read_bytes() == before
+
+
+def test_a_store_is_opened_as_it_is_without_a_number_of_shards(open_it: OpenStore) -> None:
+    open_it(shards=4)
+    assert open_it(shards=None, create=False).shards == 4
+
+
+def test_the_path_stays_when_the_process_changes_its_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    store = open_store("sqlite:///wheel.sqlite3")
+    monkeypatch.chdir("/")
+    store.acquire(0, "host-a", 0, 1)
+    store.close()
+    assert path.exists()
+    assert path.with_name("wheel.sqlite3.shard-0.lock").exists()
+
+
+def test_a_store_can_live_in_a_file_that_has_other_tables(path: Path, open_it: OpenStore) -> None:
+    """A Django project with one file has its own tables there."""
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript("CREATE TABLE auth_user (name TEXT); INSERT INTO auth_user VALUES ('anna')")
+        before = path.read_bytes()
+        assert "has no tables of a store" in refusal(f"sqlite:///{path}", create=False)
+        assert path.read_bytes() == before
+        open_it().acquire(0, "host-a", 0, 1)
+        assert other.execute("SELECT name FROM auth_user").fetchall() == [("anna",)]
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("mysql://user:secret@db/wheel", "must be a database URL like .*, got mysql://…$"),
+        ("postgresql+psycopg2://user:secret@db/wheel", "must be a database URL like .*, got postgresql.psycopg2://…$"),
+        ("postgresql://user:secret@db", "must name a database"),
+        ("postgresql://user:pass@db:secret/wheel", "must be a database URL like .*, got no URL$"),
+        ("redis://localhost", "must be a database URL"),
+        ("sqlite+aiosqlite:////tmp/x", "must be a database URL"),
+        ("wheel.sqlite3", "must be a database URL like sqlite:////var/lib"),
+        ("", "must be a database URL"),
+        ("sqlite://", "must name a file"),
+        ("sqlite:///:memory:", "must name a file"),
+        ("sqlite:///file:x?mode=ro&uri=true", "must name a file"),
+        ("sqlite:////tmp/x?timeout=3", "must name a file and nothing else"),
+    ],
+)
+def test_a_url_that_cannot_be_a_store_is_a_wrong_setting(url: str, rule: str) -> None:
+    with pytest.raises(SettingError, match=f"^wheel_store {rule}") as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        *(({"shards": shards}, f"wheel_shards must be from 1 to 256, got {shards}") for shards in (0, -1, 257)),
+        ({"durability": "raid"}, "wheel_durability must be 'disk' or 'memory', got 'raid'"),
+    ],
+)
+def test_a_wrong_option_is_a_wrong_setting(path: Path, options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(SettingError, match=f"^{rule}$"):
+        open_store(f"sqlite:///{path}", **options)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    said = refusal(f"sqlite:///{tmp_path}/no/such/wheel.sqlite3")
+    assert f"the folder {tmp_path}/no/such for the store does not exist; no store was made; make it" in said
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may run the tests
+    said = refusal(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    assert f"this user may not write to the folder {tmp_path} for the store" in said
+    assert "change its owner or mode" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_folder_that_takes_no_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    said = refusal("sqlite:////proc/wheel.sqlite3")
+    assert "the store /proc/wheel.sqlite3 cannot be opened" in said
+    assert "check that the folder exists and that this user may write to it" in said
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
+    expected = f"the store {tmp_path} is a folder; nothing was read or written; let wheel_store name a file in it"
+    assert refusal(f"sqlite:///{tmp_path}") == expected
+
+
+def test_a_file_that_is_no_database_stays_unchanged(path: Path) -> None:
+    path.write_text("dear diary " * 100)
+    said = refusal(f"sqlite:///{path}")
+    assert f"the store {path} is no SQLite database" in said
+    assert "a file of its own" in said
+    assert path.read_text() == "dear diary " * 100
+
+
+def test_opening_without_create_makes_nothing(path: Path) -> None:
+    expected = f"there is no store at {path}; a scheduler makes it when it starts: celery -A proj beat -S wheel"
+    assert refusal(f"sqlite:///{path}", create=False).startswith(expected)
+    assert not path.exists()
+
+
+def test_a_refused_store_is_closed(path: Path, open_it: OpenStore) -> None:
+    open_it(shards=2).close()
+    refusal(f"sqlite:///{path}", shards=3)
+    assert not [file.path for file in psutil.Process().open_files() if file.path.startswith(str(path))]
+
+
+def test_importing_the_package_loads_no_sqlalchemy() -> None:
+    program = "import sys, celery_wheel.store, celery_wheel.store.model, celery_wheel.store.ports; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "sqlalchemy" not in loaded
