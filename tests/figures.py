@@ -26,8 +26,6 @@ SMALL = 40
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A Python file: its name from the root, its text and its tree."""
-
     name: str
     text: str
     tree: ast.Module

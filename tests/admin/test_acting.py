@@ -31,7 +31,6 @@ BeginAnswering = Callable[[dict[str, str]], list[dict[str, Any]]]
 
 
 def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
-    """Return the messages after a confirmed action, as level and text."""
     response = client.post(ACT, {"verb": verb, "row": rows, "sure": "yes", **more}, follow=True)
     assert response.redirect_chain, text_of(response)
     return [(one.level_tag, str(one)) for one in response.context["messages"]]
@@ -58,7 +57,6 @@ def answering(holder: Holder, verdicts: dict[str, str], asked: list[dict[str, An
 
 @pytest.fixture
 def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> BeginAnswering:
-    """Return a function that lets the holders of both shards answer so, and returns the commands that they read."""
     second = Holder(store, 1)
 
     def begin(verdicts: dict[str, str]) -> list[dict[str, Any]]:
@@ -68,9 +66,6 @@ def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> 
         return asked
 
     return begin
-
-
-# -- with the real engine ------------------------------------------------------------------------------
 
 
 def send(count: int = 1, **options: Any) -> list[str]:
@@ -156,9 +151,6 @@ def test_an_action_is_in_no_transaction_of_the_request(
     assert post(client, "cancel", rows_of(ids)) == [("success", "1 task is cancelled.")]
     assert during
     assert not any(during)
-
-
-# -- what holders say -----------------------------------------------------------------------------------
 
 
 def test_a_rejected_task_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
@@ -263,9 +255,6 @@ def test_a_missing_store_is_reported(operator: Client) -> None:
         assert response.status_code == 503, "of the page to which it leads back"
 
 
-# -- what browsers send ---------------------------------------------------------------------------------
-
-
 def test_rows_that_are_not_in_the_store_are_left_out(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
     answer({})
     row = holder.accept(LATER, task_id="real")[0].id
@@ -345,9 +334,6 @@ def test_names_are_shown_as_text(operator: Client, holder: Holder, answer: Begin
         assert "<script>alert" not in text
         assert "\x07" not in text
     assert "\\u202e" in text_of(response)
-
-
-# -- around it ------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_a_task_offers_its_actions(operator: Client, holder: Holder) -> None:

@@ -31,9 +31,6 @@ def told(one: AuditedRequest) -> tuple[str, str, str, str, dict[str, Any]]:
     return one.origin, one.actor, one.action, one.reason, one.results
 
 
-# -- what is in it -------------------------------------------------------------------------------------------
-
-
 def test_each_action_on_tasks_is_in_the_log(operator: Client, wheel: VirtualWheel) -> None:
     first, second, third = send(3)
     post(operator, "cancel", rows_of([first]), reason="sent twice")
@@ -98,9 +95,6 @@ def test_a_withdrawn_request_is_not_in_the_log(operator: Client) -> None:
     assert log() == []
 
 
-# -- the page ------------------------------------------------------------------------------------------------
-
-
 def test_the_page_shows_and_filters_the_log(operator: Client, wheel: VirtualWheel) -> None:
     first, *others = send(30)
     post(operator, "cancel", rows_of([first]), reason="<b>twice</b>")
@@ -140,9 +134,6 @@ def test_viewers_read_and_export_the_log(client_of: MakeClient, wheel: VirtualWh
     client = client_of(kind)
     for page in ("", "export/csv/", "export/jsonl/"):
         assert client.get(LOG + page).status_code == status
-
-
-# -- the exports ---------------------------------------------------------------------------------------------
 
 
 def export(client: Client, form: str, query: str = "") -> str:

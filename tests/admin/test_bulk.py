@@ -28,7 +28,6 @@ JSON = {"Accept": "application/json"}
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request of a browser carry out one chunk of ten tasks."""
     monkeypatch.setattr(bulk, "STEP_S", 0.0)
     monkeypatch.setattr(bulk, "MAX_TASKS", 10)
 
@@ -53,7 +52,6 @@ def step(client: Client, number: int, **more: Any) -> dict[str, Any]:
 
 
 def run(client: Client, steps: int = 0) -> str:
-    """Carry the action on to its end, from a step on; returns the text of its page."""
     while step(client, steps)["goes_on"]:
         steps += 1
         assert steps < 100
@@ -61,12 +59,8 @@ def run(client: Client, steps: int = 0) -> str:
 
 
 def results() -> Counter[str]:
-    """Return the results in the audit log."""
     items = project_wheel().audit(limit=1_000).items
     return Counter(result for one in items if one.bulk for result in one.results.values())
-
-
-# -- the count, and the confirmation -------------------------------------------------------------------------
 
 
 def test_the_tasks_are_counted_before_anything_happens(operator: Client, wheel: VirtualWheel) -> None:
@@ -108,9 +102,6 @@ def test_the_list_offers_all_tasks_of_its_filter(operator: Client, wheel: Virtua
     assert '<input type="checkbox" name="all" value="yes"> All tasks that match the filter' in page
     assert '<input type="hidden" name="filter" value="queue=mail&amp;from=2020-01-01+00%3A00">' in page
     assert "All tasks of the list" in shown(operator, f"{ADMIN}/pending/")
-
-
-# -- the progress --------------------------------------------------------------------------------------------
 
 
 def test_all_matching_tasks_are_cancelled_step_by_step(operator: Client, wheel: VirtualWheel) -> None:
@@ -208,9 +199,6 @@ def test_all_rejected_tasks_are_requeued(operator: Client, holder: Holder, monke
     begin(operator, "requeue")
     run(operator)
     assert sorted(asked) == sorted(row.message.task_id for row in rows)
-
-
-# -- interruptions -------------------------------------------------------------------------------------------
 
 
 def test_a_closed_page_is_opened_again_and_goes_on(operator: Client, wheel: VirtualWheel) -> None:

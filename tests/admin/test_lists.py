@@ -21,7 +21,6 @@ PAGES = ("pending", "history", "rejected", "batch")
 
 
 def heads(text: str) -> list[str]:
-    """Return the heads of the first table of a page, but for the one of the checkboxes."""
     head = text.split('id="content-main"')[1].split("<thead>")[1].split("</thead>")[0]
     return re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', head)
 
@@ -36,7 +35,6 @@ def filled(store: SqlStore, **parts: Any) -> Holder:
 
 @pytest.fixture
 def single(tmp_path: Any, conf: Configure) -> SqlStore:
-    """Return a store with one shard."""
     url = f"sqlite:///{tmp_path}/single.sqlite3"
     conf(wheel_store=url)
     return open_store(url, shards=1)

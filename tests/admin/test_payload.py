@@ -50,9 +50,6 @@ def pages(row: int) -> tuple[str, ...]:
     return ("wheel/", "pending/", "pending/?q=known", "history/", "rejected/", "batch/", f"pending/{row}/")
 
 
-# -- the permission ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["observer", "dispatcher", "planner"])
 def test_no_byte_of_a_message_is_read_for_a_user_who_may_not_view_it(
     client_of: MakeClient, store: SqlStore, row: int, kind: str
@@ -111,9 +108,6 @@ def test_each_permission_allows_its_own_actions(
     assert client.get(f"{SCHEDULE}edit/").status_code == (200 if manages == 400 else 403)
     assert ("/pending/act/" in shown(client, f"{ADMIN}pending/")) is (acts == 400)
     assert ("/schedule/act/" in shown(client, SCHEDULE)) is (manages == 400)
-
-
-# -- schedules -----------------------------------------------------------------------------------------------
 
 
 def a_schedule(holder: Holder) -> None:
@@ -190,9 +184,6 @@ def test_a_change_names_no_key_within_an_argument_to_a_user_who_may_not_view_it(
     )
     assert SECRET not in one(client_of("observer"), "report")
     assert SECRET in one(client_of("superuser"), "report")
-
-
-# -- the mask ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("masked")

@@ -132,7 +132,6 @@ def test_the_last_hours_of_the_calendar_can_be_shown() -> None:
 
 
 def levels(wheel: TimingWheel) -> list[dict[str, Any]]:
-    """Return levels in the form of a holder's snapshot."""
     return [
         {
             "level": one.number,

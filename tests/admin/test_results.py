@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def cells(text: str, table: str) -> list[list[str]]:
-    """Return the cells of a table's body."""
     body = text.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]]
     return [[unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in row] for row in rows]

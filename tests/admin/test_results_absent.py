@@ -32,8 +32,6 @@ Arrange = Callable[[Path, pytest.MonkeyPatch], object]
 
 
 def summary(text: str) -> Arrange:
-    """Return a function that leaves a summary with this text for each job."""
-
     def write(folder: Path, _: pytest.MonkeyPatch) -> None:
         for job in results.JOBS:
             (folder / job).mkdir()

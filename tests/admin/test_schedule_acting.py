@@ -83,9 +83,6 @@ def errors(client: Client, **values: Any) -> dict[str, list[str]]:
     return dict(own)
 
 
-# -- the form ------------------------------------------------------------------------------------------
-
-
 def test_a_schedule_is_created_and_changed(operator: Client, wheel: VirtualWheel) -> None:
     assert save(operator, reason="asked by sales") == [("success", "1 schedule is created: report.")]
     assert document("report") == {
@@ -298,9 +295,6 @@ def test_the_form_of_a_new_schedule_shows_its_preview_at_once(operator: Client, 
     page = text_of(operator.get(EDIT))
     assert "every day at 09:00" in page
     assert '<option value="site.nothing">' in page
-
-
-# -- actions -------------------------------------------------------------------------------------------
 
 
 def test_selected_schedules_are_paused_resumed_and_deleted_after_a_confirmation(

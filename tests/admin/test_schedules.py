@@ -39,12 +39,8 @@ def one(client: Client, name: str, status: int = 200) -> str:
 
 
 def rows(page: str, table: str = "wheel-schedules") -> list[str]:
-    """Return the texts of a table's lines."""
     body = page.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
     return [" ".join(unescape(re.sub(r"<[^>]+>", " ", f"<tr{line}")).split()) for line in body.split("<tr")[1:]]
-
-
-# -- the list ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("still")
@@ -127,9 +123,6 @@ def test_a_page_costs_few_statements_however_many_schedules_there_are(
         # Once a second a process checks that the store is still the same.
         assert len([text for text in executed if "wheel_meta" not in text]) <= most, query
         assert ("the search continues on the next page" in page) is ("part=" in query)
-
-
-# -- one schedule --------------------------------------------------------------------------------------
 
 
 @freeze_time("2013-11-02T12:00:00Z")

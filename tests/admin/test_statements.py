@@ -34,7 +34,6 @@ ADDRESSES = [f"{page}/?{one}" for page in ("pending", "history", "rejected") for
 
 @pytest.fixture(scope="module", params=[1, 64])
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the URL of a store of so many shards with tasks in every state."""
     folder: Path = tmp_path_factory.mktemp("store")
     store = open_store(f"sqlite:///{folder}/wheel.sqlite3", shards=request.param, durability="memory")
     for shard in range(request.param):
@@ -81,7 +80,6 @@ def test_a_page_takes_a_dozen_statements_at_most_whatever_the_shards(
 def test_a_filter_that_has_to_read_many_rows_takes_as_few(
     viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its search is bounded in each range."""
     monkeypatch.setattr(pages, "SCAN", 1)
     monkeypatch.setattr(pages, "SCAN_LEAST", 1)
     for address in ADDRESSES:

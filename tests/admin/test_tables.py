@@ -19,7 +19,6 @@ from tests.kit.site.running import manage, migrated
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty database for the site."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/site.sqlite3"
     url: str = request.getfixturevalue("postgres").new_database()

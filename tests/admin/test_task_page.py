@@ -36,7 +36,6 @@ def life(text: str) -> list[str]:
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheBackend]:
-    """Give the site's app a result backend in memory."""
     found = CacheBackend(celery_app, backend="memory")
     monkeypatch.setattr(type(celery_app), "backend", found)
     yield found

@@ -100,7 +100,6 @@ class Texts(HTMLParser):
 
 
 def unmarked(html: str) -> list[str]:
-    """Return the words outside of brackets that are no data of the samples."""
     parser = Texts()
     parser.feed(html)
     found = []
@@ -136,7 +135,6 @@ def test_the_check_finds_a_text_that_is_not_marked() -> None:
 
 @pytest.fixture
 def messages(holder: Holder) -> list[int]:
-    """Fill a store; return the ids of a pending, a dispatched, a rejected and a cancelled message."""
     tallied(holder, NOW - 2 * HOUR_MS, NOW + 340, NOW + 3 * HOUR_MS, NOW + 400 * 24 * HOUR_MS)
     first, second = tallied(holder, NOW - 90_000, NOW - 61_500, task_id="wanted")
     holder.settle(ORIGIN, place(first), at_ms=NOW - 89_960)
@@ -229,9 +227,6 @@ def test_the_menu_of_the_admin_has_no_unmarked_text(client_of: MakeClient, holde
     module = page.split('class="app-django_wheel')[1].split("</table>")[0]
     assert "⟦Pending tasks⟧" in module or "⟦pending tasks⟧" in module.lower()
     assert unmarked(f'<div class="{module}') == []
-
-
-# -- actions and their messages ---------------------------------------------------------------------------
 
 
 def messages_of(response: Any) -> list[str]:

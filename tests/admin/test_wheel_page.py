@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("still")
 
 
 def card(client: Client, title: str) -> str:
-    """Return the text of a card, without its elements."""
     found = re.search(rf"<h2>{title}.*?</section>", text_of(client.get(WHEEL)), re.DOTALL)
     assert found
     return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())

@@ -115,7 +115,6 @@ def _options() -> argparse.Namespace:
 
 
 def _folder(names: list[str], rows: int) -> Path:
-    """Return a new folder on a real disk: in the repository, or in TMPDIR if that is set."""
     above = Path(os.environ.get("TMPDIR") or RUN)
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
@@ -150,7 +149,6 @@ def _machine_facts(folder: Path) -> dict[str, str]:
 
 
 def _fsync_ms(folder: Path) -> float:
-    """Return the median duration of a few fsyncs."""
     path, took = folder / "fsync", list[float]()
     with path.open("wb", buffering=0) as file:
         for _ in range(21):

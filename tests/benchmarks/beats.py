@@ -132,8 +132,6 @@ def _cost(server: RedisServer, database: Database, setting: Setting, rows: int) 
 
 
 class Load:
-    """Messages for all shards in turn."""
-
     def __init__(self, client: redis.Redis, letters: Letters, process: Tree, shards: int) -> None:
         self._client, self._letters, self._process = client, letters, process
         self._queues = itertools.cycle([wheel_queue_name("wheel", shard) for shard in range(shards)])
@@ -212,7 +210,6 @@ def _ways(server: RedisServer, one: Database, processes: int, count: int) -> Cos
 
 
 def _holders(url: str, shards: int = SHARDS) -> int:
-    """Return the number of processes that hold shards, once all shards are held."""
     with closing(open_store(url, shards=shards)) as store:
         holders = store.holders()
         return len(set(holders.values())) if all(holders.values()) else 0

@@ -67,8 +67,6 @@ def measured(module: str, *arguments: object) -> Any:
 
 
 class Status(NamedTuple):
-    """A status line of the scheduler."""
-
     held: int
     now_ms: int
     accepted: int
@@ -92,7 +90,6 @@ class Child(Piped):
         return self._do("status")
 
     def move(self, ms: int) -> Status:
-        """Move the process's clock forward."""
         self.ahead_ms += ms
         return self._do("move", ms=ms)
 

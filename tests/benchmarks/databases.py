@@ -66,7 +66,6 @@ class Database:
             self._server.start()
 
     def read_per_s(self) -> float:
-        """Return the bytes a second of a sequential read of all files from the disk."""
         self.evict()
         began = time.perf_counter()
         return self.read() / (time.perf_counter() - began)
@@ -88,7 +87,6 @@ class Database:
 
 @contextmanager
 def databases(folder: Path, *names: str) -> Iterator[Mapping[str, Callable[[], Database]]]:
-    """Yield name → function that makes a new store; without names, of every kind that is installed."""
     numbers = itertools.count(1)
     makes = {SQLITE: lambda: Database(f"sqlite:///{folder}/wheel-{next(numbers)}.sqlite3")}
     if POSTGRESQL not in (names or KINDS):
@@ -103,6 +101,5 @@ def databases(folder: Path, *names: str) -> Iterator[Mapping[str, Callable[[], D
 
 @contextmanager
 def database(folder: Path, name: str) -> Iterator[Database]:
-    """Yield a new store of that kind."""
     with databases(folder, name) as makes:
         yield makes[name]()

@@ -68,7 +68,6 @@ class Filler(Holder):
         self.apply(rows=rows, tally=_tally(rows, 1))
 
     def retire(self, rows: Sequence[StoredMessage], kind: str, at_ms: int) -> None:
-        """Cancel or reject pending rows."""
         moves, outcomes = [self.stop(row, at_ms) for row in rows], [self.outcome(row.id, kind, at_ms) for row in rows]
         self.apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 

@@ -53,8 +53,6 @@ _PLACES = re.compile(rb"@(ENVELOPE|TASK|TAG|ETA|ISO|CREATED|BODY|REPR)@")
 
 
 class Letter(NamedTuple):
-    """A message in the two forms that the yardsticks need."""
-
     raw: bytes  #: its bytes in a list of Redis
     headers: dict[str, Any]
     properties: dict[str, Any]
@@ -77,7 +75,6 @@ class Letters:
         self._templates = [_template(letter) for letter in letters]
 
     def write(self, etas_ms: Iterable[int], created_ms: int) -> Iterator[bytes]:
-        """Yield a message for each eta, with alternating kinds, new ids and new arguments."""
         created = b"%d" % created_ms
         for eta_ms, (text, places) in zip(etas_ms, cycle(self._templates), strict=False):
             found, envelope = arguments(self._rng, self._size), uuid7().encode()
@@ -94,7 +91,6 @@ class Letters:
             yield text % tuple([values[place] for place in places])
 
     def push(self, client: redis.Redis, queue: str, etas_ms: Iterable[int], created_ms: int) -> int:
-        """Write messages into a list of Redis; return their bytes."""
         size, messages = 0, self.write(etas_ms, created_ms)
         while pushed := list(islice(messages, AT_ONCE)):
             client.lpush(queue, *pushed)
@@ -102,7 +98,6 @@ class Letters:
         return size
 
     def _letter(self, app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
-        """Return the message that the app itself sends."""
         found = arguments(self._rng, self._size)
         app.send_task(task, kwargs=found, eta=datetime.now(UTC) + timedelta(days=1), queue=queue)
         raw: Any = client.rpop(wheel_queue_name(Conf(app).namespace, 0)) or client.rpop(queue)
@@ -131,7 +126,6 @@ def letters_of(broker: str, client: redis.Redis, kinds: Iterable[tuple[str, str]
 
 
 def _template(letter: Letter) -> tuple[bytes, tuple[bytes, ...]]:
-    """Replace the values that differ from message to message by their places."""
     message, headers = json.loads(letter.raw), letter.headers
     places = [
         (message["body"], "@BODY@"),
@@ -218,5 +212,4 @@ def _line(rng: Random) -> dict[str, Any]:
 
 
 def _words(rng: Random, size: int) -> str:
-    """Return words that are ``size`` bytes together; the last one may be cut."""
     return " ".join(rng.choices(WORDS, k=size // 3 + 1))[:size]

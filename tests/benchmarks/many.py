@@ -82,7 +82,6 @@ def _app_and_task(broker: str, store: str) -> tuple[Any, Any]:
 
 
 def _task_rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
-    """Yield tasks that are due within 30 days, from tomorrow on."""
     start, step = datetime.now(UTC) + timedelta(days=1), timedelta(days=30) / count
     return ((task, (n, f"user{n}@example.org"), {"template": "trial-ends"}, start + n * step) for n in range(count))
 
@@ -237,7 +236,6 @@ def load(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
-    """Write the tasks as files, like data from elsewhere, and return the DataFrame that reads them."""
     from pyspark.sql import functions
 
     start_ms = int(time.time() * 1_000) + DAY_MS

@@ -40,9 +40,6 @@ def wait() -> None:
         time.sleep(0.01)
 
 
-# -- Celery's schedulers: a task arrives when it is sent ------------------------------------------------
-
-
 def _tick(scheduler: Any) -> None:
     send = scheduler.apply_async
 
@@ -95,9 +92,6 @@ def redbeat() -> None:
     _tick(scheduler)
 
 
-# -- a task arrives in its worker's queue ---------------------------------------------------------------
-
-
 def rq() -> None:
     import redis
     from rq import Queue
@@ -122,9 +116,6 @@ def rq() -> None:
         scheduler.enqueue_scheduled_jobs()
         time.sleep(scheduler.interval)
     thread.join()
-
-
-# -- a task arrives when a worker begins it: these have no queue in between, or keep it in the worker ---
 
 
 def dramatiq() -> None:

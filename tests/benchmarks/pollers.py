@@ -102,7 +102,6 @@ def _work(options: dict[str, object], count: int) -> list[float]:
 
 
 def _installed(kind: str) -> bool:
-    """Install the packages, unless they are there; return whether they are."""
     if not (ENVIRONMENT / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
     pip = [str(ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

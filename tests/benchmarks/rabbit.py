@@ -74,8 +74,6 @@ def _figures(
 
 
 class Messages:
-    """Delayed messages as producers make them, each with ids and an eta of its own."""
-
     def __init__(self, app: Any) -> None:
         self._app, self._random = app, random.Random(11)
         app.send_task("shop.mail.tasks.send", ("x" * BODY_BYTES,), countdown=60)

@@ -101,7 +101,6 @@ def _arguments(number: int, at: datetime) -> dict[str, Any]:
 
 
 def _idle(server: RedisServer, name: str, store: str, count: int) -> Iterator[Figure]:
-    """Measure a scheduler whose schedules are due tomorrow or later."""
     with Child(server.url, store) as child:
         none_percent = _idle_percent(child)
     _fill(store, count)

@@ -44,8 +44,6 @@ SAY_S = 0.5
 
 
 class Scheduler:
-    """The runner of one shard, its clock, and what it has done."""
-
     def __init__(self, runner: Runner, clock: MovedClock) -> None:
         [self.engine], [shard] = runner.engines, runner.shards
         self.runner, self.clock = runner, clock

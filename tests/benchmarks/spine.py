@@ -64,8 +64,6 @@ RSS_MB, RESTART_S, COLD_RESTART_S = 300, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Spent(Pace):
-    """The cost of some work: wall time, and CPU time of the scheduler."""
-
     waited_s: float = 0.0  #: seconds in which the thread or Redis was ready to run, and others had the cores
     forgotten: int = 0
 
@@ -120,8 +118,6 @@ def _flow(
 
 
 class Spine:
-    """A run on one Redis and one store."""
-
     def __init__(self, database: Database, rows: int, server: RedisServer) -> None:
         self.rows, self.due = rows, rows // 10
         self._server, self._database = server, database
@@ -134,7 +130,6 @@ class Spine:
         return Child(self._server.url, self._database.url, ahead_ms=ahead_ms)
 
     def targets(self, *targets: float | None) -> tuple[float | None, ...]:
-        """Return the targets if they are for this many rows."""
         return targets if self.rows >= TARGET_ROWS else (None,) * len(targets)
 
     def fill(self, child: Child) -> tuple[Spent, Spent]:
@@ -157,7 +152,6 @@ class Spine:
         self._client.rename(STAGED, WHEEL_QUEUE)
 
     def dispatch(self, child: Child) -> Spent:
-        """Move the clock so that a tenth of the rows are due, and wait until they are dispatched."""
         before = child.status()
         until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
         count = bisect_right(self._etas, until_ms) - before.dispatched
@@ -169,7 +163,6 @@ class Spine:
         return spent
 
     def begin_forgetting(self, child: Child) -> None:
-        """Let the history pass its retention, and wake the thread that removes it."""
         child.move(RETENTION_S * 1_000 + 60_000)
         with Drain(self._server, QUEUES):
             child.until("forgotten", 1)
@@ -219,7 +212,6 @@ QUEUE, BATCH = "bench.kombu", 500
 
 
 def kombu(server: RedisServer, letter: Letter, count: int) -> list[Pace]:
-    """Return the pace of kombu's consume, publish and batch."""
     kept = {name: letter.properties[name] for name in ("correlation_id", "reply_to")}
     kept |= {"content_type": "application/json", "content_encoding": "utf-8"}
     client, done = server.client(), 0

@@ -68,15 +68,12 @@ class InBackground:
 
 
 class Arrivals(InBackground):
-    """Takes messages out of queues as they come, and notes when each was due and how late it is."""
-
     def __init__(self, client: redis.Redis, queues: Sequence[str], etas_ms: dict[bytes, int]) -> None:
         super().__init__(self._take)
         self.pairs: Pairs = []
         self._etas_ms, self._client, self._queues = etas_ms, client, list(queues)
 
     def wait(self, count: int, at_most_s: float) -> None:
-        """Wait for so many messages, or for that time."""
         until_s = time.monotonic() + at_most_s
         while len(self.pairs) < count and time.monotonic() < until_s and not self.running[0].done():
             time.sleep(0.05)
@@ -122,7 +119,6 @@ class Probes(InBackground):
                 self.late_ms.append((due_ms, time.time() * 1_000 - due_ms))
 
     def between(self, after_s: float = 0, upto_s: float = math.inf) -> list[float]:
-        """Return the lateness of those that were due then, in its order."""
         return sorted(late for due_ms, late in self.late_ms if after_s * 1_000 <= due_ms < upto_s * 1_000)
 
     def __exit__(self, *error: object) -> None:

@@ -79,7 +79,6 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
 
 
 def _cpu_clock(found: Database) -> Callable[[], float]:
-    """Return the CPU seconds of this process and of the database server."""
     server = found.pid and Tree(psutil.Process(found.pid))
     return lambda: time.process_time() + (server.cpu_s if server else 0)
 
@@ -146,7 +145,6 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
 
 
 def _admin(url: str, folder: Path) -> Any:
-    """Return a client of the admin over a store; the site's own database is a small file."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
@@ -249,7 +247,6 @@ def metrics(folder: Path, rows: int, store: str) -> Iterator[Figure]:
 
 
 def _lateness_us(url: str) -> float:
-    """Return the µs that the histograms need for a row of the store."""
     with closing(open_store(url)) as store:
         some = store.slice(0, 0, ORIGIN, store.slice_end(0, 0, ORIGIN, END, GROUP, 2**40))
     lateness, took_s, now_ms = LatenessByTask(), list[float](), _now_ms()
@@ -276,7 +273,6 @@ def _idle_cpu_s(child: Child) -> float:
 
 @contextmanager
 def _reading(address: str) -> Iterator[list[int]]:
-    """Read the page once a second; yields the sizes of the pages read so far."""
     pages = list[int]()
 
     def read() -> None:

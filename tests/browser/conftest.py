@@ -36,8 +36,6 @@ Visit = Callable[..., Page]
 
 
 class BrowsedSite(RunningSite):
-    """Run the site with its wheel in Django's own PostgreSQL database, with users and a producer of tasks."""
-
     def __init__(self, folder: Path, redis: RedisServer, database: str) -> None:
         self.redis = redis
         self.database = database
@@ -140,7 +138,6 @@ def visit(browser: Browser, site: BrowsedSite) -> Iterator[Visit]:
 
 @pytest.fixture
 def plain(visit: Visit) -> Page:
-    """Return a page on a narrow screen, without a script, logged in as an operator."""
     return visit(java_script_enabled=False, viewport={"width": NARROW, "height": 740})
 
 
@@ -161,7 +158,6 @@ def width(page: Page) -> int:
 
 
 def check_rules(page: Page) -> None:
-    """Assert that the content of a page breaks no rule of axe."""
     found = Axe().run(page, context="#content-main")
     assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
 

@@ -85,8 +85,6 @@ def main() -> None:
 
 
 class Shop:
-    """A filled store, and its holder."""
-
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._holder = Holder(store, name="shop-1/4711/a")
@@ -95,7 +93,6 @@ class Shop:
         self._dues: list[int] = []
 
     def fill(self) -> dict[str, str]:
-        """Fill the store; returns the page of each picture."""
         self._history(100, after=self._schedule())
         self._pending()
         moved = self._moved()
@@ -188,11 +185,8 @@ class Shop:
         offset = Position(now - 4 * MINUTE_MS, 0)
         self._holder.apply(audits=audits, gates=[gate], lanes=[LaneState(1, offset, offset, "mail", scope="queue")])
 
-    # -- the holder ------------------------------------------------------------------------------------
-
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Write snapshots until the context ends."""
         recent, accepted, dispatched = Recent(), 0, 0
         for n in range(31):
             accepted, dispatched = accepted + self._rng.randrange(150, 900), dispatched + self._rng.randrange(200, 700)

@@ -23,8 +23,6 @@ Send = Callable[[int, str], list[str]]
 
 @pytest.fixture
 def send(site: BrowsedSite, store: SqlStore) -> Send:
-    """Return a function that sends tasks for a queue of their own, and waits until they are pending."""
-
     def tasks(count: int, queue: str) -> list[str]:
         ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n, queue=queue).id for n in range(count)]
         wait_until(lambda: len(states(store, ids)) == count, "the tasks are accepted")

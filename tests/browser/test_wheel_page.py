@@ -21,7 +21,6 @@ SLOW_RING = ".wheel-ring[data-interval='262144']"
 
 @pytest.fixture(scope="module", autouse=True)
 def later(site: BrowsedSite, store: SqlStore) -> None:
-    """Send 40 tasks that are due within one clock hour, two to three hours from now."""
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=HOURS)
     for n in range(40):
         site.app.send_task("site.later", (n,), eta=hour + timedelta(minutes=10, seconds=n))
@@ -50,7 +49,6 @@ def refreshed(page: Page) -> int:
 
 
 def drawn(page: Page, selector: str) -> Locator:
-    """Return the links of a drawing, once it has some."""
     found = page.locator(f"{selector} a")
     wait_until(lambda: found.count() > 0, f"{selector} has links")
     return found

@@ -44,8 +44,6 @@ class Known:
 
 
 class Users:
-    """Users who put commands into the inbox; ``counts`` has what came of them."""
-
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.counts: Counter[str] = Counter()
         self._rng = rng

@@ -67,8 +67,6 @@ class Claiming(Users):
         self.put("complete", number, keys=keys, how=how, actor=number, reason="")
         return f"complete {', '.join(keys)}: {how}"
 
-    # -- oracles -------------------------------------------------------------------------------------
-
     def step(self, name: str, data: ShardData, state: ShardState) -> None:
         if name in ("watchers found", "claimants found"):
             recalled = Recalling.recalled(data)  # their claims have ended

@@ -46,8 +46,6 @@ class Violation(AssertionError):
 
 
 class Scheduler:
-    """One beat process: an engine, its rounds under way, and whether it is frozen."""
-
     def __init__(self, world: Happenings, name: str) -> None:
         self.world = world
         self.name = name
@@ -94,7 +92,6 @@ class Scheduler:
         self.world.claiming.look(data, self.world.pushes)
 
     def finish(self, activity: str) -> None:
-        """Run a round to its end."""
         self.step(activity)
         while activity in self.rounds:
             self.step(activity)
@@ -175,7 +172,6 @@ class Happenings(ABC):
         """Judge messages that were removed from the wheel queue."""
 
     def engine_options(self) -> dict[str, Any]:
-        """Return arguments of the engines in worlds with more parts."""
         return {}
 
     # -- the broker --------------------------------------------------------------------------------
@@ -204,7 +200,6 @@ class Happenings(ABC):
         self.server.wrote()
 
     def spoil(self, mend: bool = False) -> None:
-        """Make a queue unusable, or usable again."""
         self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
 
     def takes_nothing(self, row: Row) -> bool:

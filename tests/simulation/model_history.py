@@ -70,7 +70,6 @@ class ShardData:
 
 
 def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:
-    """Return the rows in (after, upto], in order."""
     order = data.order.get(lane, [])
     low = bisect.bisect_right(order, (*after, 2**64))
     high = bisect.bisect_right(order, (*upto, 2**64))

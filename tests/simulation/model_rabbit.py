@@ -77,8 +77,6 @@ class ModelRabbit:
     def fences(self) -> Literal[False]:
         return False
 
-    # -- the shard -----------------------------------------------------------------------------------
-
     def adopt(self, shard: int, epoch: int) -> None:
         self._close()
         self.fault("before")
@@ -96,8 +94,6 @@ class ModelRabbit:
     def cut_off(self) -> None:
         """Close the connection at the server, which has received no heartbeat."""
         self.server.close(self._channel)
-
-    # -- dispatch ------------------------------------------------------------------------------------
 
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         self.fault("before")
@@ -121,8 +117,6 @@ class ModelRabbit:
                 written.append(row.id)
                 self._pushed(row, chunk.now_ms, chunk.redelivered)
         return answer
-
-    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")

@@ -44,7 +44,6 @@ class RedisServer:
             del self._past[: -self._keeps_past]
 
     def lose(self, writes: int) -> tuple[Keys, Keys]:
-        """Forget the last writes; returns the contents before and after."""
         before = self.keys
         past = self._past[-writes:]
         if past:
@@ -53,7 +52,6 @@ class RedisServer:
         return before, self.keys
 
     def flush(self) -> tuple[Keys, Keys]:
-        """Forget everything; returns the contents before and after."""
         before, self.keys = self.keys, Keys()
         self._past.clear()
         return before, self.keys
@@ -100,8 +98,6 @@ class ModelRedis:
     def _shown(self, epoch: int) -> int:
         """Return the epoch that the server sees; a server that checks none sees its own in each call."""
         return epoch if self.check_epoch else self.server.keys.fence.epoch or epoch
-
-    # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         with self._call() as fence:
@@ -155,8 +151,6 @@ class ModelRedis:
             self.server.keys.queues.setdefault(name, []).append(row.id)
             self._pushed(row, chunk.now_ms)
         return fence.move(chunk, failed)
-
-    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")

@@ -81,8 +81,6 @@ def no_fault(_point: str) -> None:
 
 
 class ModelStore:
-    """One scheduler's connection to a disk."""
-
     check_epoch = True
 
     def __init__(self, disk: Disk | None = None, fault: Callable[[str], None] = no_fault) -> None:
@@ -449,5 +447,4 @@ def copy_of(row: Row) -> Row:
 
 
 def task_row(stored: StoredRow) -> Row:
-    """Return a copy of the row, with the id of its task."""
     return replace(stored.row, task_id=stored.message.task_id)

@@ -42,8 +42,6 @@ PLANTED: list[tuple[Plant, int]] = []
 
 
 def planted(seed: int) -> Callable[[Callable[[], Iterator[type[World]]]], Plant]:
-    """Plant a bug that a seed shows."""
-
     def added(bug: Callable[[], Iterator[type[World]]]) -> Plant:
         PLANTED.append((contextmanager(bug), seed))
         return PLANTED[-1][0]

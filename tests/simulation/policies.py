@@ -210,7 +210,6 @@ class Policies:
 
 
 def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, pends_again: bool) -> int:
-    """Return until when a run has gone on at most."""
     if run.ended_ms is not None:
         return run.ended_ms
     if pushed_ms is None or pends_again or row.lane == STOPPED:

@@ -139,7 +139,6 @@ class Scheduling:
         return self._put(Asked(do, names, policy, now_ms - 3 * every_ms, now_ms, overlap))
 
     def move(self, data: ShardData, now_ms: int) -> str:
-        """Drain schedules, or import those of the last drain. No scheduler runs during a drain."""
         if self._file is not None:
             return self._import()
         pending = {run.timer_id for run in data.runs.values() if self._is_pending(data, run.timer_id)}
@@ -327,7 +326,6 @@ class Scheduling:
 
     @staticmethod
     def _latest(data: ShardData, schedule: int, among: Collection[int] | None = None) -> list[Run]:
-        """Return the latest runs, at which the engine looks."""
         of = data.runs.keys() & data.rows.keys() if among is None else among
         runs = [data.runs[id_] for id_ in of if data.runs[id_].schedule == schedule]
         return sorted(runs, key=lambda one: (one.instant_ms, one.timer_id))[-LATEST_RUNS:]

@@ -69,8 +69,6 @@ def load(spark: SparkSession, folder: Path) -> None:
 
 
 def stop_one_task(sort_events: Any) -> Any:
-    """Let one of two tasks write its file, and stop the other for ever."""
-
     def slow(rows: DataFrame, _files: int) -> DataFrame:
         return sort_events(rows, 2).mapInArrow(streamed.stay_in_part_1, rows.schema)
 

@@ -69,7 +69,6 @@ def start(
 
 
 def in_part(number: int, micro_batch: int) -> bool:
-    """Whether this task writes that part of that micro-batch."""
     context = TaskContext.get()
     assert context is not None
     return (context.partitionId(), context.getLocalProperty(NUMBER)) == (number, str(micro_batch))

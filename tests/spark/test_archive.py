@@ -46,7 +46,6 @@ def archive(one: Site, folder: object, *options: str) -> dict[str, Any]:
 
 
 def events(folder: Path) -> list[Event]:
-    """The events that DuckDB reads, in the order of the files and of their rows."""
     files = archive_reader.files(str(folder))
     with duck.connect() as connection:
         rows = connection.execute(
@@ -58,7 +57,6 @@ def events(folder: Path) -> list[Event]:
 
 
 def compact(spark: SparkSession, folder: Path, after_ms: int = 0) -> Compacted:
-    """Run the job as if it began so long after now."""
     now_ms = int(time.time() * 1_000) + after_ms
     return Compaction(ArchiveFolder(spark, str(folder)), now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
 
@@ -82,7 +80,6 @@ def marks(one: Site) -> dict[int, int]:
 
 
 def add_events(one: Site, at_ms: int) -> None:
-    """Add two events at that time: one dispatched, one cancelled."""
     dispatched, cancelled = one.holder.accept(one.store.lanes(0)[0].offset.due_ms + 1, NOW + DAY_MS)
     one.dispatch([dispatched], at_ms)
     rest, outcome = one.holder.stop(cancelled, at_ms), one.holder.outcome(cancelled.id, at_ms=at_ms)
@@ -153,9 +150,6 @@ class Broken(Exception):
 
 def broken(*_: object, **__: object) -> None:
     raise Broken
-
-
-# -- compacted ---------------------------------------------------------------------------------------------
 
 
 def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, one: Site, folder: Path) -> None:

@@ -35,7 +35,6 @@ VERSION_1 = (
 
 
 def made(spark: SparkSession, schema: StructType) -> Any:
-    """Events of two days, in all tasks and queues; other columns are null."""
     n = f.col("id")
     at = f.timestamp_seconds(f.lit(1_800_000_000) + (n % len(DAYS)) * 86_400)
     values = {

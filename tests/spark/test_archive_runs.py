@@ -93,7 +93,6 @@ class MemoryFolder:
         return None if path is None else parse_manifest(self.manifests[path], path)
 
     def rows(self) -> Rows:
-        """The events of the files that count."""
         last = self.current()
         return [] if last is None else [row for file in last.files for row in self.data[file.path]]
 
@@ -104,7 +103,6 @@ class MemoryFolder:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> MemoryFolder:
-    """The folder that each run of the command gets."""
     found = MemoryFolder()
     monkeypatch.setattr(cli, "_start_session", lambda *_: None)
     monkeypatch.setattr(archive_job, "ArchiveFolder", lambda *_: found)
@@ -114,7 +112,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> MemoryFolder:
 
 
 def compact(folder: MemoryFolder, after_ms: int = 0) -> Compacted:
-    """Run the job as if it began so long after now."""
     now_ms = int(time.time() * 1_000) + after_ms
     return Compaction(folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
 
@@ -299,8 +296,6 @@ def test_a_run_that_another_run_overtakes_stops(
     assert_same(folder, *store_events(filled))
 
 
-# -- races -------------------------------------------------------------------------------------------------
-
 RACE_KEY = (*IDENTITY, "shard")
 
 
@@ -324,8 +319,6 @@ class Race:
     def events(self, ranges: Mapping[int, tuple[int, int]]) -> Rows:
         return read_history(self.one.url, events=format_events(ranges))
 
-    # -- jobs ------------------------------------------------------------------------------------------
-
     def archive(self) -> None:
         with suppress(FileUnusable):  # another run continues instead
             ArchiveRun(self.folder, self.one.url, self.events, mark=True, progress=lambda _: None).run()
@@ -336,8 +329,6 @@ class Race:
         now_ms = began_ms(self.new_run(), 0)
         with suppress(FileUnusable):
             Compaction(self.folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
-
-    # -- between their steps -----------------------------------------------------------------------------
 
     def add(self, *days: int) -> None:
         """Two events, and retention may remove the archived ones."""

@@ -49,13 +49,10 @@ class Walk:
         return self.random.choice([one for one in lanes if lane in (None, one.lane)])
 
     def free_due_ms(self, holder: Holder) -> int:
-        """A due time beyond the offset."""
         return max(self.now_ms, self.lane(holder, 0).offset.due_ms + 1) + self.random.randint(0, 20)
 
     def pending(self, holder: Holder, lane: LaneState) -> list[Row]:
         return holder.slice(lane.offset, lane=lane.lane)
-
-    # -- steps of a walk ------------------------------------------------------------------------------
 
     def accept(self, holder: Holder) -> None:
         holder.accept(*(self.free_due_ms(holder) for _ in range(self.random.randint(1, 4))))
@@ -135,7 +132,6 @@ class Walk:
         self.open()
 
     def end(self) -> None:
-        """Dispatch all rows, archive them, and let retention remove them."""
         for holder in self.holders:
             for lane in self.store.lanes(holder.shard):
                 if rows := self.pending(holder, lane):

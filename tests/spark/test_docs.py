@@ -80,7 +80,6 @@ def blocks(language: str) -> list[str]:
 
 
 def names(table: str) -> set[str]:
-    """Return the words in code of a table's first column."""
     return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
 
 
@@ -131,7 +130,6 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Path:
-    """The files of the examples."""
     [mails] = re.findall(r"```csv\n(.*?)```", SCHEDULE_PAGE, re.DOTALL)
     (tmp_path / "mails.csv").write_text(mails)
     (tmp_path / "corrected.csv").write_text("mail,local\nm4,2031-01-02 01:00\n")

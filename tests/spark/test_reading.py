@@ -194,15 +194,11 @@ def test_only_the_given_ranges_of_events_are_read(filled: Site) -> None:
     assert store_events(filled, events="{}") == []
 
 
-# -- as a stream -------------------------------------------------------------------------------------------
-
-
 def reader(one: Site, **options: str) -> WheelStreamReader:
     return WheelStreamReader(read_options({"url": one.url, "table": "history", **options}), HISTORY_SCHEMA)
 
 
 def new_rows(stream_reader: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Counter[tuple[int, int]]:
-    """The rows of a micro-batch."""
     parts = stream_reader.partitions(start, end)
     return Counter(
         (row["id"], row["seq"]) for part in parts for batch in stream_reader.read(part) for row in batch.to_pylist()

@@ -244,8 +244,6 @@ class PlantedLogs:
     def chance(self, of: float) -> bool:
         return self.random.random() < of
 
-    # -- a consistent task -------------------------------------------------------------------------------
-
     def _task(self, name: str) -> PlantedTask:
         count = self.random.choice([1, 1, 1, 2, 3]) if self.known.retries or self.known.in_store else 1
         eta_ms, queue = NOW + self.random.randrange(HOUR_MS), self.random.choice(QUEUES)
@@ -258,7 +256,6 @@ class PlantedLogs:
         return task
 
     def _run(self, task: PlantedTask, message: SentMessage, at_ms: int, marked: bool = False) -> None:
-        """Add the run of one more copy of a message."""
         run = {"task_id": task.id, "started_ms": at_ms, "queue": message.queue}
         run |= {"wheel_redelivered": True} if marked else {}
         run |= {"delivery": f"{self.random.random()}"} if task.deliveries else {}
@@ -277,8 +274,6 @@ class PlantedLogs:
                     run |= {"redelivered": True}  # the first line is missing
                 if task.deliveries and self.chance(0.1):
                     message.runs.append(dict(run))
-
-    # -- faults ------------------------------------------------------------------------------------------
 
     def _plant(self, task: PlantedTask) -> None:
         kind = self.random.choices([*FATES], [*FATES.values()])[0]
@@ -337,8 +332,6 @@ class PlantedLogs:
         if self.chance(0.1):
             self.random.choice([run for message in task.messages for run in message.runs])["queue"] = "wrong"
             task.findings |= {"wrong_queue"} if task.scheduled else set()
-
-    # -- logs --------------------------------------------------------------------------------------------
 
     def _write(self, task: PlantedTask) -> None:
         flags = {"cancelled": task.cancelled, "in_doubt": task.in_doubt}

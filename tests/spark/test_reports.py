@@ -87,7 +87,6 @@ def at(second: float) -> datetime:
 
 
 def test_a_herd_exceeds_the_ten_minutes_before_it(spark: SparkSession) -> None:
-    """A herd has its usual load, its limit, its largest tasks, and a jitter."""
     herd: Rows = [("mail", "app.campaign", 700_000)] * 80 + [("mail", "app.remind", 700_999)] * 15
     alone: Rows = [(None, "app.remind", 5_000)] * 30
     rows = due(spark, steady(range(1_500)) + herd + alone)

@@ -40,7 +40,6 @@ def numbers(store: SqlStore) -> list[int]:
 
 
 def micro_batches(store: SqlStore, stream: str = "orders") -> list[tuple[int, str, int]]:
-    """Number, state and run of the stream's loads."""
     return [(int(one.name.split("/")[-1]), one.state, one.run) for one in store.loads.by_prefix(f"{stream}/")]
 
 
@@ -158,14 +157,11 @@ def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, s
     assert store.loads.latest() == []
 
 
-# -- without Spark: what a driver that lives on would do --------------------------------------------------
-
 SCHEMA = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
 
 
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The task that this process is, in a micro-batch."""
     at = SimpleNamespace(number=41)
     properties = {"sql.streaming.queryId": "9b0c3d2a-7c0e-4c55-9d41-6f6b4f4f2c11"}
     context = SimpleNamespace(

@@ -176,8 +176,6 @@ def test_an_error_of_the_store_is_reported_for_the_load(one: Site, monkeypatch: 
         writer.write(iter([rows]))
 
 
-# -- errors -------------------------------------------------------------------------------------------------
-
 WRONG = [
     ({"url": "sqlite:////nowhere/wheel.sqlite3"}, StoreUnusable, "there is no store at /nowhere/wheel.sqlite3"),
     ({"url": "mysql://db/wheel"}, SettingError, "wheel_store must be a database URL like"),

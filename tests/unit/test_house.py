@@ -83,7 +83,6 @@ def test_every_command_and_page_in_a_text_for_people_can_be_followed_as_printed(
 
 
 def printed(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts that are no docstrings."""
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

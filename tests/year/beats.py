@@ -58,8 +58,6 @@ class YearRenderer(Renderer):
 
 
 class Process:
-    """A process with a service."""
-
     _numbers = itertools.count(1)
     year: Year
     host: Host
@@ -131,8 +129,6 @@ class Child(Process):
 
 
 class Beat(Process):
-    """Beat's own process; ``start`` makes a new one of the same name."""
-
     def __init__(self, year: Year, name: str) -> None:
         self.year = year
         self.name = name
@@ -165,7 +161,6 @@ class Beat(Process):
             self.year.later(RESTART_S, self.start)
 
     def stop(self) -> None:
-        """Ask it to end, as SIGTERM does."""
         self.stopping = True
 
     def kill(self) -> None:
@@ -212,8 +207,6 @@ class Worker:
 
 @contextmanager
 def servers_instead(year: Year) -> Iterator[None]:
-    """Let the product open the year's servers."""
-
     def open_store(*_: Any, **__: Any) -> Any:
         year.store_line.gate()
         return StoreLine(year.disk, year.store_line)

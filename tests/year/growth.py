@@ -56,7 +56,6 @@ class Growth:
 
 
 def walk(roots: tuple[object, ...]) -> Counter[str]:
-    """Return the number of items of each container, by its path."""
     sizes: Counter[str] = Counter()
     seen: set[int] = set()
     left: deque[tuple[str, Any]] = deque((type(root).__name__, root) for root in roots)
@@ -81,7 +80,6 @@ def walk(roots: tuple[object, ...]) -> Counter[str]:
 
 
 def parts(one: Any) -> list[tuple[str, Any]]:
-    """Return what an object refers to, by name."""
     if isinstance(one, MethodType):
         return [("()", one.__self__)]
     if isinstance(one, partial):

@@ -110,7 +110,6 @@ class Judge:
         return [at_ms for at_ms, _ in self._noons]
 
     def cancellable(self, now_ms: int) -> list[str]:
-        """Return the tasks whose time is far."""
         return sorted(task for task, one in self._tasks.items() if self._open.get(one, 0) > now_ms + 3_600_000)
 
     def pushed(self, row: Row, is_marked: bool) -> None:
@@ -170,7 +169,6 @@ class Judge:
         self._calm_ms = self._year.machine.now_ms
 
     def answered(self, asked: dict[str, Host], answers: set[str]) -> None:
-        """Nodes were asked by a broadcast, and some answered."""
         self.counts["nodes asked"] += len(asked)
         calm = not self._troubles and self._calm_ms < self._year.machine.now_ms - LISTENS_MS
         missing = [name for name, host in asked.items() if name not in answers and not host.is_dead]
@@ -357,8 +355,6 @@ COUNTING = {"times", "count", "kept", "refused", "waiting", "task_id"}
 
 
 class LogJudge(logging.Handler):
-    """Counts the lines of each cause in virtual time."""
-
     def __init__(self, machine: Machine) -> None:
         super().__init__(logging.INFO)
         self._machine = machine

@@ -52,7 +52,6 @@ class MailChannel(memory.Channel):  # type: ignore[misc]  # kombu carries no typ
 
     @classmethod
     def forget(cls, owner: object) -> None:
-        """Delete the queues of a channel or of a process."""
         for queue in [queue for queue, owners in cls.owners.items() if owner in owners]:
             del cls.owners[queue]
             cls.year.mailbox.global_state.queue_bindings_delete(queue)
@@ -83,7 +82,6 @@ class MailTransport(memory.Transport):  # type: ignore[misc]  # kombu carries no
 
 
 def mailbox(year: Year) -> type[MailTransport]:
-    """Return the transport of a year."""
     channel = type("Channel", (MailChannel,), {"year": year, "queues": {}, "owners": {}})
     parts = {"year": year, "Channel": channel, "global_state": virtual.BrokerState()}
     return type("Transport", (MailTransport,), parts)
@@ -91,7 +89,6 @@ def mailbox(year: Year) -> type[MailTransport]:
 
 @contextmanager
 def mailboxes(year: Year) -> Iterator[None]:
-    """Let Celery's app connect to the year's transport."""
     pools.reset()  # they are the process's, and may have connections of another year
     sleep = mock.patch.object(functional, "sleep", year.machine.time.sleep)
     every = mock.patch.object(node, "EVERY_S", HEARTBEAT_S)

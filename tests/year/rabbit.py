@@ -104,7 +104,6 @@ class Rabbit:
         self.lose([one for one in self.connections if one.host is host])
 
     def outage(self) -> None:
-        """The line has begun, or ceased, to fail."""
         if self.line.mode != SILENT:
             self.lose(self.connections[:])
         for shard in range(len(self.shards)):
@@ -191,8 +190,6 @@ class Channel:
         self.connection.events.append(tell)
         self.server.changed.notify_all()
 
-    # -- the consumer ------------------------------------------------------------------------------------
-
     def basic_consume(self, queue: str, *, callback: Callable[[Delivery], object], no_ack: bool) -> None:
         self.shard, self.callback = int(queue.rpartition(".")[2]), callback
         self.number = self.server.shards[self.shard].open()
@@ -210,10 +207,7 @@ class Channel:
             del self.server.shards[self.shard].unacked[self.number][: tag - self.acknowledged]
             self.acknowledged = tag
 
-    # -- the publisher -----------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Take what the client has written on this channel."""
         rows, self.unwritten = self.unwritten, []
         if self.server.line.mode != UP or not self.is_open:
             return
@@ -275,7 +269,6 @@ class YearPublisher(AmqpPublisher):
 
 @contextmanager
 def links_instead() -> Iterator[None]:
-    """Let the edge connect to a ``Rabbit``."""
     parts = {"AmqpLink": YearLink, "AmqpPublisher": YearPublisher}
     parts |= {"HolderNote": lambda *_: SimpleNamespace(take=lambda *_: None), "decode": lambda one, _: one.message}
     with mock.patch.multiple(edge, **parts):

@@ -78,8 +78,6 @@ class Script:
         if year.processes > 1:
             self._at(at + 100 * SECOND / DAY, rng.choice((self._kill_a_child, self._fail_to_fork)))
 
-    # -- users -------------------------------------------------------------------------------------------
-
     def _some_tasks(self) -> None:
         year, rng = self._year, self._rng
         if year.broker_line.mode != UP:
@@ -110,8 +108,6 @@ class Script:
         found = year.judge.cancellable(year.machine.now_ms)
         if found and year.broker_line.mode == UP:
             year.revoke(found[0])
-
-    # -- takeovers ---------------------------------------------------------------------------------------
 
     def _kill(self) -> None:
         self._take_over("killed", lambda beat: (beat.kill(), self._year.later(5, beat.start)))
@@ -168,8 +164,6 @@ class Script:
         year.judge.trouble(f"holder {what}")
         year.later(0.001, lambda: year.judge.trouble_over(f"holder {what}"))
 
-    # -- outages -----------------------------------------------------------------------------------------
-
     def _outage(self, n: int) -> None:
         rng, year = self._rng, self._year
         most_ms = min(3 * DAY, year.days * DAY // 10)
@@ -225,8 +219,6 @@ class Script:
         for server in servers:
             self._year.mend(server)
 
-    # -- clocks ------------------------------------------------------------------------------------------
-
     def _clock_step(self, day: float) -> None:
         ms = self._rng.choice((-HOUR, -3 * SECOND, -200, 200, 3 * SECOND, HOUR, 40 * DAY))
         name = self._rng.choice("ab")
@@ -239,8 +231,6 @@ class Script:
         year.judge.counts["clock stepped"] += 1
         host = beat.host
         year.later(50, lambda: host.step_wall_ms(-ms))
-
-    # -- looks -------------------------------------------------------------------------------------------
 
     def _idle_hour(self) -> None:
         self._year.deep_until_s = self._year.machine.now_s + self._year.deep_s

@@ -61,8 +61,6 @@ class Server:
 
 
 class Reached:
-    """An object as a process reaches it through a server's line."""
-
     def __init__(self, target: Any, server: Server) -> None:
         self._target = target
         self._server = server
@@ -128,8 +126,6 @@ class Browse:
 
 
 class YearStore(ModelStore):
-    """The model store with what a whole scheduler needs of it."""
-
     name = "the year's store"
 
     def __init__(self, disk: YearDisk) -> None:
@@ -156,8 +152,6 @@ class YearStore(ModelStore):
 
 
 class StoreLine(Reached):
-    """A process's connection to the store."""
-
     def __init__(self, disk: YearDisk, server: Server) -> None:
         super().__init__(YearStore(disk), server)
         self._host = server.machine.host
@@ -188,7 +182,6 @@ class BrokerServer:
         return Reached(YearRedis(self, pushed), self.line)
 
     def outage(self) -> None:
-        """The line has begun, or ceased, to fail."""
         self.changed.notify_all()
 
     def after_death(self, host: Host) -> None: ...

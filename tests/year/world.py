@@ -204,7 +204,6 @@ class Year:
                     engine.clock._readings._last = None
 
     def _has_due(self, now_ms: int) -> bool:
-        """Whether a row is due, and not dispatched yet."""
         for data in self.shards:
             for lane, order in data.order.items():
                 n = bisect.bisect_right(order, (now_ms, 2**63, 0))
@@ -213,7 +212,6 @@ class Year:
         return False
 
     def _interesting(self, now_ms: int) -> list[int]:
-        """Return the next instants at which something is due."""
         found = [self.end_ms]
         for data in self.shards:
             for lane, order in data.order.items():
@@ -242,7 +240,6 @@ class Year:
     # -- users -------------------------------------------------------------------------------------------
 
     def send(self, in_ms: int, **parts: Any) -> str:
-        """Send a task; returns its id."""
         self.sent += 1
         now_ms = self.machine.now_ms
         id_ = str(uuid.UUID(int=self.sent << 80 | self.seed << 64 | 7 << 76))  # it decides the shard

@@ -76,7 +76,6 @@ def packed(app: Any, *rows: dict[str, Any], shards: int = 1, max_bytes: int = 2*
 
 
 def sent(app: Any, row: dict[str, Any], n: int) -> Message:
-    """Return the message that Celery's own code makes of a row."""
     given = {name: json.loads(row[name]) for name in ("args", "kwargs") if row.get(name) is not None}
     if "args" in given:
         given["args"] = tuple(given["args"])

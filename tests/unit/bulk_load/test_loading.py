@@ -31,9 +31,6 @@ def numbers(inbox: Inbox) -> list[int]:
     return [int(one.body.split(b"]")[0][2:]) for one in inbox.messages()]
 
 
-# -- groups -------------------------------------------------------------------------------------------
-
-
 def test_a_group_is_a_commit_and_progress_comes_after_it(app: Any, inbox: Inbox) -> None:
     seen: list[tuple[int, int, int]] = []
 
@@ -93,9 +90,6 @@ def test_memory_does_not_grow_with_the_rows(app: Any) -> None:
         assert peak(5_000) < 1.4 * peak(2_200)
     finally:
         tracemalloc.stop()
-
-
-# -- rows that are wrong ------------------------------------------------------------------------------
 
 
 def a_task_elsewhere() -> Any:
@@ -200,9 +194,6 @@ def test_a_countdown_of_zero_is_now(app: Any, broker: Broker, inbox: Inbox, coun
     assert broker.sent() == []
 
 
-# -- failures in the middle ---------------------------------------------------------------------------
-
-
 def said_of(error: BaseException) -> str:
     return "\n".join(error.__notes__)
 
@@ -274,9 +265,6 @@ def test_a_broker_that_is_needed_and_does_not_answer_ends_the_load(
         schedule_many(app, inbox, rows(3))
 
 
-# -- apps whose tasks may not wait ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -297,9 +285,6 @@ def test_a_load_is_refused_where_no_task_may_wait(
 def test_a_load_is_refused_for_an_app_without_the_wheel(inbox: Inbox) -> None:
     with pytest.raises(SettingError, match="must be a celery_wheel"):
         schedule_many(Plain("plain", broker="memory://", set_as_current=False), inbox, rows(3))
-
-
-# -- signals and events -------------------------------------------------------------------------------
 
 
 LOSES_RECEIVERS = "Celery before 5.7 no longer sees new receivers once it has removed a dead one"

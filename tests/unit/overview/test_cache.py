@@ -100,8 +100,6 @@ def test_a_change_of_the_process_is_shown_at_once() -> None:
 
 
 class Browse:
-    """Answers with an empty store that has ``due`` tasks in the next hour, each with a name of its own."""
-
     def __init__(self, due: int, shards: int = 0) -> None:
         self.shards = [ShardHead(ShardRecord(n, 1, None, None, 0, None, None), 0) for n in range(shards)]
         self.browse, self.due = self, due

@@ -300,9 +300,6 @@ def test_a_task_class_with_its_own_call_keeps_its_request(wheel: VirtualWheel, w
     assert result.get() == result.id
 
 
-# -- options that need the store, in calls without a delay ------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("on_conflict", "now", "later"), [("keep", [], [3]), ("replace", [7], []), ("reject", [], [3])]
 )
