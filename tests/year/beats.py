@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from celery_wheel import Celery
@@ -37,17 +37,13 @@ from tests.kit.virtual_machine import Host
 from tests.simulation.recurring_world import Renderer
 from tests.year.servers import StoreLine
 
-if TYPE_CHECKING:
-    from tests.year.world import Year
+#: ``tests.year.world.Year``, which imports this module.
+Year = Any
 
 logger = logging.getLogger("tests.year")
 
 #: After an end a process is started again after so many seconds, as by systemd.
 RESTART_S = 2.0
-
-
-#: A run takes so long.
-RUN_S = 2.0
 
 #: The year's app, where its children find it.
 APP: Any = None
@@ -191,7 +187,7 @@ class Worker:
         """Run a task for two seconds, and report its end."""
 
         def run() -> None:
-            self._year.machine.time.sleep(RUN_S)
+            self._year.machine.time.sleep(2.0)
             self.reporter.put(header)
 
         self._year.machine.spawn(run, self.host)

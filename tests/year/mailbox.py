@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from kombu import pools, transport
@@ -21,11 +21,8 @@ from kombu.transport import memory, virtual
 from kombu.utils import functional
 
 from celery_wheel.scheduler.remote_control import node
-
-if TYPE_CHECKING:
-    from tests.kit.virtual_machine import Host
-    from tests.year.world import Year
-
+from tests.kit.virtual_machine import Host
+from tests.year.beats import Year
 
 #: Rarer than the node's own heartbeats, which would cost a fifth of the year's time.
 HEARTBEAT_S = 20.0

@@ -52,6 +52,7 @@ class Rabbit:
         self.consumers: list[Channel] = []
         self.pushed: Callable[[Row, bool], None] = lambda row, is_marked: None
         self.closes_next = False  #: the second of the next messages closes their channel
+        self.in_doubt_ms = 0  #: when a message last closed its channel
         self._turn = itertools.count()
 
     def send(self, message: Message) -> None:
@@ -214,6 +215,7 @@ class Channel:
         for n, (row, is_marked) in enumerate(rows):
             if self.server.closes_next and n:  # a message that is sent alone would be rejected, and rightly
                 self.server.closes_next = self.is_open = False
+                self.server.in_doubt_ms = self.server.machine.now_ms
                 self.fail(amqp.exceptions.PreconditionFailed("simulated: a message that closes the channel"))
                 return
             self.tag += 1

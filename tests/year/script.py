@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_wheel.scheduler import supervisor
+from tests.year.beats import Year
 from tests.year.growth import globals_of_the_product
 from tests.year.judges import STOP_S
 from tests.year.rabbit import Rabbit
 from tests.year.servers import FULL, REFUSED, SILENT, UP, Server
-
-if TYPE_CHECKING:
-    from tests.year.world import Year
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 

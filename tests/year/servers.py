@@ -21,7 +21,6 @@ from greenlet import GreenletExit
 
 from celery_wheel.broker import shard_of
 from celery_wheel.engine.port import BrokerOffset, Chunk, Published
-from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from tests.kit.virtual_machine import Host, Machine
@@ -168,6 +167,8 @@ class StoreLine(Reached):
 class BrokerServer:
     """Redis, with a memory for each shard."""
 
+    in_doubt_ms = 0
+
     def __init__(self, machine: Machine, line: Server, shards: int) -> None:
         self.machine = machine
         self.line = line
@@ -215,11 +216,3 @@ class YearRedis(ModelRedis):
             changed.wait_for(lambda: self.server.keys.wheel or line.mode == REFUSED, timeout_ms / 1_000)
         line.gate()
         return bool(self.server.keys.wheel)
-
-
-def store_server(machine: Machine) -> Server:
-    return Server(machine, "store", StoreError)
-
-
-def broker_server(machine: Machine) -> Server:
-    return Server(machine, "broker", BrokerError)

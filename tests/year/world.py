@@ -36,6 +36,7 @@ from typing import Any
 
 from celery.schedules import crontab
 
+from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import STOPPED, Row
 from tests.kit.holder import message
 from tests.kit.virtual_machine import Host, Machine
@@ -45,7 +46,7 @@ from tests.year.judges import Judge, LogJudge, Violation
 from tests.year.mailbox import mailbox, mailboxes
 from tests.year.rabbit import Rabbit, links_instead
 from tests.year.script import Script
-from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
+from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore
 
 #: A Friday; the year has 29 February 2028, and both changes of Berlin's clocks.
 START = datetime(2027, 11, 5, tzinfo=UTC)
@@ -54,16 +55,12 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 #: Full resolution before a leap, and before the next instant of interest.
 QUIET_S = 12.0
 LEAD_MS = 4_000
-#: A shorter leap is none.
-LEAST_LEAP_MS = 20_000
 
 #: An outage of at least DEEP_MS runs at full resolution for its first DEEP_S.
 DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
 
 #: A year, with its leap day.
 DAYS = 366
-
-STEP_NS = 1_000_000_000
 
 
 class BackendAway(Exception):
@@ -103,7 +100,7 @@ class Year:
         self.start_ms = int(start.timestamp() * 1_000)
         self.machine = machine = Machine(self.start_ms)
         self.end_ms = self.start_ms + days * DAY_MS
-        self.store_line, self.broker_line = store_server(machine), broker_server(machine)
+        self.store_line, self.broker_line = Server(machine, "store", StoreError), Server(machine, "broker", BrokerError)
         self.backend_line = Server(machine, "result backend", BackendAway)
         self.disk = YearDisk(machine)
         self.shards = [self.disk.shard(n) for n in range(shards)]
@@ -164,7 +161,7 @@ class Year:
     def advance(self, seconds: float) -> None:
         until_ns = self.machine.now_ns + round(seconds * 1e9)
         while self.machine.now_ns < until_ns:
-            step_ns = min(until_ns, self.machine.now_ns + STEP_NS)
+            step_ns = min(until_ns, self.machine.now_ns + 1_000_000_000)
             if self._agenda and self._agenda[0][0] <= step_ns:
                 at_ns, _, act = self._agenda.pop(0)
                 self.machine.run_until(at_ns)
@@ -188,7 +185,7 @@ class Year:
         self.judge.before_a_leap()
         next_ms = min(at_ms, *self._interesting(now_ms))
         ms = next_ms - LEAD_MS - now_ms
-        if ms < LEAST_LEAP_MS:
+        if ms < 20_000:
             return
         self.machine.leap(ms)
         self.leaps, self.leapt_ms = self.leaps + 1, self.leapt_ms + ms
@@ -250,14 +247,10 @@ class Year:
         return one.task_id
 
     def cancel(self, task_id: str) -> None:
-        command = {
-            "task_ids": [task_id],
-            "id": str(uuid.UUID(int=self.rng.getrandbits(128))),
-            "reason": "",
-            "actor": "a user",
-        }
+        number = str(uuid.UUID(int=self.rng.getrandbits(128)))
+        command = {"task_ids": [task_id], "id": number, "reason": "", "actor": "a user"}
         item = "cancel", json.dumps(command).encode()
-        self.disk_store().put_inboxes({shard: [item] for shard in range(len(self.shards))})
+        YearStore(self.disk).put_inboxes({shard: [item] for shard in range(len(self.shards))})
         self.judge.cancelled(task_id)
 
     def revoke(self, task_id: str) -> None:
@@ -285,9 +278,6 @@ class Year:
         self.app.conf.beat_schedule = {**self.app.conf.beat_schedule, "edited": entry}
         holder.scheduler.schedule["edited"] = holder.scheduler._maybe_entry("edited", dict(entry))
         self.judge.edited(minute)
-
-    def disk_store(self) -> Any:
-        return YearStore(self.disk)
 
     def pushed(self, row: Row, is_marked: bool) -> None:
         """A row is in its queue, perhaps marked as one that may have been there before."""
