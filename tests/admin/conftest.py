@@ -26,7 +26,6 @@ from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
-SHARDS = 2
 
 #: NOW of the samples, as a moment.
 MOMENT = "2027-01-15 08:00:00"
@@ -62,7 +61,7 @@ def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
 @pytest.fixture
 def store(tmp_path: Path, conf: Configure) -> Iterator[SqlStore]:
     conf(wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3")
-    made = open_store(celery_app.conf.wheel_store, shards=SHARDS)
+    made = open_store(celery_app.conf.wheel_store, shards=2)
     yield made
     made.close()
 

@@ -143,9 +143,7 @@ def export(client: Client, form: str, query: str = "") -> str:
     return b"".join(response.streaming_content).decode()  # type: ignore[arg-type]
 
 
-def test_an_export_has_the_result_of_each_name(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_tells_each_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     ids = send(30)
     for task_id in ids[:5]:
@@ -164,9 +162,7 @@ def test_an_export_has_the_result_of_each_name(
     ]
 
 
-def test_an_export_reads_a_page_at_a_time(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     for number in range(6):
         celery_app.wheel.pause(queue=f"q{number}", actor="anna")

@@ -121,9 +121,7 @@ def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
     assert "page must be a whole number from 1 on" in shown(viewer, f"{FORECAST}?page=\u0663" + "9" * 5_000)
 
 
-def test_the_last_whole_hours_of_very_many_rows_are_read(
-    viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_hours_of_many_rows_are_read(viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "MAX_ROWS", 25)
     leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
     text = shown(viewer, LATENESS)

@@ -90,9 +90,7 @@ def test_filters_narrow_the_list(viewer: Client, holder: Holder, query: dict[str
 
 
 @pytest.mark.parametrize("query", [{"state": "asleep"}, {"source": "\0"}, {"part": "\0"}, {"task": "a\0"}])
-def test_a_filter_without_a_meaning_is_reported_and_ignored(
-    viewer: Client, holder: Holder, query: dict[str, str]
-) -> None:
+def test_a_filter_without_meaning_is_told_and_ignored(viewer: Client, holder: Holder, query: dict[str, str]) -> None:
     create(holder, "report", definition=definition())
     page = text_of(viewer.get(SCHEDULE, query))
     assert f"{next(iter(query))} must be" in page
@@ -303,8 +301,7 @@ def test_a_name_that_the_store_does_not_have_is_404(operator: Client, store: Sql
 
 
 def test_a_name_may_have_any_character(viewer: Client, holder: Holder) -> None:
-    name = 'a/b?c&d=é "<i>x</i>"\u202e%2F'
-    create(holder, name, definition=definition())
+    create(holder, 'a/b?c&d=é "<i>x</i>"\u202e%2F', definition=definition())
     page = shown(viewer, SCHEDULE)
     assert "<i>" not in page
     assert "\u202e" not in page.split("<tbody>")[1]

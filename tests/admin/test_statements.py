@@ -24,7 +24,6 @@ MOST_OF_A_POLL = 8
 #: The first lane of each shard is for all tasks, the others are those of a destination that does not answer.
 LANES = 4
 HOURS = 40
-NAMES = 400
 
 TASK, QUEUE = "task=app.task_1", "queue=queue_1"
 TIMES = f"from={NOW - HOUR_MS}&to={NOW + 20 * HOUR_MS}"
@@ -55,7 +54,7 @@ def fill(holder: Holder) -> None:
         upto = place(rows[3])
         holder.apply(batches=[holder.batch(ORIGIN, upto, lane=lane)], lanes=[LaneState(lane, upto, upto, target)])
     if holder.shard == 0:
-        holder.apply(tally={TallyKey(NOW // HOUR_MS, f"queue_{n % 20}", f"app.name_{n}"): 1 for n in range(NAMES)})
+        holder.apply(tally={TallyKey(NOW // HOUR_MS, f"queue_{n % 20}", f"app.name_{n}"): 1 for n in range(400)})
 
 
 @pytest.fixture
@@ -69,17 +68,13 @@ def opened(filled: str, conf: Configure) -> SqlStore:
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES, "batch/", "shard/", "wheel/", "wheel/live/", "pending/?q=task-1"])
-def test_a_page_takes_a_dozen_statements_at_most_whatever_the_shards(
-    viewer: Client, opened: SqlStore, address: str
-) -> None:
+def test_a_page_takes_a_dozen_statements_whatever_the_shards(viewer: Client, opened: SqlStore, address: str) -> None:
     with reads_of(opened) as statements:
         shown(viewer, f"{ADMIN}/{address}")
     assert 0 < len(statements) <= (MOST_OF_A_POLL if address == "wheel/live/" else MOST)
 
 
-def test_a_filter_that_has_to_read_many_rows_takes_as_few(
-    viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_of_many_rows_takes_as_few(viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SCAN", 1)
     monkeypatch.setattr(pages, "SCAN_LEAST", 1)
     for address in ADDRESSES:

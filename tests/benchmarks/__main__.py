@@ -60,8 +60,6 @@ ROWS, MIN_ROWS = 2_000_000, 10_000
 #: Bytes of the database with its indexes and its log, and of Redis's swap; measured, with room to spare.
 BYTES_A_ROW = 3_000
 
-RUN = Path(__file__).parents[2] / ".run" / "bench"
-
 
 def main() -> int:
     options = _options()
@@ -115,7 +113,7 @@ def _options() -> argparse.Namespace:
 
 
 def _folder(names: list[str], rows: int) -> Path:
-    above = Path(os.environ.get("TMPDIR") or RUN)
+    above = Path(os.environ.get("TMPDIR") or (Path(__file__).parents[2] / ".run" / "bench"))
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
     if {*ON_STORE} & {*names} and free < needed:

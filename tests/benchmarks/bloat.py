@@ -6,9 +6,7 @@
        due at random within the ``--keep`` / 2 rows that come next, so that rows leave the tables in another order than
        they came into them; as many settled rows are history: about ``--keep`` are in the store at any time
 
-A line is printed every 100,000 rows: live and dead rows, sizes of tables and of their indexes; at the end, each table
-by itself, and how often it was vacuumed. Healthy tables no longer grow after the first ``--keep`` rows and the first
-run of autovacuum.
+Every 100,000 rows a line of live and dead rows and sizes. Healthy tables do not grow after ``--keep`` rows.
 """
 
 from __future__ import annotations

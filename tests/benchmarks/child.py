@@ -22,10 +22,7 @@ DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "st
 
 
 class Piped:
-    """``python -m tests.benchmarks.<module> <arguments>``; killed at the end of the block, with its children.
-
-    Its session is its own: Ctrl-C is for the bench, which then ends its processes in order.
-    """
+    """``python -m tests.benchmarks.<module> <arguments>`` in a session of its own; killed at the end of the block."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         command = [sys.executable, "-m", f"tests.benchmarks.{module}", *map(str, arguments)]

@@ -24,7 +24,6 @@ DURABLE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "256MB", "
 
 SQLITE, POSTGRESQL = KINDS = ("SQLite", "PostgreSQL")
 
-_BLOCK = 1 << 20
 _TOTAL = """
     SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = 'public'
@@ -52,10 +51,7 @@ class Database:
         return Path(self._name).stat().st_size
 
     def evict(self) -> None:
-        """Drop the pages from memory as after a reboot. Nobody may be connected.
-
-        PostgreSQL is restarted, because its own buffers hold pages, too.
-        """
+        """Drop the pages from memory as after a reboot, also from PostgreSQL's own. Nobody may be connected."""
         if self._server is not None:
             self._server.stop()
         for path in self._files():
@@ -75,7 +71,7 @@ class Database:
         count = 0
         for path in self._files():
             with path.open("rb", buffering=0) as file:
-                while block := file.read(_BLOCK):
+                while block := file.read(1 << 20):
                     count += len(block)
         return count
 

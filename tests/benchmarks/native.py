@@ -6,8 +6,7 @@
         line on stdin     {"late_ms": [[due, late], …], "cpu_s": 4.1, "rss_peak": …}      since the line before
 
 A task arrives when the worker hands it to its pool, as a task of the wheel arrives in its worker's queue. The worker
-is that of ``celery worker`` with eight children, without gossip, mingle and heartbeats; tasks do nothing. CPU time is
-that of the worker, without its children's. Nothing is durable beyond the broker's list of unacknowledged messages.
+is that of ``celery worker`` with eight children, without gossip, mingle and heartbeats; its CPU time is without theirs.
 """
 
 from __future__ import annotations

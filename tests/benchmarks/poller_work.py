@@ -5,8 +5,7 @@
     python -P poller_work.py '{"kind": "rq", "redis": …, "postgresql": …, "folder": …, "count": 2000, "due": …, …}'
         {"late_ms": […]}      of the tasks that arrived in that time
 
-It imports nothing of this project: its packages are those of the environment. Each function schedules the tasks as its
-project's manual says, and runs the scheduler with its own defaults until all have arrived or the time is over.
+It imports nothing of this project. Each function schedules the tasks as its project's manual says.
 """
 
 from __future__ import annotations
@@ -84,9 +83,8 @@ def redbeat() -> None:
     scheduler = RedBeatScheduler(app, lazy=False)
     scheduler.lock_key = None
     for n in range(OPTIONS["count"]):
-        entry = RedBeatSchedulerEntry(
-            f"bench/{n}", "bench", schedule(3_600, app=app), options={"queue": "bench"}, app=app
-        )
+        every, to = schedule(3_600, app=app), {"queue": "bench"}
+        entry = RedBeatSchedulerEntry(f"bench/{n}", "bench", every, options=to, app=app)
         entry.last_run_at = due() - timedelta(hours=1)
         entry.save()
     _tick(scheduler)

@@ -8,8 +8,7 @@
         {"do": "until", "count": "accepted", "goal": 9}   {…} {…}  twice a second, and when it is reached
         end of file                                       stop
 
-The process runs the parts that ``celery beat -S wheel`` runs: the app's settings, ``Runner`` with its threads, all that
-beat imports. Only the clock differs, and no difference of clocks takes the shard.
+It runs what ``celery beat -S wheel`` runs; only the clock differs, and no difference of clocks takes the shard.
 """
 
 from __future__ import annotations

@@ -9,16 +9,9 @@
     messages that are due within half a second                                              due now
     kill -9, a new process, its first message in a worker's queue                           restart
 
-Only the scheduler's work is timed. Messages are made beforehand under another name, and appear in the wheel queue at
-once by RENAME; dispatched messages are removed from the workers' queues over a connection of its own.
-
-The yardstick is kombu's own consume and publish, as a worker and a producer use them::
-
-    consume    Consumer(on_message=ack), the message not decoded           against ingest
-    publish    Producer.publish of a body serialised before, one by one    against dispatch
-    batch      the same within Producer.batch(500)
-
-Neither makes anything durable, and neither knows when a message is due.
+Only the scheduler's work is timed: messages are made beforehand, and appear in the wheel queue at once by RENAME. The
+yardstick is kombu's own consume (against ingest), publish and Producer.batch (against dispatch), which make nothing
+durable.
 """
 
 from __future__ import annotations
@@ -56,7 +49,6 @@ PORTION = 100_000  #: messages in Redis at a time, about 200 MB
 
 #: Targets, for this many rows.
 TARGET_ROWS = 2_000_000
-INGEST_PER_S = {SQLITE: 25_000, POSTGRESQL: 20_000}
 INGEST_US = {SQLITE: 35.0, POSTGRESQL: None}
 DISPATCH_PER_S, DISPATCH_US, BOTH_PER_S = 60_000, 15.0, 20_000
 RSS_MB, RESTART_S, COLD_RESTART_S = 300, 2, 5
@@ -82,11 +74,12 @@ def run(folder: Path, rows: int, store: str) -> Iterator[Figure]:
         with spine.start() as child:
             whole, last = spine.fill(child)
             yield from _flow(f"ingest, the whole fill, {store}", whole, "kombu consume", consume)
-            targets = spine.targets(INGEST_PER_S[store], INGEST_US[store])
+            targets = spine.targets({SQLITE: 25_000, POSTGRESQL: 20_000}[store], INGEST_US[store])
             yield from _flow(f"ingest, the last {last.count:,}", last, "kombu consume", consume, *targets)
-            first = spine.dispatch(child)
-            yield from _flow("dispatch, nothing to forget", first, "kombu batch(500)", batch)
-            spine.begin_forgetting(child)
+            yield from _flow("dispatch, nothing to forget", spine.dispatch(child), "kombu batch(500)", batch)
+            child.move(RETENTION_S * 1_000 + 60_000)
+            with Drain(spine._server, QUEUES):
+                child.until("forgotten", 1)
             spent = spine.dispatch(child)
             targets = spine.targets(DISPATCH_PER_S, DISPATCH_US)
             yield from _flow("dispatch", spent, "kombu publish", publish, *targets)
@@ -162,11 +155,6 @@ class Spine:
         assert drain.removed >= count, f"{drain.removed} of {count} tasks have arrived"
         return spent
 
-    def begin_forgetting(self, child: Child) -> None:
-        child.move(RETENTION_S * 1_000 + 60_000)
-        with Drain(self._server, QUEUES):
-            child.until("forgotten", 1)
-
     def due_now(self, child: Child) -> Spent:
         """Ingest and dispatch at once: messages that are due within half a second."""
         count, now_ms = min(50_000, self.due), child.status().now_ms
@@ -176,10 +164,7 @@ class Spine:
             return self._timed(child, count, self._release, "dispatched")
 
     def restart(self, ahead_ms: int, *, cold: bool) -> float:
-        """Return the seconds from the start of a process to its first message in a worker's queue.
-
-        An hour has passed since the last process died, so that rows are due.
-        """
+        """Return the seconds from a start to the first message in a worker's queue, an hour after the last process."""
         self._client.delete(*QUEUES)
         if cold:
             self._database.evict()

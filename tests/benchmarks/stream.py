@@ -4,14 +4,10 @@
 
     rate/100 messages ── every 10 ms ──► wheel queue ─► scheduler ─► the workers' queues ─► taken out as they come
                                          or a native worker's queue ─► its timer ─► its pool
-    Arrivals   takes messages out of queues as they come, and notes how late each is
-    Probes     sends a task through the wheel queue every 50 ms, due 200 ms later, and notes how late each is
-    Drain      empties queues in place of the workers, over a connection of its own, and counts the messages
 
 A message is due 1 to 3 seconds after it was sent, at random. All messages are made beforehand and held in memory; a
 thread sends them at their instants, and another one takes out what has arrived and notes the time. Only messages
 count that are due from 3 seconds after the start until 1 second after the end of the sending: as many go in as out.
-
 A rate is held when all messages arrive, and 99 of 100 within ``HELD_MS`` of their due time.
 """
 
@@ -34,7 +30,6 @@ from tests.benchmarks.native import QUEUE, Native
 from tests.benchmarks.parts import make_app
 from tests.kit.servers.redis import RedisServer
 
-TICK_S = 0.01
 #: Messages are taken out that much apart, so that taking them costs little; they seem later by as much at most.
 TAKE_S = 0.002
 AHEAD_MS = (1_000, 3_000)
@@ -43,7 +38,6 @@ LONGEST_S = 15.0
 HELD_MS = 1_000
 AT_ONCE = 1_000
 PROBES, PROBE_EVERY_S, PROBE_DUE_S = "bench.probe", 0.05, 0.2
-DRAIN_EVERY_S = 0.25
 
 #: Due time and lateness of each message that arrived.
 Pairs = list[tuple[float, float]]
@@ -143,7 +137,7 @@ class Drain(InBackground):
             self._empty()
 
     def _run(self) -> None:
-        while not self.over.wait(DRAIN_EVERY_S):
+        while not self.over.wait(0.25):
             self._empty()
 
     def _empty(self) -> None:
@@ -178,7 +172,7 @@ class Stream:
             if due > sent:
                 client.lpush(queue, *self._messages[sent:due])
                 sent = due
-            time.sleep(TICK_S)
+            time.sleep(0.01)
         self._messages.clear()
 
     def ended(self, pairs: Pairs, cpu_s: float) -> Self:

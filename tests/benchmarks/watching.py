@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 import psutil
-import redis
 
 from celery_wheel import overview as overview_module
 from celery_wheel.engine.stats import SPAN_MS, SPANS, LatenessByTask, Recent, RecentSpan
@@ -34,7 +33,7 @@ from tests.benchmarks.beat import Tree
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database
 from tests.benchmarks.filler import Filler, fill, small
-from tests.benchmarks.letters import AT_ONCE, WHEEL_QUEUE, Letters, letters_of
+from tests.benchmarks.letters import AT_ONCE, WHEEL_QUEUE, letters_of
 from tests.benchmarks.stream import InBackground
 from tests.kit.counts import reads_of
 from tests.kit.holder import LEASE
@@ -237,7 +236,11 @@ def metrics(folder: Path, rows: int, store: str) -> Iterator[Figure]:
                 idle_s = _idle_cpu_s(child)
                 with _reading(address) as pages:
                     pages_ms.append((_idle_cpu_s(child) - idle_s) / max(1, len(pages)) * 1e3)
-            message_us = _message_cpu_us(child, letters, client)
+            messages = list(letters.write([_now_ms()] * MESSAGES, _now_ms()))
+            before = child.status()
+            for first in range(0, MESSAGES, AT_ONCE):
+                client.lpush(WHEEL_QUEUE, *messages[first : first + AT_ONCE])
+            message_us = (child.until("dispatched", MESSAGES).cpu_s - before.cpu_s) / MESSAGES * 1e6
     page_ms = statistics.median(pages_ms)
     yield Figure("metrics", f"a page, {store}", page_ms, "ms", less_is_better=True)
     yield Figure("metrics", "lateness", lateness_us, "µs/row", "the message", message_us, less_is_better=True)
@@ -255,14 +258,6 @@ def _lateness_us(url: str) -> float:
         lateness.add(some, now_ms + n)
         took_s.append(time.thread_time() - began_s)
     return statistics.median(took_s) / len(some) * 1e6
-
-
-def _message_cpu_us(child: Child, letters: Letters, client: redis.Redis) -> float:
-    messages = list(letters.write([_now_ms()] * MESSAGES, _now_ms()))
-    before = child.status()
-    for first in range(0, MESSAGES, AT_ONCE):
-        client.lpush(WHEEL_QUEUE, *messages[first : first + AT_ONCE])
-    return (child.until("dispatched", MESSAGES).cpu_s - before.cpu_s) / MESSAGES * 1e6
 
 
 def _idle_cpu_s(child: Child) -> float:

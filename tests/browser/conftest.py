@@ -103,14 +103,6 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-def log_in(page: Page, name: str = OPERATOR) -> None:
-    page.goto("/admin/")
-    page.fill("input[name=username]", name)
-    page.fill("input[name=password]", PASSWORD)
-    page.locator("[type=submit]").first.click()  # an input, or under other themes a button
-    page.wait_for_url(lambda url: "/login/" not in url, timeout=patience() * 1_000)
-
-
 def open_page(page: Page, path: str) -> None:
     """Open a page of the wheel, anew where the store was too busy to answer in the time that a page gives it."""
 
@@ -130,7 +122,11 @@ def visit(browser: Browser, site: BrowsedSite) -> Iterator[Visit]:
             context = browser.new_context(**{"base_url": site.url, **options})
             windows.callback(context.close)
             page = context.new_page()
-            log_in(page, name)
+            page.goto("/admin/")
+            page.fill("input[name=username]", name)
+            page.fill("input[name=password]", PASSWORD)
+            page.locator("[type=submit]").first.click()  # an input, or under other themes a button
+            page.wait_for_url(lambda url: "/login/" not in url, timeout=patience() * 1_000)
             return page
 
         yield window

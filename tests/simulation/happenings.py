@@ -64,11 +64,6 @@ class Scheduler:
     def _due_offset_ms(self) -> int:
         return self.engine.clock.now_ms() - self.clock.monotonic_ms()
 
-    def _count_clock(self) -> None:
-        before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
-        self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
-        self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
-
     def step(self, activity: str) -> None:
         round_ = self.rounds.get(activity)
         if round_ is None:
@@ -78,7 +73,9 @@ class Scheduler:
         state, data = self.engine.state, self.world.disk.shard(0)
         step = self.at[activity] = next(round_, None)
         if step == "clock compared":
-            self._count_clock()
+            before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
+            self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
+            self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
         self.world.gating.stepped(step, state.lanes if state else (), data)
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
@@ -308,8 +305,7 @@ class Happenings(ABC):
             assert isinstance(stored, Message)
             (waiting if tuple(at) > offset else left).append(stored.task_id)
         queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
-        unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
-        known = Known(unsent, queued, waiting, left)
+        known = Known([*self.loading.unknown(), *(m.task_id for m in self.to_send)], queued, waiting, left)
         self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
 
     def _work(self) -> None:

@@ -18,7 +18,6 @@ from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
-from celery_wheel.engine.intake.inbox import Command, Completion
 from celery_wheel.engine.port import BrokerOffset, Confirmed, FencingBroker
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import InFlight, Lane
@@ -64,6 +63,18 @@ def replaces(owner: Any, name: str, *, seed: int, world: type[World] = World) ->
     return added
 
 
+def otherwise(
+    bug: str, owner: Any, name: str, place: int, change: Callable[[Any], Any], *, seed: int, world: type[World] = World
+) -> None:
+    """Plant a bug by which a function gets another argument at a place."""
+
+    def changed(right: Any, *args: Any, **named: Any) -> Any:
+        return right(*args[:place], change(args[place]), *args[place + 1 :], **named)
+
+    changed.__name__ = bug
+    replaces(owner, name, seed=seed, world=world)(changed)
+
+
 @planted(seed=8)
 def position_outside_reservation() -> Iterator[type[World]]:
     """Rows get positions without a reservation: dispatch may pass them before they are committed."""
@@ -97,10 +108,9 @@ def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> Iterator[
         yield
 
 
-@replaces(ingest, "cancel_or_move", seed=10)
-def unknown_without_a_look(right: Any, ctx: Context, state: ShardState, command: Command, _: int, *rest: Any) -> object:
-    """A task is unknown while its message is in the wheel queue."""
-    return right(ctx, state, command, 2**62, *rest)
+# A task is unknown, and a key is completed, while messages that were sent before are in the wheel queue.
+otherwise("unknown_without_a_look", ingest, "cancel_or_move", 3, lambda _: 2**62, seed=10)
+otherwise("key_without_a_look", ingest, "complete", 3, lambda _: 2**62, seed=1)
 
 
 @replaces(ingest, "_read", seed=228)
@@ -148,12 +158,6 @@ def completed_though_handed_over(right: Any, *args: object) -> None:
     """Rows of a chunk in flight are completed as well."""
     with mock.patch.object(ShardState, "may_be_published", return_value=False):
         right(*args)
-
-
-@replaces(ingest, "complete", seed=1)
-def key_without_a_look(right: Any, ctx: Context, state: ShardState, command: Completion, _: int) -> object:
-    """A key is completed while messages that were sent before are in the wheel queue."""
-    return right(ctx, state, command, 2**62)
 
 
 @replaces(admission._Contest, "decide", seed=1)
@@ -292,10 +296,12 @@ class Unfenced(Context):
         return
 
 
-@replaces(prefetch, "_read_slice", seed=334)
-def rows_of_a_later_epoch_in_memory(right: Any, ctx: Context, *rest: Any) -> Steps:
-    """A former holder reads a slice with rows of the next holder."""
-    return right(Unfenced(**{one.name: getattr(ctx, one.name) for one in fields(ctx) if one.init}), *rest)
+def _unfenced(ctx: Context) -> Context:
+    return Unfenced(**{one.name: getattr(ctx, one.name) for one in fields(ctx) if one.init})
+
+
+# A former holder reads a slice with rows of the next holder.
+otherwise("rows_of_a_later_epoch_in_memory", prefetch, "_read_slice", 0, _unfenced, seed=334)
 
 
 @replaces(UnitOfWork, "_write", seed=80)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,6 @@ from unittest import mock
 
 from celery_wheel.engine import commands, dispatch, ingest
 from celery_wheel.engine.delivery import ConfirmedDelivery
-from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
@@ -19,7 +19,7 @@ from celery_wheel.store.model import Change, LaneState, Position, Row
 from tests.simulation.happenings import Scheduler
 from tests.simulation.model_rabbit import ModelRabbit
 from tests.simulation.model_store import ModelStore
-from tests.simulation.planted import planted, replaces
+from tests.simulation.planted import otherwise, planted, replaces
 from tests.simulation.rabbit_world import FULL, PackWorld, RabbitWorld
 from tests.simulation.world import World
 
@@ -86,9 +86,7 @@ class RefusingWorld(BiasedWorld):
 
 
 @replaces(dispatch, "settle_now", seed=8, world=RabbitWorld)
-def chunk_not_announced(
-    right: Any, ctx: Context, state: ShardState, announced: InFlight | None = None
-) -> Iterator[str]:
+def unannounced_chunk(right: Any, ctx: Context, state: ShardState, announced: InFlight | None = None) -> Iterator[str]:
     """A chunk is published before the store knows its end."""
     return right(ctx, state, None if announced is None or not announced.changes_store else announced)
 
@@ -128,10 +126,9 @@ def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@replaces(ModelRabbit, "publish", seed=9, world=RabbitWorld)
-def nothing_is_marked(right: Any, self: ModelRabbit, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-    """Rows in doubt are published again without a mark."""
-    return right(self, replace(chunk, redelivered=False), may_send)
+# Rows in doubt are published again without a mark.
+_unmarked = functools.partial(replace, redelivered=False)
+otherwise("nothing_is_marked", ModelRabbit, "publish", 1, _unmarked, seed=9, world=RabbitWorld)
 
 
 @replaces(Window, "track_removed", seed=34, world=RabbitWorld)

@@ -122,7 +122,13 @@ class Cluster:
         wait_until(lambda: not self.driver.is_alive() or len(files(history)) > 1, "the first files", PATIENCE_S)
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
-            kill_one_executor(self.driver.pid)
+            found = []
+            for one in psutil.Process(self.driver.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # some children end meanwhile
+                    found += [one] if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()) else []
+            [first, *others] = found
+            assert others, "there are two executors"
+            first.kill()
         wait_until(lambda: not self.driver.is_alive() or numbers(ended), "another executor took over", PATIENCE_S)
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
@@ -171,16 +177,6 @@ def running_cluster(folder: Path, url: str) -> Iterator[Cluster]:
 
 def by_job(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {summary["job"]: summary for summary in summaries}
-
-
-def kill_one_executor(driver: int) -> None:
-    found = []
-    for one in psutil.Process(driver).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # some children end meanwhile
-            found += [one] if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()) else []
-    [first, *others] = found
-    assert others, "there are two executors"
-    first.kill()
 
 
 def files(target: Path) -> set[str]:

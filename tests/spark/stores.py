@@ -75,8 +75,7 @@ def fill(one: Site) -> None:
     holder.apply(rows=[in_lane_3], lanes=[LaneState(3, ORIGIN, ORIGIN, "by.key")])
     move = holder.move(pending[1], NOW + 3_000)
     holder.apply(moves=[move], outcomes=[holder.outcome(pending[1].id, "moved", NOW + 30)])
-    other = one.second.accept(NOW, NOW + 4_000)
-    one.dispatch(other[:1], NOW + 1, one.second)
+    one.dispatch(one.second.accept(NOW, NOW + 4_000)[:1], NOW + 1, one.second)
 
 
 def rows_of(reader: WheelReader) -> Rows:

@@ -26,10 +26,7 @@ Pass = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def write_file(folder: Path, number: int, numbers: range, size: int = 0) -> None:
-    """Write the file of this micro-batch: rows with these numbers and ``size`` bytes that do not compress.
-
-    Ids and etas derive from the numbers.
-    """
+    """Write the file of this micro-batch: rows with these numbers and ``size`` bytes that do not compress."""
     rows = [
         {
             "task": "shop.remind",

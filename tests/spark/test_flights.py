@@ -45,8 +45,7 @@ def jobs(spark: SparkSession, tmp_path: Path, one: Site) -> JobRunner:
 def test_each_departure_is_pending_once_at_its_instant(
     jobs: JobRunner, one: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flights = [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)]
-    written = year.write_year(tmp_path, flights, YEAR)
+    written = year.write_year(tmp_path, [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)], YEAR)
     assert (written.rows, written.keys) == (FLIGHTS, FLIGHTS)
     options = ("--store", jobs.store, "--rows", tmp_path / year.TIMETABLE, "--id", "task_id", "--batch", "two-days")
     found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", lines=LAST)

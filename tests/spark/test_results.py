@@ -90,7 +90,6 @@ QUEUES, SECONDS = 20, 1_000
 ROWS = QUEUES * SECONDS
 #: The most rows that a query may return to the driver: a tenth of each table.
 MOST = ROWS // 10
-FETCHES = ("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "tail", "first")
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def fetched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    for name in FETCHES:
+    for name in ("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "tail", "first"):
         monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
     return sizes
 
@@ -155,9 +154,7 @@ def test_lateness_of_many_tasks(spark: SparkSession, tmp_path: Path, fetched: li
     assert [row["p99_ms"] for row in summary["worst"]] == [*range(ROWS - 1, ROWS - 6, -1)]
 
 
-def test_rows_that_do_not_arrive_in_the_folder_are_an_error(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_get_lost_are_errors(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a cluster whose executors write to disks of their own."""
     output = OutputFolder(str(tmp_path), "forecast")
     elsewhere = (tmp_path / "of an executor").as_uri()
@@ -167,8 +164,7 @@ def test_rows_that_do_not_arrive_in_the_folder_are_an_error(
 
 
 def test_the_first_and_the_last_rows_are_read_across_parts(spark: SparkSession, tmp_path: Path) -> None:
-    output = OutputFolder(str(tmp_path), "forecast")
-    output.table("minutes", spark.range(10, numPartitions=4).toDF("n"))
+    OutputFolder(str(tmp_path), "forecast").table("minutes", spark.range(10, numPartitions=4).toDF("n"))
     [folder] = tmp_path.glob("minutes-*.parquet")
     for part in sorted(folder.glob("part-*.parquet"))[1:3]:  # several row groups each
         pq.write_table(pq.read_table(part), part, row_group_size=1)

@@ -126,5 +126,4 @@ def test_the_readme_of_the_index_has_no_relative_link_and_the_metadata_name_the_
     assert [target for target in targets if not target.startswith("https://")] == []
     assert f"{address}/raw/{tag}/docs/images/wheel-page.png" in targets
     assert f"{address}/blob/{tag}/docs/tasks.md" in targets
-    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
-    assert project["urls"]["Source"] == address
+    assert tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]["Source"] == address

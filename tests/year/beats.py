@@ -145,8 +145,7 @@ class Beat(Process):
         try:
             self.scheduler = scheduler = beat_module.WheelScheduler(self.year.app)
             while not self.stopping:
-                wait_s = scheduler.tick()
-                time.sleep(wait_s or 0.01)
+                time.sleep(scheduler.tick() or 0.01)
             scheduler.close()
         except Exception as error:  # it ends beat
             if host.is_dead:
@@ -210,8 +209,7 @@ def servers_instead(year: Year) -> Iterator[None]:
     def child(**options: Any) -> Child:
         return Child(next(beat for beat in year.beats if beat.host is year.machine.host), **options)
 
-    host = year.machine.host
-    assert host is year.machine.outside
+    assert year.machine.host is year.machine.outside
     with ExitStack() as stack:
         for module, name, value in (
             (service, "open_store_of", open_store),

@@ -1,9 +1,5 @@
 """Celery's remote control in a simulated year: kombu's own mailbox over its transport in memory, with outages.
 
-::
-
-    user ─► celery.pidbox (fanout) ─► a queue of each node ─► Node, the product's own ─► the user's queue of answers
-
 Each call goes through the broker's line. A connection ends with its process or with an outage, and takes the queues
 that it alone reads with it.
 """

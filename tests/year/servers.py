@@ -2,11 +2,9 @@
 
 ::
 
-    Server.mode   up        every call is answered
-                  refused   each call fails at once, as where nobody listens
+    Server.mode   refused   each call fails at once, as where nobody listens; otherwise up
                   silent    each call fails after SILENT_S, as where packets vanish
                   full      calls that write fail, as on a full disk
-
     Reached(what it is, server)     the same object through that line; a dead process reaches nothing any more
 
 The data are those of the simulation's models: what a process has written before it died stays.
@@ -194,9 +192,7 @@ class YearRedis(ModelRedis):
 
     def __init__(self, servers: BrokerServer, pushed: Callable[[Row, bool], None]) -> None:
         self._servers = servers
-        super().__init__(
-            servers.shards[0], lambda: servers.machine.now_ms, pushed=lambda row, now_ms: pushed(row, False)
-        )
+        super().__init__(servers.shards[0], lambda: servers.machine.now_ms, pushed=lambda row, _ms: pushed(row, False))
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         self.server = self._servers.shards[shard]

@@ -11,15 +11,7 @@
 A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
 idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
 middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
-resolution: more rounds than any back-off has powers of two.
-
-Judges (``judges``, ``growth``)::
-
-    never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
-    LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
-    EDIT_MS · no entry misses a day · no process ends, and each child comes back · shards are shared evenly, and none
-    changes hands without a cause · each control node answers · a copy on RabbitMQ is marked · no line of the log more
-    than once a minute for one cause · no container that a scheduler reaches grows from month to month
+resolution: more rounds than any back-off has powers of two. Who judges: ``judges``, ``growth``.
 """
 
 from __future__ import annotations
@@ -68,16 +60,10 @@ class BackendAway(Exception):
 
 
 class Year:
-    """A year, or a part of one.
+    """A year, or a part of one; with several shards, two schedulers share them.
 
-    Args:
-        start: its first day.
-        deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
-        month: days between two measurements of all containers.
-        also: outages beside those of the seed: the day, seconds, server, mode.
-        shards: of the store; with several, two schedulers share them.
-        processes: of each scheduler, as ``wheel_processes``.
-        broker: ``BrokerServer`` for Redis, ``Rabbit`` for RabbitMQ.
+    ``month`` is the number of days between two measurements of all containers; ``also`` has outages beside those of the
+    seed: the day, seconds, server, mode.
     """
 
     def __init__(
@@ -169,7 +155,13 @@ class Year:
                 self.touched()
                 continue
             self.machine.run_until(step_ns)
-            self._look()
+            if self.found is not None:
+                raise self.found
+            if self.machine.failures:
+                raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
+            self.broker.look()
+            self.judge.look()
+            self.log.check()
 
     def go_to(self, at_ms: int) -> None:
         while (left_ms := at_ms - self.machine.now_ms) > 0:
@@ -183,8 +175,7 @@ class Year:
         if self._agenda or self.judge.is_waiting() or (self.is_up and self._has_due(now_ms)):
             return
         self.judge.before_a_leap()
-        next_ms = min(at_ms, *self._interesting(now_ms))
-        ms = next_ms - LEAD_MS - now_ms
+        ms = min(at_ms, *self._interesting(now_ms)) - LEAD_MS - now_ms
         if ms < 20_000:
             return
         self.machine.leap(ms)
@@ -220,15 +211,6 @@ class Year:
                 one.next_ms for one in data.schedules.values() if one.next_ms is not None and one.next_ms > now_ms
             ]
         return found
-
-    def _look(self) -> None:
-        if self.found is not None:
-            raise self.found
-        if self.machine.failures:
-            raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
-        self.broker.look()
-        self.judge.look()
-        self.log.check()
 
     def violation(self, what: str) -> Violation:
         at = datetime.fromtimestamp(self.machine.now_ms / 1_000, UTC)

@@ -312,9 +312,8 @@ def same(message: Message) -> dict[str, Any]:
 def test_a_chain_with_delays_is_one_message_in_the_inbox(shop: Shop) -> None:
     step = celery_app.signature("site.nothing")
     with transaction.atomic(using=ALIAS):
-        chain(step.clone().set(countdown=5), step.clone().set(countdown=9)).apply_async(
-            link=step.clone().set(countdown=3)
-        )
+        first, second, link = (step.clone().set(countdown=seconds) for seconds in (5, 9, 3))
+        chain(first, second).apply_async(link=link)
         assert shop.waiting() == []
     [item] = shop.items()
     assert b'"countdown": 9' in shop.message(item).body

@@ -292,9 +292,7 @@ SOME_CALLS = ["plain", "countdown", "expires in seconds", "headers", "compressed
     # Apps with other default queues and exchanges have no queue named mail.
     [(app, call) for app in APPS for call in SOME_CALLS if call != "queue" or "default_" not in str(APPS[app])],
 )
-def test_the_message_equals_that_of_apply_async_with_other_settings(
-    make_subject: MakeSubject, app_name: str, call: str
-) -> None:
+def test_the_message_is_apply_asyncs_with_other_settings(make_subject: MakeSubject, app_name: str, call: str) -> None:
     assert check(make_subject(APPS[app_name]), rows_with(CALLS[call])) == COUNT
 
 
@@ -326,9 +324,7 @@ SAMPLES = {**dict.fromkeys(FAST.split(", "), 2), "link": COUNT, "stamps": COUNT,
 
 
 @pytest.mark.parametrize("call", SAMPLES)
-def test_celerys_own_code_makes_only_the_first_two_messages_of_a_kind(
-    make_subject: MakeSubject, sampled: list[Any], call: str
-) -> None:
+def test_celerys_code_makes_two_messages_of_a_kind(make_subject: MakeSubject, sampled: list[Any], call: str) -> None:
     """Otherwise the comparisons above would compare Celery's code with itself."""
     app = make_subject(APPS["plain"])
     load(app, Inbox(), [in_form(app, row, "signature") for row in rows_with(CALLS[call])])
@@ -541,9 +537,7 @@ def test_the_least_recently_used_kind_is_forgotten(
     assert "".join(call.options["queue"] for call in sampled) == "aabbccdd" + "b"
 
 
-def test_a_load_whose_rows_are_all_of_other_kinds_keeps_few(
-    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_of_rows_of_all_kinds_keeps_few(app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer, "MAX_KINDS", 10)
     made = renderer.Renderer(app, 1, 2**20)
     read = RowReader(app).read

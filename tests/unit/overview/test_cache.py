@@ -117,9 +117,7 @@ class Browse:
 
 
 @pytest.mark.parametrize(("due", "counted"), [(0, [1, 2, 3, 4]), (20_000, [1, 2, 3, 4]), (50_000, [1, 4])])
-def test_seconds_are_counted_the_more_rarely_the_more_they_are(
-    due: int, counted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_seconds_are_counted_more_rarely(due: int, counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_S", 0)
     store: Any = Browse(due)
     now = [NOW]

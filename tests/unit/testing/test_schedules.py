@@ -69,8 +69,7 @@ def test_a_trigger_and_a_backfill_run_at_once(app: Any) -> None:
         assert [one.result[1] for one in ran_] == [BEGIN - timedelta(hours=46), BEGIN - timedelta(hours=22)]
         with pytest.raises(RecurrenceError, match="every needs the overlap \"allow\", and this backfill has 'skip'"):
             schedules.backfill("nightly", first, last, every=60)
-        paced = schedules.backfill("nightly", first, last, overlap="allow", every=timedelta(minutes=10))
-        assert paced.task_ids
+        assert schedules.backfill("nightly", first, last, overlap="allow", every=timedelta(minutes=10)).task_ids
         assert [one.at - BEGIN for one in wheel.advance(minutes=30)] == pytest.approx(
             [timedelta(0), timedelta(minutes=10)], abs=timedelta(seconds=30)
         )
