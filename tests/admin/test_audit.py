@@ -156,10 +156,8 @@ def test_an_export_tells_each_result(operator: Client, wheel: VirtualWheel, monk
     assert found[0]["person"] == "'\uff1d1+1", "nor with signs of full width"
     assert (found[-1]["name"], found[-1]["person"], found[-1]["origin"]) == (ids[0], "anna", "api")
     lines = [json.loads(line) for line in export(operator, "jsonl", f"name={ids[0]}").splitlines()]
-    assert [(line["action"], line["results"][ids[0]]) for line in lines] == [
-        ("run_now", "too_late"),
-        ("cancel", "done"),
-    ]
+    said = [(line["action"], line["results"][ids[0]]) for line in lines]
+    assert said == [("run_now", "too_late"), ("cancel", "done")]
 
 
 def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,10 +118,8 @@ def test_a_store_that_the_first_scheduler_makes_is_a_warning(conf: Configure, tm
 def test_a_server_that_does_not_answer_is_an_error_that_asks_for_the_server(conf: Configure) -> None:
     conf(wheel_store="postgresql://user@127.0.0.1:1/wheel")
     [found] = check_live(None)
-    assert (found.id, found.hint) == (
-        "django_wheel.E003",
-        "Check that the server runs and that this host reaches it.",
-    )
+    said = (found.id, found.hint)
+    assert said == ("django_wheel.E003", "Check that the server runs and that this host reaches it.")
 
 
 @pytest.mark.django_db

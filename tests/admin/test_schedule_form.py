@@ -137,10 +137,8 @@ def test_values_are_set_to_their_defaults(operator: Client, wheel: VirtualWheel)
     save(operator, "a", options='{"queue": "mail", "priority": 3, "expires": 60}', max_runtime_0="3", **policies)
     save(operator, "b")
     every = ["max_runtime", "jitter", "queue", "priority", "expires"]
-    assert change(operator, "a", "b", catch_up="latest", defaults=every) == [
-        ("success", "1 schedule is changed: a."),
-        ("info", "1 schedule had these values already: b."),
-    ]
+    found = change(operator, "a", "b", catch_up="latest", defaults=every)
+    assert found == [("success", "1 schedule is changed: a."), ("info", "1 schedule had these values already: b.")]
     assert set(document("a")) == {"recurrence", "task"}
 
 

@@ -129,10 +129,6 @@ def test_without_a_script_a_schedule_is_previewed_changed_paused_and_rolled_back
     expect(page.locator("#wheel-schedules")).to_contain_text("holidays")
     found = store.browse.schedule("plain")
     assert found is not None
-    assert [(one.what, one.actor) for one in found.revisions] == [
-        ("paused", OPERATOR),
-        ("rolled back", OPERATOR),
-        ("changed", OPERATOR),
-        ("created", OPERATOR),
-    ]
+    said = [(one.what, one.actor) for one in found.revisions]
+    assert said == [("paused", OPERATOR), ("rolled back", OPERATOR), ("changed", OPERATOR), ("created", OPERATOR)]
     assert found.revisions[-1].reason == "at breakfast"

@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import ingest
 from celery_wheel.engine.recurring import change, materialise, overlap, runs
-from celery_wheel.engine.recurring.change import Pending, _Alteration
+from celery_wheel.engine.recurring.change import _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences
 from celery_wheel.engine.recurring.overlap import Occupied, Starts
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
-from celery_wheel.recurring.definition import Definition, ScheduledCall
+from celery_wheel.recurring.definition import ScheduledCall
 from celery_wheel.store.model import Change, Row
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
 from tests.simulation import model_history
 from tests.simulation import planted as planted_module
 from tests.simulation.model_history import ShardData
-from tests.simulation.planted import planted, replaces
+from tests.simulation.planted import replaces
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 from tests.simulation.world import World
 
 
-@planted(seed=11)
-def step_without_its_row() -> Iterator[type[RecurringWorld]]:
-    """A schedule's step is committed before its row."""
-    with _in_two_commits(steps_first=True):
-        yield RecurringWorld
-
-
-@planted(seed=11)
-def row_without_its_step() -> Iterator[type[RecurringWorld]]:
-    """A row is committed before the step and the run of its schedule."""
-    with _in_two_commits(steps_first=False):
-        yield RecurringWorld
-
-
-@contextmanager
-def _in_two_commits(steps_first: bool) -> Iterator[None]:
+def _in_two_commits(steps_first: bool) -> tuple[Any, str, Any]:
     def careless(self: UnitOfWork, ctx: Context) -> None:
         change = self.change
         if not change.schedule_steps:
@@ -67,26 +51,23 @@ def _in_two_commits(steps_first: bool) -> Iterator[None]:
             raise CommitInDoubt(str(error)) from error
 
     write = UnitOfWork._write
-    with mock.patch.object(UnitOfWork, "_write", careless):
-        yield
+    return UnitOfWork, "_write", careless
 
 
 replaces_recurring = functools.partial(replaces, world=RecurringWorld)
 otherwise = functools.partial(planted_module.otherwise, world=RecurringWorld)
+instead = functools.partial(planted_module.instead, world=RecurringWorld)
+
+# A schedule's step is committed before its row, or a row before the step and the run of its schedule.
+instead("step_without_its_row", _in_two_commits(steps_first=True), seed=11)
+instead("row_without_its_step", _in_two_commits(steps_first=False), seed=11)
 
 
 def _differs(**changes: Any) -> Callable[[Any], Any]:
     return lambda given: replace(given, **changes)
 
 
-def _without_queue(own: Definition) -> Definition:
-    return replace(own, overlap="skip" if own.overlap == "queue_one" else own.overlap)
-
-
-def _in_the_main_lane(pending: Pending) -> Pending:
-    return [one for one in pending if one[1].lane == MAIN]
-
-
+_without_queue = lambda own: replace(own, overlap="skip" if own.overlap == "queue_one" else own.overlap)  # noqa: E731
 # Each schedule has another catch-up; an instant that has to wait for the end of a run is skipped.
 otherwise("missed_instants_never_run", materialise, "decide", 2, _differs(catch_up="none"), seed=1)
 otherwise("the_last_missed_instant_runs", materialise, "decide", 2, _differs(catch_up="latest"), seed=1)
@@ -106,15 +87,22 @@ _far = lambda ctx: replace(ctx, limits=replace(ctx.limits, look_ahead_ms=60_000)
 otherwise("look_ahead_without_a_bound", ingest, "materialise", 0, _far, seed=1)
 _ahead = lambda times: replace(times, now_ms=times.upto_ms)  # noqa: E731
 otherwise("guarded_instant_ahead_of_its_time", Occurrences, "_make", 2, _ahead, seed=3)
+_in_the_main_lane = lambda pending: [one for one in pending if one[1].lane == MAIN]  # noqa: E731
 # A change withdraws rows of the main lane, and leaves those of a herd; the row that replaces one has its id.
 otherwise("herd_that_outlives_a_change", _Alteration, "_withdraw", 1, _in_the_main_lane, seed=1)
 otherwise("id_without_the_revision", materialise, "occurrence_id", 1, _differs(revision=0), seed=35)
 
 
-@replaces_recurring(_Alteration, "_withdraw", seed=0)
-def edit_that_leaves_the_old_occurrence(*_: object) -> tuple[list[Run], list[int]]:
-    """A change withdraws no occurrence of the former definition."""
-    return [], []
+# A change withdraws no occurrence of the former definition.
+instead("edit_that_leaves_the_old_occurrence", (_Alteration, "_withdraw", lambda *_: ([], [])), seed=0)
+# The runs that a later one replaces are not cancelled; their ends are stored.
+instead("run_that_is_replaced_goes_on", (Occurrences, "cancel_replaced", lambda *_: ()), seed=1)
+# Tasks that are due meanwhile wait behind a herd.
+instead("herd_in_the_main_lane", (Occurrences, "lane_apart", lambda *_: ()), seed=1)
+# A backfill makes instants that the schedule will make as well.
+instead("backfill_up_to_now", (materialise, "unmade_since", lambda _schedule, now_ms: now_ms), seed=12)
+# The end of a run leaves the queued instant after it where it is.
+instead("queued_instant_that_nothing_releases", (runs, "released", lambda *_: None), seed=658)
 
 
 @replaces_recurring(materialise, "read_occupied", seed=1)
@@ -150,12 +138,6 @@ def change_that_is_overtaken(right: Any, *args: Any) -> Generator[str, None, boo
     return True
 
 
-@replaces_recurring(Occurrences, "cancel_replaced", seed=1)
-def run_that_is_replaced_goes_on(*_: object) -> tuple[()]:
-    """The runs that a later one replaces are not cancelled; their ends are stored."""
-    return ()
-
-
 @replaces_recurring(Occurrences, "record", seed=3)
 def end_of_a_replaced_run_is_lost(right: Any, self: Occurrences, work: UnitOfWork) -> None:
     """The runs that a later one replaces are cancelled; their ends are not stored."""
@@ -168,18 +150,6 @@ def end_of_a_run_is_dropped(right: Any, data: ShardData, change_: Change) -> Non
     """The report of a worker is removed from the inbox, and nothing else."""
     change_.run_ends = [] if not change_.runs else change_.run_ends
     right(data, change_)
-
-
-@replaces_recurring(Occurrences, "lane_apart", seed=1)
-def herd_in_the_main_lane(*_: object) -> tuple[()]:
-    """Tasks that are due meanwhile wait behind a herd."""
-    return ()
-
-
-@replaces_recurring(materialise, "unmade_since", seed=12)
-def backfill_up_to_now(_: Any, schedule: Schedule, now_ms: int) -> int:
-    """A backfill makes instants that the schedule will make as well."""
-    return now_ms
 
 
 @replaces_recurring(Occurrences, "add", seed=0)
@@ -219,11 +189,6 @@ def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule,
     """A schedule that stops at an error forgets that its next instants are rows."""
     right(self, schedule, error)
     self.change.schedules[-1].since_ms = self.times.now_ms
-
-
-@replaces_recurring(runs, "released", seed=658)
-def queued_instant_that_nothing_releases(*_: object) -> None:
-    """The end of a run leaves the queued instant after it where it is."""
 
 
 @replaces_recurring(runs, "released", seed=36)

@@ -58,12 +58,8 @@ def test_each_departure_is_pending_once_at_its_instant(
     assert output.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
     assert "s  1,810 tasks are scheduled as the batch two-days" in output
     steps = [line for line in output.splitlines() if line.startswith("          schedule: ")]
-    assert [step.split(" (")[0].split(": ")[1] for step in steps] == [
-        "starting Spark",
-        "reading",
-        "computing the load",
-        "scheduling",
-    ]
+    said = [step.split(" (")[0].split(": ")[1] for step in steps]
+    assert said == ["starting Spark", "reading", "computing the load", "scheduling"]
 
     holder = one.holder
     rows = [holder.row(sent.eta_ms, task_id=sent.task_id, task=sent.task) for sent in messages]

@@ -39,17 +39,10 @@ def test_a_reader_keeps_the_files_of_its_summary_while_the_next_run_writes(tmp_p
     assert first.rows("shapes") == [{"tick_ms": 1}]
     third = run(tmp_path, 3)
     assert third.rows("shapes", ["tick_ms"]) == [{"tick_ms": 3}]
-    assert (third.job, third.tables, third.summary["tasks"], third.summary["words"]) == (
-        "tune",
-        ["shapes"],
-        3,
-        ["take it"],
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "shapes-20270115T080000Z-2.parquet",
-        "shapes-20270115T080000Z-3.parquet",
-        "summary.json",
-    ]
+    found = (third.job, third.tables, third.summary["tasks"], third.summary["words"])
+    assert found == ("tune", ["shapes"], 3, ["take it"])
+    said = sorted(path.name for path in tmp_path.iterdir())
+    assert said == ["shapes-20270115T080000Z-2.parquet", "shapes-20270115T080000Z-3.parquet", "summary.json"]
     with pytest.raises(FileUnusable, match="has no table 'hours' of tune; it has shapes"):
         third.table("hours")
 
@@ -183,8 +176,6 @@ def test_the_parts_of_the_run_before_the_last_are_removed(spark: SparkSession, t
         output._run = f"20270115T080000Z-{number}"
         output.table("minutes", spark.range(number).toDF("n"))
         output.finish(JobSummary("forecast", {}))
-    assert sorted(path.name for path in tmp_path.glob("minutes-*")) == [
-        "minutes-20270115T080000Z-1.parquet",
-        "minutes-20270115T080000Z-2.parquet",
-    ]
+    found = sorted(path.name for path in tmp_path.glob("minutes-*"))
+    assert found == ["minutes-20270115T080000Z-1.parquet", "minutes-20270115T080000Z-2.parquet"]
     assert JobResults(tmp_path).rows("minutes") == [{"n": 0}, {"n": 1}]

@@ -78,6 +78,36 @@ def replaces(owner: Any, name: str, part: Part, *also: tuple[float, float, str, 
     return added
 
 
+def instead(bug: str, owner: Any, name: str, wrong: Any, part: Part, *also: tuple[float, float, str, str]) -> None:
+    """Plant a bug by another attribute of ``owner``."""
+
+    def plant() -> Iterator[Part]:
+        with mock.patch.object(owner, name, wrong):
+            yield {**part, "also": also}
+
+    plant.__name__ = bug
+    planted(plant)
+
+
+# An error of a call that is tried again is logged each time.
+instead("line_for_each_round", retry, "LOG_INTERVAL_S", 0.0, SHORT, (3.6, 30, "store", "refused"))
+# The sources of a former holder are not stopped, or the threads of a pool do not end with it.
+instead("thread_for_each_takeover", Sources, "stop", lambda *_, **__: None, MONTH)
+instead("threads_that_outlive_a_stop", Pool, "close", lambda *_, **__: None, MONTH)
+# The pool waits by the wall clock, which a time service sets back.
+instead("timers_by_the_wall_clock", Pool, "now_s", lambda _: pool_module.time.time(), MONTH)
+# Housekeeping finds nothing to do.
+_nothing_to_do = lambda _: iter((Round.IDLE,))  # noqa: E731
+instead("history_that_is_never_forgotten", Engine, "keep_house", _nothing_to_do, {**FORTNIGHT, "month": 13})
+# A result backend that was away is not asked again.
+_away = (3.6, 60, "result backend", "refused")
+instead("announcement_that_is_not_tried_again", RevokedState, "_is_given_up", lambda *_, **__: True, SHORT, _away)
+# A scheduler that has died counts for ever, and its share is left free.
+instead("sign_of_life_that_stays", share_module, "SILENT_MS", 10**15, SHARED)
+# The server closes the channel of a consumer, and its connection is taken for one that still consumes.
+instead("consumer_that_is_not_opened_again", AmqpIngress, "_disconnect", lambda *_, **__: None, ON_RABBITMQ)
+
+
 @planted
 def power_without_a_cap() -> Iterator[Part]:
     """The wait is computed by a power of the failures, which has no float from the 1,024th on."""
@@ -118,23 +148,18 @@ def list_that_is_never_purged(right: Any, self: Stats, *arguments: Any) -> None:
 
 
 def _deaf(signal_of: Callable[[ShardJobs], Signal]) -> Callable[..., None]:
-    def careless(right: Any, self: ShardJobs, *arguments: Any, **options: Any) -> None:
+    right: Any = ShardJobs.__init__
+
+    def careless(self: ShardJobs, *arguments: Any, **options: Any) -> None:
         right(self, *arguments, **options)
         signal_of(self).listener = lambda: None
 
     return careless
 
 
-@replaces(ShardJobs, "__init__", SHORT)
-def wake_that_is_lost(*arguments: Any, **options: Any) -> None:
-    """A row that is accepted late does not wake dispatch."""
-    _deaf(lambda jobs: jobs.engine.ctx.wake)(*arguments, **options)
-
-
-@replaces(ShardJobs, "__init__", SHORT)
-def message_that_wakes_nobody(*arguments: Any, **options: Any) -> None:
-    """The broker tells of a message, and ingest is not woken."""
-    _deaf(lambda jobs: jobs.engine.ctx.queue.arrived)(*arguments, **options)
+# A row that is accepted late does not wake dispatch; the broker tells of a message, and ingest is not woken.
+instead("wake_that_is_lost", ShardJobs, "__init__", _deaf(lambda jobs: jobs.engine.ctx.wake), SHORT)
+instead("message_that_wakes_nobody", ShardJobs, "__init__", _deaf(lambda jobs: jobs.engine.ctx.queue.arrived), SHORT)
 
 
 @replaces(ShardJobs, "_after_dispatch", SHORT)
@@ -213,13 +238,6 @@ def gauge_of_the_clock_that_sticks(right: Any, self: DueClock, *arguments: Any) 
     return found
 
 
-@planted
-def line_for_each_round() -> Iterator[Part]:
-    """An error of a call that is tried again is logged each time."""
-    with mock.patch.object(retry, "LOG_INTERVAL_S", 0.0):
-        yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}
-
-
 @replaces(Balance, "_try_once", SHORT, (3.6, 30, "store", "refused"))
 def line_of_balance_for_each_round(_: Any, self: Balance) -> None:
     """The sign of life says twice a second that the store does not answer."""
@@ -245,39 +263,11 @@ def bell_that_stays_open(right: Any, self: InboxWatch) -> Any:
     return right(self)
 
 
-@replaces(Sources, "stop", MONTH)
-def thread_for_each_takeover(*_: Any, **__: Any) -> None:
-    """The sources of a former holder are not stopped: a thread more for each takeover."""
-
-
-@replaces(Pool, "close", MONTH)
-def threads_that_outlive_a_stop(*_: Any, **__: Any) -> None:
-    """The threads of a pool do not end with it."""
-
-
-@replaces(Pool, "now_s", MONTH)
-def timers_by_the_wall_clock(*_: Any) -> float:
-    """The pool waits by the wall clock, which a time service sets back."""
-    return pool_module.time.time()
-
-
 @replaces(Engine, "_stand_by", SHORT)
 def standby_that_gives_up(right: Any, self: Engine) -> None:
     """A scheduler that has found the shard held does not try again."""
     right(self)
     self.wanted = False
-
-
-@replaces(Engine, "keep_house", {**FORTNIGHT, "month": 13})
-def history_that_is_never_forgotten(*_: Any) -> Any:
-    """Housekeeping finds nothing to do."""
-    return iter((Round.IDLE,))
-
-
-@replaces(RevokedState, "_is_given_up", SHORT, (3.6, 60, "result backend", "refused"))
-def announcement_that_is_not_tried_again(*_: Any, **__: Any) -> bool:
-    """A result backend that was away is not asked again."""
-    return True
 
 
 @replaces(Reporter, "put", FORTNIGHT)
@@ -320,13 +310,6 @@ def shard_that_is_never_released(right: Any, *arguments: Any) -> Share:
     return Share(take=right(*arguments).take)
 
 
-@planted
-def sign_of_life_that_stays() -> Iterator[Part]:
-    """A scheduler that has died counts for ever, and its share is left free."""
-    with mock.patch.object(share_module, "SILENT_MS", 10**15):
-        yield SHARED
-
-
 @replaces(Node, "_serve", {**FORTNIGHT, "month": 30, "deep_s": 60.0})
 def node_that_listens_once(right: Any, self: Node) -> None:
     """A control node that has lost its broker stays away."""
@@ -334,11 +317,6 @@ def node_that_listens_once(right: Any, self: Node) -> None:
         right(self)
     except OSError:
         self._stop.wait()
-
-
-@replaces(AmqpIngress, "_disconnect", ON_RABBITMQ)
-def consumer_that_is_not_opened_again(*_: Any, **__: Any) -> None:
-    """The server closes the channel of a consumer, and its connection is taken for one that still consumes."""
 
 
 @replaces(AmqpPublisher, "_pop_settled", ON_RABBITMQ)

@@ -74,10 +74,8 @@ def test_settings_that_lose_commits_are_told(url: str, safe: PostgresServer, cap
         for one in (url, safe.url()):
             with closing(open_store(one)) as opened:
                 _warn_of_server(opened)
-    assert [(record.levelname, getattr(record, "setting", None)) for record in caplog.records] == [
-        ("WARNING", "fsync"),
-        ("WARNING", "full_page_writes"),
-    ]
+    found = [(record.levelname, getattr(record, "setting", None)) for record in caplog.records]
+    assert found == [("WARNING", "fsync"), ("WARNING", "full_page_writes")]
 
 
 def test_the_kind_of_replication_is_named(safe: PostgresServer) -> None:
