@@ -59,7 +59,7 @@ class RedisServer:
 
 
 class ModelBroker:
-    """What the models of both edges share: their oracles, and what can be seen of the wheel queue."""
+    """The models of both edges share their oracles, and the view of the wheel queue."""
 
     can_wait = True
 

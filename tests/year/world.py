@@ -11,7 +11,7 @@
 A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
 idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
 middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
-resolution: more rounds than any back-off has powers of two. Who judges: ``judges``, ``growth``.
+resolution: more rounds than any back-off has powers of two. The oracles are ``judges`` and ``growth``.
 """
 
 from __future__ import annotations
