@@ -30,9 +30,6 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
     logging.disable(disabled)
 
 
-# -- servers, one of each for all tests of a process: they start slowly --------------------------------
-
-
 @pytest.fixture(scope="session")
 def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
     """Start a RabbitMQ; each test makes a virtual host of its own by ``rabbit_server.fresh()``."""
@@ -62,8 +59,6 @@ def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
 
 if "STALLS" in os.environ:
     import_module("tests.kit.stalls")
-
-# -- hooks ---------------------------------------------------------------------------------------------
 
 #: Examples of Hypothesis have no deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -20,14 +20,11 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("celery_wheel", "django_wheel", "tests")
 SMALL = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A Python file: its name from the root, its text and its tree."""
-
     name: str
     text: str
     tree: ast.Module
@@ -41,8 +38,7 @@ class Module:
         """Return the number of lines before the first statement that is no import."""
         for node in self.tree.body:
             if not (_is_text(node) or isinstance(node, ast.Import | ast.ImportFrom)):
-                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-                return first - 1
+                return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
         return self.lines
 
     @property
@@ -100,7 +96,7 @@ def _imported(tree: ast.Module, names: Mapping[str, Module]) -> Iterator[str]:
 def main() -> None:
     columns = ("files", "lines", "code", "opening", f"under {SMALL}", "folders over 15", "circles")
     print(f"{'':14}", *(f"{column:>16}" for column in columns), sep="")
-    for package in PACKAGES:
+    for package in ("celery_wheel", "django_wheel", "tests"):
         found = modules(package)
         folders = Counter(one.name.rpartition("/")[0] for one in found)
         figures = (

@@ -25,9 +25,6 @@ ALL_COMMANDS = {command for text in PAGES.values() for command in commands(text)
 BY_PAGE = pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in PAGES])
 
 
-# -- parts that the code writes ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted({name for name, _ in PARTS}))
 def test_the_generated_parts_of_a_page_are_those_of_the_code(name: str) -> None:
     assert page(name) == generated_page(name), f"python -m tests.kit.generated writes them into docs/{name}"
@@ -54,9 +51,6 @@ def test_every_setting_in_the_text_exists() -> None:
     text = "\n".join(part("settings").sub("", text) for text in PAGES.values())
     named = {name.lower() for name in re.findall(r"\b(?:CELERY_)?(WHEEL_[A-Z_]+|wheel_[a-z_]+)", text)}
     assert named - management_commands() <= known
-
-
-# -- commands ------------------------------------------------------------------------------------------
 
 
 def management_commands() -> set[str]:
@@ -119,9 +113,6 @@ def test_every_extra_exists() -> None:
     assert {"redis", "cli"} <= named <= set(project["optional-dependencies"])
 
 
-# -- names in examples (test_docs_examples.py runs them) -----------------------------------------------
-
-
 @BY_PAGE
 def test_every_python_example_parses_and_the_names_that_it_imports_exist(path: Path) -> None:
     for block in code(PAGES[path], "python"):
@@ -141,16 +132,12 @@ def test_every_dotted_name_of_the_package_exists(path: Path) -> None:
 
 
 def is_importable(name: str) -> bool:
-    """Whether a dotted name is a module or an attribute of one."""
     try:
         import_module(name)
     except ModuleNotFoundError:
         owner, _, attribute = name.rpartition(".")
         return bool(owner) and is_importable(owner) and hasattr(import_module(owner), attribute)
     return True
-
-
-# -- the README: short, and a way to every page ---------------------------------------------------------
 
 
 def test_the_readme_has_at_most_900_words() -> None:
@@ -172,9 +159,6 @@ def test_the_readme_links_every_page() -> None:
 
 def test_the_pictures_are_small() -> None:
     assert all(image.stat().st_size <= 200_000 for image in (DOCS / "images").iterdir())
-
-
-# -- links and files -----------------------------------------------------------------------------------
 
 
 @BY_PAGE
@@ -219,9 +203,6 @@ def test_every_function_that_is_named_with_its_file_is_there(path: Path) -> None
         assert re.search(rf"^\s*(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name
 
 
-# -- architecture and glossary -------------------------------------------------------------------------
-
-
 def test_the_life_of_a_message_has_twelve_steps_each_with_a_file() -> None:
     section = page("architecture.md").split("## The life of a message")[1].split("\n## ")[0]
     steps = re.split(r"^(\d+)\. \*\*", section, flags=re.MULTILINE)[1:]
@@ -249,10 +230,8 @@ def test_the_recovery_times_are_those_of_the_judges_of_the_year() -> None:
     times_ms = [int(seconds) * 1_000 for seconds in re.findall(r"^\| (\d+) seconds \|", table, re.MULTILINE)]
     assert times_ms == [judges.RECOVERY_MS, judges.REPORTED_MS, judges.FOLLOWED_MS, judges.TOLD_MS]
     sooner = (judges.SHORT_MS, judges.REPORTED_SOON_MS, judges.EDIT_MS)
-    assert re.findall(r"than (\d+) seconds: within (\d+)|trouble: within (\d+)", table) == [
-        (*(str(one // 1_000) for one in sooner[:2]), ""),
-        ("", "", str(sooner[2] // 1_000)),
-    ]
+    found = re.findall(r"than (\d+) seconds: within (\d+)|trouble: within (\d+)", table)
+    assert found == [(*(str(one // 1_000) for one in sooner[:2]), ""), ("", "", str(sooner[2] // 1_000))]
     assert f"at most {judges.LATE_MS / 1_000:g} seconds late" in table
 
 

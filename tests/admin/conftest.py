@@ -26,7 +26,6 @@ from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
-SHARDS = 2
 
 #: NOW of the samples, as a moment.
 MOMENT = "2027-01-15 08:00:00"
@@ -61,9 +60,8 @@ def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
 
 @pytest.fixture
 def store(tmp_path: Path, conf: Configure) -> Iterator[SqlStore]:
-    """Return a new store of the site's app."""
     conf(wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3")
-    made = open_store(celery_app.conf.wheel_store, shards=SHARDS)
+    made = open_store(celery_app.conf.wheel_store, shards=2)
     yield made
     made.close()
 
@@ -77,7 +75,6 @@ def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def still() -> Iterator[None]:
-    """Stop the clock at NOW."""
     with freeze_time(MOMENT):
         yield
 
@@ -126,30 +123,23 @@ def text_of(response: Any) -> str:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, conf: Configure) -> Path:
-    """Name a store that does not exist in the settings of the site's app; returns its place."""
     conf(wheel_store=f"sqlite:///{tmp_path}/nowhere.sqlite3")
     return tmp_path / "nowhere.sqlite3"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, conf: Configure) -> Path:
-    """Return the folder in which the jobs of the pipeline write their results."""
     conf(wheel_results=str(tmp_path))
     return tmp_path
 
 
 def shown(client: Client, address: str, status: int = 200) -> str:
-    """Return the text of a page."""
     response = client.get(address)
     assert response.status_code == status
     return text_of(response)
 
 
-# -- the content of a store ------------------------------------------------------------------------------
-
-
 def snapshot(**changes: Any) -> dict[str, Any]:
-    """Return the figures of a holder whose wheel has three tasks in one bucket."""
     bucket = {"index": 17, "expiration_ms": NOW + 340, "pending": 3}
     return {
         "at_ms": NOW,
@@ -171,7 +161,6 @@ def snapshot(**changes: Any) -> dict[str, Any]:
 
 
 def renew(holder: Holder, at_ms: int = NOW, **changes: Any) -> None:
-    """Let the holder renew its lease, with a snapshot."""
     holder.store.renew(0, holder.epoch, at_ms, LEASE, snapshot(**changes))
 
 
@@ -184,13 +173,11 @@ def tallied(holder: Holder, *due_ms: int, **parts: Any) -> list[Any]:
 
 
 def end(holder: Holder, row: Any, kind: str = "rejected", reason: str = "asked for") -> None:
-    """Give a pending row an outcome."""
     outcome = replace(holder.outcome(row.id, kind), reason=reason)
     holder.apply(moves=[holder.stop(row)], outcomes=[outcome])
 
 
 def unreadable(holder: Holder, raw: bytes = b"\x80", reason: str = "asked for") -> NewReject:
-    """Reject a message that cannot be read."""
     bad = holder.reject(raw)
     holder.apply(rejects=[bad], outcomes=[replace(holder.outcome(bad.id, "rejected"), reason=reason)])
     return bad

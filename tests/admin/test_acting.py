@@ -31,7 +31,6 @@ BeginAnswering = Callable[[dict[str, str]], list[dict[str, Any]]]
 
 
 def post(client: Client, verb: str, rows: Any, **more: Any) -> Said:
-    """Return the messages after a confirmed action, as level and text."""
     response = client.post(ACT, {"verb": verb, "row": rows, "sure": "yes", **more}, follow=True)
     assert response.redirect_chain, text_of(response)
     return [(one.level_tag, str(one)) for one in response.context["messages"]]
@@ -49,16 +48,14 @@ def answering(holder: Holder, verdicts: dict[str, str], asked: list[dict[str, An
             given = json.loads(item.payload)
             asked.append({"kind": item.kind, **given})
             said = {name: verdicts.get(name, "done") for name in given["task_ids"]}
-            holder.store.apply(
-                holder.shard, holder.epoch, Change(inbox=[item.id], answers=[Answer(given["id"], said, 0)])
-            )
+            change = Change(inbox=[item.id], answers=[Answer(given["id"], said, 0)])
+            holder.store.apply(holder.shard, holder.epoch, change)
 
     return turn
 
 
 @pytest.fixture
 def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> BeginAnswering:
-    """Return a function that lets the holders of both shards answer so, and returns the commands that they read."""
     second = Holder(store, 1)
 
     def begin(verdicts: dict[str, str]) -> list[dict[str, Any]]:
@@ -68,9 +65,6 @@ def answer(holder: Holder, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> 
         return asked
 
     return begin
-
-
-# -- with the real engine ------------------------------------------------------------------------------
 
 
 def send(count: int = 1, **options: Any) -> list[str]:
@@ -88,8 +82,7 @@ def test_selected_tasks_are_cancelled_after_a_confirmation(operator: Client, whe
     assert len(wheel.pending) == 3, "nothing is done before it is confirmed"
     form = dict(re.findall(r'type="hidden" name="(verb|back|sure)" value="([^"]*)"', page))
     again = re.findall(r'name="row" value="(\d+)"', page)
-    response = operator.post(ACT, {**form, "row": again, "reason": "sent twice"})
-    assert response["Location"] == back
+    assert operator.post(ACT, {**form, "row": again, "reason": "sent twice"})["Location"] == back
     assert [one.id for one in wheel.pending] == [stays]
     (outcome,) = project_wheel().find(goes[0])[0].outcomes
     assert (outcome.kind, outcome.actor, outcome.reason) == ("cancelled", "operator", "sent twice")
@@ -104,9 +97,8 @@ def test_run_now_and_reschedule(operator: Client, wheel: VirtualWheel) -> None:
     first, second = send(2)
     assert post(operator, "run_now", rows_of([first])) == [("success", "1 task is dispatched now.")]
     assert [one.id for one in wheel.run_due()] == [first]
-    assert post(operator, "reschedule", rows_of([second]), eta="2040-01-15T09:00") == [
-        ("success", "1 task is rescheduled.")
-    ]
+    said = post(operator, "reschedule", rows_of([second]), eta="2040-01-15T09:00")
+    assert said == [("success", "1 task is rescheduled.")]
     (waits,) = wheel.pending
     assert waits.eta == datetime(2040, 1, 15, 8, tzinfo=UTC), "the admin's time zone is Berlin"
     entries = LogEntry.objects.order_by("pk").values_list("object_repr", "object_id")
@@ -139,9 +131,7 @@ def test_an_action_is_done_at_once_although_the_project_schedules_in_transaction
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_action_is_in_no_transaction_of_the_request(
-    client_of: MakeClient, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_transaction_of_a_view(client_of: MakeClient, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder of a store in the same SQLite file could not answer while a transaction is open."""
     client, ids = client_of("operator"), send()
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
@@ -156,9 +146,6 @@ def test_an_action_is_in_no_transaction_of_the_request(
     assert post(client, "cancel", rows_of(ids)) == [("success", "1 task is cancelled.")]
     assert during
     assert not any(during)
-
-
-# -- what holders say -----------------------------------------------------------------------------------
 
 
 def test_a_rejected_task_is_requeued(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
@@ -229,9 +216,7 @@ def test_a_request_without_an_answer_is_reported(operator: Client, holder: Holde
 
 
 @pytest.mark.usefixtures("silent")
-def test_the_tasks_of_a_silent_shard_are_reported(
-    operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_of_a_silent_shard_are_named(operator: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [holder.accept(LATER, task_id=one)[0].id for one in ("mine", "elsewhere")]
     monkeypatch.setattr(project_wheel(), "turn", answering(holder, {"elsewhere": "unknown"}, []))
     done, failed = post(operator, "cancel", rows)
@@ -261,9 +246,6 @@ def test_a_missing_store_is_reported(operator: Client) -> None:
         assert level == "error"
         assert "there is no store at" in text
         assert response.status_code == 503, "of the page to which it leads back"
-
-
-# -- what browsers send ---------------------------------------------------------------------------------
 
 
 def test_rows_that_are_not_in_the_store_are_left_out(operator: Client, holder: Holder, answer: BeginAnswering) -> None:
@@ -328,8 +310,7 @@ def test_an_invalid_time_is_requested_again(operator: Client, holder: Holder, et
 @pytest.mark.parametrize(("reason", "says"), [("r" * 501, "at most 500 characters"), ("\x00", "Null characters")])
 def test_an_invalid_reason_is_requested_again(operator: Client, holder: Holder, reason: str, says: str) -> None:
     row = holder.accept(LATER)[0].id
-    page = text_of(operator.post(ACT, {"verb": "cancel", "row": row, "sure": "yes", "reason": reason}))
-    assert says in page
+    assert says in text_of(operator.post(ACT, {"verb": "cancel", "row": row, "sure": "yes", "reason": reason}))
     assert holder.store.read_inbox(0, 10) == []
 
 
@@ -345,9 +326,6 @@ def test_names_are_shown_as_text(operator: Client, holder: Holder, answer: Begin
         assert "<script>alert" not in text
         assert "\x07" not in text
     assert "\\u202e" in text_of(response)
-
-
-# -- around it ------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_a_task_offers_its_actions(operator: Client, holder: Holder) -> None:

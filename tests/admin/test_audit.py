@@ -31,9 +31,6 @@ def told(one: AuditedRequest) -> tuple[str, str, str, str, dict[str, Any]]:
     return one.origin, one.actor, one.action, one.reason, one.results
 
 
-# -- what is in it -------------------------------------------------------------------------------------------
-
-
 def test_each_action_on_tasks_is_in_the_log(operator: Client, wheel: VirtualWheel) -> None:
     first, second, third = send(3)
     post(operator, "cancel", rows_of([first]), reason="sent twice")
@@ -98,9 +95,6 @@ def test_a_withdrawn_request_is_not_in_the_log(operator: Client) -> None:
     assert log() == []
 
 
-# -- the page ------------------------------------------------------------------------------------------------
-
-
 def test_the_page_shows_and_filters_the_log(operator: Client, wheel: VirtualWheel) -> None:
     first, *others = send(30)
     post(operator, "cancel", rows_of([first]), reason="<b>twice</b>")
@@ -142,9 +136,6 @@ def test_viewers_read_and_export_the_log(client_of: MakeClient, wheel: VirtualWh
         assert client.get(LOG + page).status_code == status
 
 
-# -- the exports ---------------------------------------------------------------------------------------------
-
-
 def export(client: Client, form: str, query: str = "") -> str:
     response = client.get(f"{LOG}export/{form}/?{query}")
     assert response.streaming
@@ -152,9 +143,7 @@ def export(client: Client, form: str, query: str = "") -> str:
     return b"".join(response.streaming_content).decode()  # type: ignore[arg-type]
 
 
-def test_an_export_has_the_result_of_each_name(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_tells_each_result(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     ids = send(30)
     for task_id in ids[:5]:
@@ -167,15 +156,11 @@ def test_an_export_has_the_result_of_each_name(
     assert found[0]["person"] == "'\uff1d1+1", "nor with signs of full width"
     assert (found[-1]["name"], found[-1]["person"], found[-1]["origin"]) == (ids[0], "anna", "api")
     lines = [json.loads(line) for line in export(operator, "jsonl", f"name={ids[0]}").splitlines()]
-    assert [(line["action"], line["results"][ids[0]]) for line in lines] == [
-        ("run_now", "too_late"),
-        ("cancel", "done"),
-    ]
+    said = [(line["action"], line["results"][ids[0]]) for line in lines]
+    assert said == [("run_now", "too_late"), ("cancel", "done")]
 
 
-def test_an_export_reads_a_page_at_a_time(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     for number in range(6):
         celery_app.wheel.pause(queue=f"q{number}", actor="anna")

@@ -23,12 +23,10 @@ from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
 BULK = f"{ADMIN}/pending/bulk/"
-JSON = {"Accept": "application/json"}
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request of a browser carry out one chunk of ten tasks."""
     monkeypatch.setattr(bulk, "STEP_S", 0.0)
     monkeypatch.setattr(bulk, "MAX_TASKS", 10)
 
@@ -48,12 +46,11 @@ def said(client: Client) -> Said:
 
 
 def step(client: Client, number: int, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = client.post(BULK, {"step": number, **more}, headers=JSON).json()
+    found: dict[str, Any] = client.post(BULK, {"step": number, **more}, headers={"Accept": "application/json"}).json()
     return found
 
 
 def run(client: Client, steps: int = 0) -> str:
-    """Carry the action on to its end, from a step on; returns the text of its page."""
     while step(client, steps)["goes_on"]:
         steps += 1
         assert steps < 100
@@ -61,12 +58,8 @@ def run(client: Client, steps: int = 0) -> str:
 
 
 def results() -> Counter[str]:
-    """Return the results in the audit log."""
     items = project_wheel().audit(limit=1_000).items
     return Counter(result for one in items if one.bulk for result in one.results.values())
-
-
-# -- the count, and the confirmation -------------------------------------------------------------------------
 
 
 def test_the_tasks_are_counted_before_anything_happens(operator: Client, wheel: VirtualWheel) -> None:
@@ -85,8 +78,7 @@ def test_the_tasks_are_counted_before_anything_happens(operator: Client, wheel: 
 def test_a_filter_within_an_hour_counts_whole_hours(operator: Client, wheel: VirtualWheel) -> None:
     send(5)
     until = project_wheel().pending().items[0].due_ms  # the first instant that is not before it
-    page = text_of(ask(operator, "cancel", f"to={until}"))
-    assert "At most 5 tasks match" in page
+    assert "At most 5 tasks match" in text_of(ask(operator, "cancel", f"to={until}"))
     begin(operator, "cancel", f"to={until}")
     assert run(operator)
     assert len(wheel.pending) == 5
@@ -108,9 +100,6 @@ def test_the_list_offers_all_tasks_of_its_filter(operator: Client, wheel: Virtua
     assert '<input type="checkbox" name="all" value="yes"> All tasks that match the filter' in page
     assert '<input type="hidden" name="filter" value="queue=mail&amp;from=2020-01-01+00%3A00">' in page
     assert "All tasks of the list" in shown(operator, f"{ADMIN}/pending/")
-
-
-# -- the progress --------------------------------------------------------------------------------------------
 
 
 def test_all_matching_tasks_are_cancelled_step_by_step(operator: Client, wheel: VirtualWheel) -> None:
@@ -152,9 +141,7 @@ def test_the_result_of_each_task_is_in_the_audit_log(operator: Client, wheel: Vi
     assert json.loads(next(csv.DictReader(io.StringIO(content)))["details"]) == {}
 
 
-def test_tasks_that_are_gone_already_are_named(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_are_gone_are_named(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = send(5)
     begin(operator, "cancel")
     real = type(project_wheel()).cancel
@@ -175,8 +162,7 @@ def test_tasks_that_are_gone_already_are_named(
 def test_moved_tasks_are_not_met_again(operator: Client, wheel: VirtualWheel) -> None:
     send(25)
     begin(operator, "reschedule", eta="2040-01-15T09:00")
-    page = run(operator)
-    assert ">done</th><td>25</td>" in page
+    assert ">done</th><td>25</td>" in run(operator)
     assert {f"{one.eta:%Y-%m-%d}" for one in wheel.pending} == {"2040-01-15"}
     begin(operator, "run_now")
     run(operator)
@@ -210,9 +196,6 @@ def test_all_rejected_tasks_are_requeued(operator: Client, holder: Holder, monke
     assert sorted(asked) == sorted(row.message.task_id for row in rows)
 
 
-# -- interruptions -------------------------------------------------------------------------------------------
-
-
 def test_a_closed_page_is_opened_again_and_goes_on(operator: Client, wheel: VirtualWheel) -> None:
     send(15)
     begin(operator, "cancel")
@@ -244,9 +227,7 @@ def test_an_action_is_stopped(operator: Client, wheel: VirtualWheel) -> None:
     begin(operator, "cancel")
 
 
-def test_an_action_is_stopped_while_a_step_goes_on(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_action_is_stopped_in_a_step(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     send(15)
     begin(operator, "cancel")
     real = type(project_wheel()).cancel
@@ -266,9 +247,7 @@ def test_an_action_is_stopped_while_a_step_goes_on(
     assert len(wheel.pending) == 5
 
 
-def test_a_step_of_two_pages_at_once_is_counted_once(
-    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_two_pages_is_one(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
     send(15)
     begin(operator, "cancel")
     real = type(project_wheel()).cancel
@@ -326,6 +305,5 @@ def test_there_is_no_page_without_an_action(operator: Client, wheel: VirtualWhee
 
 def test_selected_rows_do_not_matter_where_all_are_meant(operator: Client, wheel: VirtualWheel) -> None:
     ids = send(3)
-    response = ask(operator, "cancel", row=rows_of(ids[:1]))
-    assert "Cancel all 3 tasks?" in text_of(response)
+    assert "Cancel all 3 tasks?" in text_of(ask(operator, "cancel", row=rows_of(ids[:1])))
     assert post(operator, "cancel", rows_of(ids[:1])) == [("success", "1 task is cancelled.")]

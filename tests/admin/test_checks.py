@@ -118,25 +118,19 @@ def test_a_store_that_the_first_scheduler_makes_is_a_warning(conf: Configure, tm
 def test_a_server_that_does_not_answer_is_an_error_that_asks_for_the_server(conf: Configure) -> None:
     conf(wheel_store="postgresql://user@127.0.0.1:1/wheel")
     [found] = check_live(None)
-    assert (found.id, found.hint) == (
-        "django_wheel.E003",
-        "Check that the server runs and that this host reaches it.",
-    )
+    said = (found.id, found.hint)
+    assert said == ("django_wheel.E003", "Check that the server runs and that this host reaches it.")
 
 
 @pytest.mark.django_db
-def test_a_store_that_is_not_migrated_is_an_error(
-    conf: Configure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unmigrated_store_is_an_error(conf: Configure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     conf(wheel_store="django://default")
     (tmp_path / "site.sqlite3").touch()
     monkeypatch.setitem(connections["default"].settings_dict, "NAME", str(tmp_path / "site.sqlite3"))
     assert ids(check_live(None)) == ["E004"]
 
 
-def test_a_check_with_deploy_counts_the_messages_in_the_broker(
-    conf: Configure, tmp_path: Path, redis: RedisServer
-) -> None:
+def test_a_deploy_check_counts_the_messages_in_the_broker(conf: Configure, tmp_path: Path, redis: RedisServer) -> None:
     store = f"sqlite:///{tmp_path}/wheel.sqlite3"
     open_store(store).close()
     conf(wheel_store=store, broker_url="redis://127.0.0.1:1/0")

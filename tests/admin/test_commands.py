@@ -59,8 +59,7 @@ def celery(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
 
 
 def test_the_doctor_sees_that_the_projects_app_has_the_wheel(tmp_path: Path) -> None:
-    done = celery(tmp_path, "doctor", "--json")
-    found = {one["about"]: one for one in json.loads(done.stdout)["findings"]}
+    found = {one["about"]: one for one in json.loads(celery(tmp_path, "doctor", "--json").stdout)["findings"]}
     assert found["app"]["text"] == "its delayed tasks go to the wheel"
     assert found["visibility"]["grade"] == "ok"
     assert found["store"]["grade"] in {"ok", "error"}  # this test needs no store
@@ -73,6 +72,5 @@ def test_settings_with_which_django_cannot_start_are_an_error_of_one_line(tmp_pa
     done = celery(tmp_path, "doctor", DJANGO_SETTINGS_MODULE="broken", PYTHONPATH=path)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith(
-        "Error: DJANGO_SETTINGS_MODULE must be settings that Django starts with, got No module named"
-    )
+    words = "DJANGO_SETTINGS_MODULE must be settings that Django starts with, got No module named"
+    assert line.startswith(f"Error: {words}")

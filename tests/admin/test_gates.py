@@ -31,9 +31,8 @@ def post(client: Client, verb: str, scope: str, name: str = "", **more: Any) -> 
 def test_a_gate_is_paused_and_resumed(operator: Client, wheel: VirtualWheel, scope: str, name: str) -> None:
     celery_app.send_task("site.nothing", countdown=60, queue="mail")
     what = f"{scope} {name}".strip() if name else "everything"
-    assert post(operator, "pause", scope, name, reason="provider") == [
-        ("success", f"Paused: {what}. The pause holds until it is resumed, also after a restart.")
-    ]
+    said = post(operator, "pause", scope, name, reason="provider")
+    assert said == [("success", f"Paused: {what}. The pause holds until it is resumed, also after a restart.")]
     (gate,) = project_wheel().gates()
     assert (gate.what, gate.state, gate.actor, gate.reason) == (what, "paused", "operator", "provider")
     page = text_of(operator.get(WHEEL))
@@ -47,9 +46,8 @@ def test_a_gate_is_paused_and_resumed(operator: Client, wheel: VirtualWheel, sco
     assert ('name="over"' in form) is True
     assert post(operator, "resume", scope, name) == [("success", f"Resumed: {what}. The backlog is dispatched now.")]
     assert len(wheel.advance(minutes=1)) == 1
-    assert post(operator, "resume", scope, name) == [
-        ("warning", f"Nothing was done, because there was no pause of {what}.")
-    ]
+    said = post(operator, "resume", scope, name)
+    assert said == [("warning", f"Nothing was done, because there was no pause of {what}.")]
     assert [one.object_repr for one in LogEntry.objects.order_by("pk")] == [f"Pause: {what}", f"Resume: {what}"]
 
 
@@ -65,10 +63,8 @@ def test_a_backlog_is_resumed_over_a_time(operator: Client, wheel: VirtualWheel)
 
 def test_a_name_without_pending_tasks_is_reported(operator: Client, wheel: VirtualWheel) -> None:
     celery_app.send_task("site.nothing", countdown=60)
-    assert post(operator, "pause", "queue", "<i>mial")[1] == (
-        "warning",
-        "No task is pending for queue <i>mial at present. Check the name.",
-    )
+    said = post(operator, "pause", "queue", "<i>mial")[1]
+    assert said == ("warning", "No task is pending for queue <i>mial at present. Check the name.")
     assert "<i>mial" not in text_of(operator.get(WHEEL)) + text_of(operator.get(GATE))
 
 

@@ -21,7 +21,6 @@ PAGES = ("pending", "history", "rejected", "batch")
 
 
 def heads(text: str) -> list[str]:
-    """Return the heads of the first table of a page, but for the one of the checkboxes."""
     head = text.split('id="content-main"')[1].split("<thead>")[1].split("</thead>")[0]
     return re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', head)
 
@@ -36,7 +35,6 @@ def filled(store: SqlStore, **parts: Any) -> Holder:
 
 @pytest.fixture
 def single(tmp_path: Any, conf: Configure) -> SqlStore:
-    """Return a store with one shard."""
     url = f"sqlite:///{tmp_path}/single.sqlite3"
     conf(wheel_store=url)
     return open_store(url, shards=1)
@@ -64,17 +62,15 @@ def test_a_store_with_several_shards_has_their_column_and_filter(viewer: Client,
 def test_each_cell_has_the_label_of_its_column_for_narrow_screens(viewer: Client, store: SqlStore, page: str) -> None:
     filled(store, key="a", priority=3)
     text = shown(viewer, f"{ADMIN}/{page}/")
-    row = text.split("<tbody>")[1].split("</tr>")[0]
-    assert re.findall('data-label="([^"]*)"', row) == heads(text)
+    assert re.findall('data-label="([^"]*)"', text.split("<tbody>")[1].split("</tr>")[0]) == heads(text)
 
 
 @pytest.mark.usefixtures("still")
 def test_a_time_has_its_date_unless_that_is_today_and_its_distance(viewer: Client, holder: Holder) -> None:
     tallied(holder, NOW + 200_340, NOW + HOUR_MS, NOW + DAY_MS)
     text = shown(viewer, f"{ADMIN}/pending/")
-    found = re.findall(
-        r'<time datetime="[^"]*Z" title="[^"]*">([^<]*)</time> <span class="wheel-relative">([^<]*)', text
-    )
+    at = r'<time datetime="[^"]*Z" title="[^"]*">([^<]*)</time> <span class="wheel-relative">([^<]*)'
+    found = re.findall(at, text)
     assert found == [("09:03:20.340", "in 3 min"), ("10:00", "in 1 h"), ("2027-01-16 09:00", "in 1 d")]
 
 
@@ -85,8 +81,7 @@ def test_the_history_draws_the_lateness_of_its_tasks(viewer: Client, holder: Hol
     for row, late_ms in zip(rows, (10, 40, 200, 45_000), strict=True):
         holder.settle(before, place(row), at_ms=row.due_ms + late_ms)
         before = place(row)
-    text = unescape(shown(viewer, f"{ADMIN}/history/"))
-    drawn = text.split('id="wheel-lateness"')[1].split("</figure>")[0]
+    drawn = unescape(shown(viewer, f"{ADMIN}/history/")).split('id="wheel-lateness"')[1].split("</figure>")[0]
     assert "p50 40 ms, p99 45 s, maximum 45 s" in drawn
     assert "1 is later than the objective of 30 s." in drawn
     points = re.findall(r'<circle class="([^"]*)" cx="([\d.]*)%" cy="([\d.]*)%"', drawn)

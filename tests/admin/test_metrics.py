@@ -21,8 +21,7 @@ pytestmark = pytest.mark.urls(__name__)
 
 
 def test_the_view_shows_the_totals_of_the_store(client: Client, store: SqlStore) -> None:
-    holder = Holder(store)
-    tallied(holder, NOW + 1, NOW + 2)
+    tallied(Holder(store), NOW + 1, NOW + 2)
     answer = client.get("/metrics")
     text = text_of(answer)
     assert answer.status_code == 200

@@ -23,9 +23,7 @@ SHOWN = "2027-01-15 09:00:00"  # NOW in Berlin
 pytestmark = pytest.mark.usefixtures("still")
 
 
-def test_the_wheel_page_names_the_pauses_and_does_not_count_paused_tasks_as_late(
-    viewer: Client, holder: Holder
-) -> None:
+def test_the_wheel_page_names_the_pauses_and_counts_no_paused_task_as_late(viewer: Client, holder: Holder) -> None:
     tallied(holder, NOW - 60_000)
     renew(holder, NOW - 700)
     assert 'id="wheel-behind">1 min ' in shown(viewer, f"{ADMIN}/wheel/")
@@ -83,8 +81,7 @@ def test_the_page_of_a_wheel_without_a_holder_says_so(viewer: Client, holder: Ho
 
 
 def test_the_wheel_page_shows_its_delay_and_the_lateness_of_tasks(viewer: Client, holder: Holder) -> None:
-    rows = tallied(holder, NOW - 90_000, NOW - 61_500)
-    holder.settle(ORIGIN, place(rows[0]), at_ms=NOW - 89_960)
+    holder.settle(ORIGIN, place(tallied(holder, NOW - 90_000, NOW - 61_500)[0]), at_ms=NOW - 89_960)
     renew(holder)
     holder.store.register_scheduler("host-b/1/2", NOW, 1)
     text = shown(viewer, f"{ADMIN}/wheel/")
@@ -188,8 +185,7 @@ def test_a_task_is_found_by_its_id_in_every_state(viewer: Client, holder: Holder
 
 
 def test_the_history_has_lateness(viewer: Client, holder: Holder) -> None:
-    rows = tallied(holder, NOW, NOW + 5)
-    holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 12)
+    holder.settle(ORIGIN, place(tallied(holder, NOW, NOW + 5)[1]), at_ms=NOW + 12)
     text = shown(viewer, f"{ADMIN}/history/")
     assert ">7 ms<" in text
     assert ">12 ms<" in text
@@ -253,9 +249,7 @@ def test_a_store_that_was_replaced_is_opened_anew(viewer: Client, store: SqlStor
     other.close()
 
 
-def test_a_store_with_another_number_of_shards_is_opened_anew(
-    viewer: Client, store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_other_shards_is_reopened(viewer: Client, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_wheel.requests.answers.CHECK_EVERY_S", 0)
     assert shown(viewer, f"{ADMIN}/shard/").count("<td>none</td>") == 2
     store.maintenance.reshard(5, lambda key, task_id, shards: 0, NOW)
@@ -280,15 +274,12 @@ def test_a_task_may_have_the_name_of_a_template_variables_method(viewer: Client,
 
 
 def test_a_missing_shard_is_reported(viewer: Client, holder: Holder) -> None:
-    said = "shard must be a shard of the store, got 7"
-    assert said in shown(viewer, f"{ADMIN}/wheel/?shard=7")
+    assert "shard must be a shard of the store, got 7" in shown(viewer, f"{ADMIN}/wheel/?shard=7")
     assert "must be" not in shown(viewer, f"{ADMIN}/wheel/?shard=1")
 
 
 @pytest.mark.parametrize("language", ["de", "en", "he"])
-def test_links_are_the_same_under_another_number_format(
-    viewer: Client, holder: Holder, settings: Any, language: str
-) -> None:
+def test_links_are_alike_in_any_number_format(viewer: Client, holder: Holder, settings: Any, language: str) -> None:
     settings.LANGUAGE_CODE = language
     settings.USE_THOUSAND_SEPARATOR = True
     tallied(holder, *[NOW + n for n in range(1_001)], NOW + HOUR_MS)
@@ -306,8 +297,7 @@ def test_pages_can_be_read_by_a_screen_reader(viewer: Client, holder: Holder, se
     """English text is marked as English; the part that is replaced every second has no alerts; columns have heads."""
     settings.LANGUAGE_CODE = "he"
     tallied(holder, NOW + HOUR_MS)
-    text = shown(viewer, f"{ADMIN}/wheel/")
-    assert '<div id="content-main" lang="en" dir="ltr">' in text
+    assert '<div id="content-main" lang="en" dir="ltr">' in shown(viewer, f"{ADMIN}/wheel/")
     live = shown(viewer, f"{ADMIN}/wheel/live/")
     assert 'data-news="The scheduler that holds the wheel is silent."' in live
     assert 'role="alert"' not in live

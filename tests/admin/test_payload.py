@@ -26,9 +26,8 @@ ADMIN = "/admin/django_wheel/"
 SECRET = "hunter2"  # noqa: S105 - a value that no page may show
 
 BODY = json.dumps([["positional"], {"user": 7, "password": SECRET}, {"chain": [{"kwargs": {"password": SECRET}}]}])
-HEADERS = json.dumps(
-    {"tenant": "acme", "Password": SECRET, "kwargsrepr": f"{{'user': 7, 'password': '{SECRET}'}}"}
-).encode()
+SHOWN_ARGUMENTS = f"{{'user': 7, 'password': '{SECRET}'}}"
+HEADERS = json.dumps({"tenant": "acme", "Password": SECRET, "kwargsrepr": SHOWN_ARGUMENTS}).encode()
 
 #: A column of bytes in a statement.
 BYTES = "wheel_timer.message"
@@ -50,13 +49,8 @@ def pages(row: int) -> tuple[str, ...]:
     return ("wheel/", "pending/", "pending/?q=known", "history/", "rejected/", "batch/", f"pending/{row}/")
 
 
-# -- the permission ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["observer", "dispatcher", "planner"])
-def test_no_byte_of_a_message_is_read_for_a_user_who_may_not_view_it(
-    client_of: MakeClient, store: SqlStore, row: int, kind: str
-) -> None:
+def test_no_message_is_read_for_who_may_not_see(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
     client = client_of(kind)
     for page in pages(row):
         with reads_of(project_wheel().store) as said:  # type: ignore[arg-type]  # the site's own store is one of SQL
@@ -100,9 +94,7 @@ def test_the_page_of_a_task_reads_no_more_than_it_shows(client_of: MakeClient, h
     ("kind", "acts", "manages"),
     [("observer", 403, 403), ("reader", 403, 403), ("dispatcher", 400, 403), ("planner", 403, 400)],
 )
-def test_each_permission_allows_its_own_actions(
-    client_of: MakeClient, row: int, kind: str, acts: int, manages: int
-) -> None:
+def test_each_permission_allows_its_own(client_of: MakeClient, row: int, kind: str, acts: int, manages: int) -> None:
     client = client_of(kind)
     assert shown(client, f"{ADMIN}pending/")
     assert client.post(f"{ADMIN}pending/act/").status_code == acts  # 400: it names no verb
@@ -111,9 +103,6 @@ def test_each_permission_allows_its_own_actions(
     assert client.get(f"{SCHEDULE}edit/").status_code == (200 if manages == 400 else 403)
     assert ("/pending/act/" in shown(client, f"{ADMIN}pending/")) is (acts == 400)
     assert ("/schedule/act/" in shown(client, SCHEDULE)) is (manages == 400)
-
-
-# -- schedules -----------------------------------------------------------------------------------------------
 
 
 def a_schedule(holder: Holder) -> None:
@@ -127,9 +116,7 @@ def a_schedule(holder: Holder) -> None:
     holder.apply(schedules=[made], revisions=[changed])
 
 
-def test_a_schedules_arguments_are_hidden_from_a_user_who_may_not_view_them(
-    client_of: MakeClient, holder: Holder
-) -> None:
+def test_a_schedules_arguments_are_hidden_from_who_may_not_view_them(client_of: MakeClient, holder: Holder) -> None:
     a_schedule(holder)
     client = client_of("planner")
     text = one(client, "report")
@@ -165,10 +152,9 @@ def test_an_error_is_shown_without_the_value_that_it_quotes_to_a_user_who_may_no
         [made] = create(holder, f"broken{number}", next_ms=None, broken=True, note=error, definition=text)
         broken = json.dumps({"task": "app.report", "broken": error})
         changed = revision(replace(made, revision=2), "changed", before=json.dumps(asdict(made)))
-        mended = revision(
-            replace(made, revision=3), "changed", before=json.dumps({**asdict(made), "definition": broken})
-        )
-        holder.apply(schedules=[replace(made, revision=3)], revisions=[changed, mended])
+        third = replace(made, revision=3)
+        mended = revision(third, "changed", before=json.dumps({**asdict(made), "definition": broken}))
+        holder.apply(schedules=[third], revisions=[changed, mended])
     create(holder, "held", next_ms=None, paused=True, note="the provider got slow")
     names = [f"schedule/one/?name=broken{number}" for number in range(len(UNREADABLE))]
     exports = ["audit/export/csv/", "audit/export/jsonl/"]
@@ -181,18 +167,12 @@ def test_an_error_is_shown_without_the_value_that_it_quotes_to_a_user_who_may_no
     assert "she got it" in shown(client, f"{ADMIN}audit/")
 
 
-def test_a_change_names_no_key_within_an_argument_to_a_user_who_may_not_view_it(
-    client_of: MakeClient, holder: Holder
-) -> None:
+def test_a_change_names_no_key_within_an_argument_to_who_may_not_view_it(client_of: MakeClient, holder: Holder) -> None:
     create(holder, "report", definition=definition(kwargs={"limits": {SECRET: 1, "other": 2}}))
-    assert any(
-        "kwargs.limits not shown" in line for line in rows(one(client_of("planner"), "report"), "wheel-revisions")
-    )
+    lines = rows(one(client_of("planner"), "report"), "wheel-revisions")
+    assert any("kwargs.limits not shown" in line for line in lines)
     assert SECRET not in one(client_of("observer"), "report")
     assert SECRET in one(client_of("superuser"), "report")
-
-
-# -- the mask ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("masked")
@@ -260,9 +240,7 @@ def test_status_and_doctor_quote_no_masked_value(holder: Holder) -> None:
 
 
 @pytest.mark.usefixtures("masked")
-def test_an_error_on_a_page_quotes_no_masked_value(
-    client_of: MakeClient, store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_error_quotes_masked_values(client_of: MakeClient, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     from celery_wheel.errors import StoreError
     from celery_wheel.store.sql.browse import Browse
 

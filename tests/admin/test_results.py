@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def cells(text: str, table: str) -> list[list[str]]:
-    """Return the cells of a table's body."""
     body = text.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]]
     return [[unescape(re.sub(r"<[^>]*>", "", one)).strip() for one in row] for row in rows]
@@ -122,9 +121,7 @@ def test_lines_are_shown_in_parts(viewer: Client, folder: Path) -> None:
     assert "page must be a whole number from 1 on" in shown(viewer, f"{FORECAST}?page=\u0663" + "9" * 5_000)
 
 
-def test_the_last_whole_hours_of_very_many_rows_are_read(
-    viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_hours_of_many_rows_are_read(viewer: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "MAX_ROWS", 25)
     leave_lateness(folder, *[hour(f"app.t{at}", ago) for ago in range(4) for at in range(10)])
     text = shown(viewer, LATENESS)

@@ -83,9 +83,6 @@ def errors(client: Client, **values: Any) -> dict[str, list[str]]:
     return dict(own)
 
 
-# -- the form ------------------------------------------------------------------------------------------
-
-
 def test_a_schedule_is_created_and_changed(operator: Client, wheel: VirtualWheel) -> None:
     assert save(operator, reason="asked by sales") == [("success", "1 schedule is created: report.")]
     assert document("report") == {
@@ -166,8 +163,7 @@ def test_every_policy_limit_and_calendar_is_saved(operator: Client, wheel: Virtu
         **{"catch_up": "all", "catch_up_ms": 7_200_000, "overlap": "queue_one"},
         **{"max_runtime_ms": 1_800_000, "jitter_ms": 5_000, "jitter_by": "name"},
     }
-    page = operator.get(f"{EDIT}?name=report")
-    form = page.context["form"]
+    form = operator.get(f"{EDIT}?name=report").context["form"]
     assert form["weekdays"].value() == ["sat", "sun"]
     assert form["dates"].value() == "2040-12-24\n2040-12-31"
     assert json.loads(form["calendar"].value()) == {"kind": "business_days", "country": "FR"}
@@ -300,12 +296,7 @@ def test_the_form_of_a_new_schedule_shows_its_preview_at_once(operator: Client, 
     assert '<option value="site.nothing">' in page
 
 
-# -- actions -------------------------------------------------------------------------------------------
-
-
-def test_selected_schedules_are_paused_resumed_and_deleted_after_a_confirmation(
-    operator: Client, wheel: VirtualWheel
-) -> None:
+def test_selected_schedules_are_paused_resumed_and_deleted_if_confirmed(operator: Client, wheel: VirtualWheel) -> None:
     for name in ("a", "b", "c"):
         save(operator, name)
     page = text_of(operator.post(ACT, {"verb": "pause", "row": ["a", "b"]}))

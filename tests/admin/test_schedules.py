@@ -39,12 +39,8 @@ def one(client: Client, name: str, status: int = 200) -> str:
 
 
 def rows(page: str, table: str = "wheel-schedules") -> list[str]:
-    """Return the texts of a table's lines."""
     body = page.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
     return [" ".join(unescape(re.sub(r"<[^>]+>", " ", f"<tr{line}")).split()) for line in body.split("<tr")[1:]]
-
-
-# -- the list ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("still")
@@ -94,9 +90,7 @@ def test_filters_narrow_the_list(viewer: Client, holder: Holder, query: dict[str
 
 
 @pytest.mark.parametrize("query", [{"state": "asleep"}, {"source": "\0"}, {"part": "\0"}, {"task": "a\0"}])
-def test_a_filter_without_a_meaning_is_reported_and_ignored(
-    viewer: Client, holder: Holder, query: dict[str, str]
-) -> None:
+def test_a_filter_without_meaning_is_told_and_ignored(viewer: Client, holder: Holder, query: dict[str, str]) -> None:
     create(holder, "report", definition=definition())
     page = text_of(viewer.get(SCHEDULE, query))
     assert f"{next(iter(query))} must be" in page
@@ -127,9 +121,6 @@ def test_a_page_costs_few_statements_however_many_schedules_there_are(
         # Once a second a process checks that the store is still the same.
         assert len([text for text in executed if "wheel_meta" not in text]) <= most, query
         assert ("the search continues on the next page" in page) is ("part=" in query)
-
-
-# -- one schedule --------------------------------------------------------------------------------------
 
 
 @freeze_time("2013-11-02T12:00:00Z")
@@ -310,8 +301,7 @@ def test_a_name_that_the_store_does_not_have_is_404(operator: Client, store: Sql
 
 
 def test_a_name_may_have_any_character(viewer: Client, holder: Holder) -> None:
-    name = 'a/b?c&d=é "<i>x</i>"\u202e%2F'
-    create(holder, name, definition=definition())
+    create(holder, 'a/b?c&d=é "<i>x</i>"\u202e%2F', definition=definition())
     page = shown(viewer, SCHEDULE)
     assert "<i>" not in page
     assert "\u202e" not in page.split("<tbody>")[1]

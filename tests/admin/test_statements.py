@@ -24,7 +24,6 @@ MOST_OF_A_POLL = 8
 #: The first lane of each shard is for all tasks, the others are those of a destination that does not answer.
 LANES = 4
 HOURS = 40
-NAMES = 400
 
 TASK, QUEUE = "task=app.task_1", "queue=queue_1"
 TIMES = f"from={NOW - HOUR_MS}&to={NOW + 20 * HOUR_MS}"
@@ -34,7 +33,6 @@ ADDRESSES = [f"{page}/?{one}" for page in ("pending", "history", "rejected") for
 
 @pytest.fixture(scope="module", params=[1, 64])
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the URL of a store of so many shards with tasks in every state."""
     folder: Path = tmp_path_factory.mktemp("store")
     store = open_store(f"sqlite:///{folder}/wheel.sqlite3", shards=request.param, durability="memory")
     for shard in range(request.param):
@@ -56,7 +54,7 @@ def fill(holder: Holder) -> None:
         upto = place(rows[3])
         holder.apply(batches=[holder.batch(ORIGIN, upto, lane=lane)], lanes=[LaneState(lane, upto, upto, target)])
     if holder.shard == 0:
-        holder.apply(tally={TallyKey(NOW // HOUR_MS, f"queue_{n % 20}", f"app.name_{n}"): 1 for n in range(NAMES)})
+        holder.apply(tally={TallyKey(NOW // HOUR_MS, f"queue_{n % 20}", f"app.name_{n}"): 1 for n in range(400)})
 
 
 @pytest.fixture
@@ -70,18 +68,13 @@ def opened(filled: str, conf: Configure) -> SqlStore:
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES, "batch/", "shard/", "wheel/", "wheel/live/", "pending/?q=task-1"])
-def test_a_page_takes_a_dozen_statements_at_most_whatever_the_shards(
-    viewer: Client, opened: SqlStore, address: str
-) -> None:
+def test_a_page_takes_a_dozen_statements_whatever_the_shards(viewer: Client, opened: SqlStore, address: str) -> None:
     with reads_of(opened) as statements:
         shown(viewer, f"{ADMIN}/{address}")
     assert 0 < len(statements) <= (MOST_OF_A_POLL if address == "wheel/live/" else MOST)
 
 
-def test_a_filter_that_has_to_read_many_rows_takes_as_few(
-    viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its search is bounded in each range."""
+def test_a_filter_of_many_rows_takes_as_few(viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SCAN", 1)
     monkeypatch.setattr(pages, "SCAN_LEAST", 1)
     for address in ADDRESSES:

@@ -19,7 +19,6 @@ from tests.kit.site.running import manage, migrated
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty database for the site."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/site.sqlite3"
     url: str = request.getfixturevalue("postgres").new_database()
@@ -119,16 +118,14 @@ def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_p
     done = opening(tmp_path, database, ", shards=2")
     assert done.returncode == 0, done.stderr
     store = open_store(database, shards=2, create=False)
-    holder = Holder(store)
-    holder.accept(NOW)
+    Holder(store).accept(NOW)
     store.close()
     counted = manage(tmp_path, database, "shell", "-c", COUNT)
     assert "rows 1" in counted.stdout, counted.stderr
 
 
 def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: str, tmp_path: Path) -> None:
-    done = opening(tmp_path, database)
-    assert "run: python manage.py migrate django_wheel --database=default" in done.stderr
+    assert "run: python manage.py migrate django_wheel --database=default" in opening(tmp_path, database).stderr
     check = manage(tmp_path, database, "wheel_migrate_check")
     assert (check.returncode, "Run: python manage.py migrate django_wheel" in check.stderr) == (2, True), check.stderr
     migrated(tmp_path, database)
@@ -159,8 +156,7 @@ def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first
     migrated(tmp_path, database, SITE_STORE=f"sqlite:///{tmp_path}/wheel.sqlite3")
     forget = "python manage.py migrate django_wheel zero --fake --database=default"
     make = "python manage.py migrate django_wheel --database=default"
-    asked = opening(tmp_path, database)
-    assert f"has no tables of a store; run: {forget}; then: {make}\n" in asked.stderr
+    assert f"has no tables of a store; run: {forget}; then: {make}\n" in opening(tmp_path, database).stderr
     idle = manage(tmp_path, database, "migrate")
     assert "No migrations to apply" in idle.stdout
     assert "django_wheel.W014" in idle.stderr
@@ -192,9 +188,7 @@ def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: 
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["in Django", "own"])
-def test_a_first_deployment_may_check_before_the_first_scheduler_starts(
-    database: str, tmp_path: Path, own: bool
-) -> None:
+def test_a_first_deployment_may_check_before_a_scheduler_starts(database: str, tmp_path: Path, own: bool) -> None:
     """Otherwise a deployment that runs the checks first could never start its first scheduler."""
     more = {}
     if own:
@@ -221,9 +215,7 @@ def test_migrating_sqlite_prints_no_warning_about_comments(tmp_path: Path) -> No
     assert (done.returncode, "W163" in done.stderr) == (0, False), done.stderr
 
 
-def test_a_router_that_keeps_to_one_database_does_not_stop_the_migration_of_the_wheels_tables(
-    database: str, tmp_path: Path
-) -> None:
+def test_a_router_of_one_database_does_not_stop_the_migration_of_our_tables(database: str, tmp_path: Path) -> None:
     done = manage(tmp_path, database, "migrate", "--verbosity", "0", SITE_ROUTER="tests.kit.site.routers.Keep")
     assert done.returncode == 0, done.stderr
     check = manage(tmp_path, database, "wheel_migrate_check", SITE_ROUTER="tests.kit.site.routers.Keep")

@@ -36,7 +36,6 @@ def life(text: str) -> list[str]:
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheBackend]:
-    """Give the site's app a result backend in memory."""
     found = CacheBackend(celery_app, backend="memory")
     monkeypatch.setattr(type(celery_app), "backend", found)
     yield found
@@ -96,9 +95,7 @@ def test_an_outcome_ends_the_life(viewer: Client, holder: Holder, kind: str, lab
 
 
 @freeze_time(LATER)
-def test_the_result_backend_tells_the_end_and_never_the_result(
-    viewer: Client, holder: Holder, backend: CacheBackend
-) -> None:
+def test_the_backend_tells_the_end_and_never_the_result(viewer: Client, holder: Holder, backend: CacheBackend) -> None:
     rows = holder.accept(NOW + 1_000, NOW + 2_000)
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW + 2_100)
     assert life(shown(viewer, f"{TASK}/{rows[0].id}/"))[-1].startswith("Dispatched")
@@ -135,8 +132,7 @@ def test_a_backend_that_fails_or_is_silent_is_named(
 def test_headers_are_folded_and_without_nulls(viewer: Client, holder: Holder) -> None:
     (row,) = holder.accept(NOW, headers=b'{"shadow": null, "lang": "py", "group": null}')
     text = unescape(shown(viewer, f"{TASK}/{row.id}/"))
-    folded = text.split("<summary>Headers")[1].split("</details>")[0]
-    assert '"lang": "py"' in folded
+    assert '"lang": "py"' in text.split("<summary>Headers")[1].split("</details>")[0]
     assert "shadow" not in text
 
 
@@ -167,9 +163,7 @@ def test_the_bars_of_a_life_fill_it_without_a_gap(holder: Holder, store: SqlStor
     assert drawn.rows[-1][0].kind == "dispatched"
 
 
-def test_a_pending_task_with_a_long_life_ends_at_its_due_time_and_shows_the_present(
-    holder: Holder, store: SqlStore
-) -> None:
+def test_a_pending_task_of_a_long_life_ends_at_its_due_time_and_shows_now(holder: Holder, store: SqlStore) -> None:
     (row,) = holder.accept(NOW + 80_000, created_ms=NOW - 20_000)
     detail = store.browse.detail(row.id)
     assert detail is not None

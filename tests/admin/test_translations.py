@@ -100,7 +100,6 @@ class Texts(HTMLParser):
 
 
 def unmarked(html: str) -> list[str]:
-    """Return the words outside of brackets that are no data of the samples."""
     parser = Texts()
     parser.feed(html)
     found = []
@@ -136,7 +135,6 @@ def test_the_check_finds_a_text_that_is_not_marked() -> None:
 
 @pytest.fixture
 def messages(holder: Holder) -> list[int]:
-    """Fill a store; return the ids of a pending, a dispatched, a rejected and a cancelled message."""
     tallied(holder, NOW - 2 * HOUR_MS, NOW + 340, NOW + 3 * HOUR_MS, NOW + 400 * 24 * HOUR_MS)
     first, second = tallied(holder, NOW - 90_000, NOW - 61_500, task_id="wanted")
     holder.settle(ORIGIN, place(first), at_ms=NOW - 89_960)
@@ -231,9 +229,6 @@ def test_the_menu_of_the_admin_has_no_unmarked_text(client_of: MakeClient, holde
     assert unmarked(f'<div class="{module}') == []
 
 
-# -- actions and their messages ---------------------------------------------------------------------------
-
-
 def messages_of(response: Any) -> list[str]:
     found = [str(one) for one in response.context["messages"]]
     assert found
@@ -247,8 +242,7 @@ def test_an_action_and_its_messages_have_no_unmarked_text(client_of: MakeClient,
 
     client = client_of("operator")
     for verb in ("cancel", "run_now", "reschedule", "requeue"):
-        task_id = celery_app.send_task("site.nothing", countdown=3_600).id
-        row = site_wheel.find(task_id)[0].task.id
+        row = site_wheel.find(celery_app.send_task("site.nothing", countdown=3_600).id)[0].task.id
         page = text_of(client.post(f"{ADMIN}/pending/act/", {"verb": verb, "row": [row, 1]}))
         assert unmarked(content(page)) == [], verb
         values = {"verb": verb, "row": [row, 1], "sure": "yes", "reason": "bad"}
@@ -276,8 +270,7 @@ def test_a_pause_and_its_messages_have_no_unmarked_text(client_of: MakeClient, w
 
 @pytest.mark.usefixtures("brackets", "silent")
 def test_a_request_without_an_answer_has_no_unmarked_text(client_of: MakeClient, holder: Holder) -> None:
-    row = holder.accept(NOW)[0].id
-    values = {"verb": "cancel", "row": row, "sure": "yes"}
+    values = {"verb": "cancel", "row": holder.accept(NOW)[0].id, "sure": "yes"}
     messages_of(client_of("operator").post(f"{ADMIN}/pending/act/", values, follow=True))
 
 
@@ -286,8 +279,7 @@ def test_the_pages_of_schedules_have_no_unmarked_text(client_of: MakeClient, hol
     client = client_of("operator")
     check(client, "schedule/")
     parts = [{"kind": "weekdays", "days": ["sun"]}, {"kind": "holidays", "country": "DE"}]
-    without = {"kind": "any_of", "parts": parts}
-    every = {"without": without, "gap": "skip", "fold": "both", "times": 500}
+    every = {"without": {"kind": "any_of", "parts": parts}, "gap": "skip", "fold": "both", "times": 500}
     policies = {"catch_up": "all", "catch_up_ms": 60_000, "overlap": "skip", "jitter_ms": 1_000}
     (first,) = create(holder, "report-1", definition=definition("a.b", recurrence=every, **policies), source="beat")
     runs_of(holder, first)
@@ -303,9 +295,7 @@ def test_the_pages_of_schedules_have_no_unmarked_text(client_of: MakeClient, hol
 
 
 @pytest.mark.usefixtures("brackets")
-def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
-    client_of: MakeClient, wheel: VirtualWheel
-) -> None:
+def test_changes_of_schedules_and_messages_have_no_unmarked_text(client_of: MakeClient, wheel: VirtualWheel) -> None:
     client, act = client_of("operator"), f"{ADMIN}/schedule/act/"
     wrong = {**FORM, "name": "", "zone": "UTC", "kind": "instants", "instants": "x", "times": "x", "calendar": "x"}
     for values in (wrong, {**FORM, "name": "report-1", "kind": "interval"}, {**FORM, "start": "2027-03-28 02:30"}):
@@ -328,8 +318,7 @@ def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
             for _ in range(2):
                 messages_of(client.post(act, {**row, "sure": "yes"}, follow=True))
     messages_of(client.post(act, {"verb": "pause", "row": "no-such", "sure": "yes"}, follow=True))
-    schedules = wheel.app.wheel.schedules
-    schedules.create_many({"crm-1": {"recurrence": 60, "task": "a.b"}}, source="crm")
+    wheel.app.wheel.schedules.create_many({"crm-1": {"recurrence": 60, "task": "a.b"}}, source="crm")
     messages_of(client.post(act, {"verb": "change", "row": "crm-1"}, follow=True))
     messages_of(client.post(act, {"verb": "pause"}, follow=True))
     messages_of(client.post(act, {"verb": "pause", "row": range(600)}, follow=True))
@@ -338,7 +327,6 @@ def test_changes_of_schedules_and_their_messages_have_no_unmarked_text(
 @pytest.mark.parametrize("path", sorted(Path("django_wheel/static/django_wheel").glob("*.js")), ids=str)
 def test_a_script_has_no_text_of_its_own(path: Path) -> None:
     """The template passes texts to a script, so a script's strings are names: of one word, or an address."""
-    code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
-    strings = re.findall(r'"([^"\n]*)"', code)
+    strings = re.findall(r'"([^"\n]*)"', re.sub(r"//.*", "", path.read_text(encoding="utf-8")))
     assert strings
     assert [one for one in strings if re.search(r"[a-z] [a-z]", one) and one != "use strict"] == []

@@ -24,15 +24,13 @@ pytestmark = pytest.mark.usefixtures("still")
 
 
 def card(client: Client, title: str) -> str:
-    """Return the text of a card, without its elements."""
     found = re.search(rf"<h2>{title}.*?</section>", text_of(client.get(WHEEL)), re.DOTALL)
     assert found
     return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())
 
 
 def test_totals_say_since_when_they_count(viewer: Client, holder: Holder) -> None:
-    counts = {"rejected": 2, "store_errors": 5, "guard_trips": 1}
-    renew(holder, began_ms=NOW - 3 * HOUR_MS, **counts)
+    renew(holder, began_ms=NOW - 3 * HOUR_MS, **{"rejected": 2, "store_errors": 5, "guard_trips": 1})
     create(holder, "report", definition="{", broken=True, note="x", next_ms=None)
     said = card(viewer, "Problems")
     assert said.startswith("Problems 9 Rejected 2 Expired 0 Errors of the store 5")
@@ -44,8 +42,7 @@ def test_the_last_minutes_are_lines_against_the_objective(viewer: Client, holder
     recent = Recent()
     recent.add(NOW - 2 * SPAN_MS, 0, 0, None)
     recent.add(NOW - SPAN_MS, 500, 300, {"p50_ms": 20, "p99_ms": 900})
-    spans = recent.add(NOW, 500, 300, None)
-    renew(holder, recent=spans, accepted=500)
+    renew(holder, recent=recent.add(NOW, 500, 300, None), accepted=500)
     page = shown(viewer, WHEEL)
     assert 'class="wheel-line-p99"' in page
     assert "wheel-limit" not in page  # half a minute is above the axis
@@ -108,8 +105,7 @@ def test_a_year_is_drawn_every_ten_seconds(viewer: Client, holder: Holder, monke
     with freeze_time(MOMENT) as clock:
         for seconds, known in ((0, "1 pending"), (9, "1 pending"), (1, "2 pending")):
             clock.tick(seconds)
-            year = shown(viewer, f"{WHEEL}live/").split('id="wheel-year"')[1].split("</section>")[0]
-            assert known in year
+            assert known in shown(viewer, f"{WHEEL}live/").split('id="wheel-year"')[1].split("</section>")[0]
             tallied(holder, NOW + HOUR_MS) if seconds == 0 else None
 
 

@@ -59,8 +59,6 @@ ROWS, MIN_ROWS = 2_000_000, 10_000
 #: Bytes of the database with its indexes and its log, and of Redis's swap; measured, with room to spare.
 BYTES_A_ROW = 3_000
 
-RUN = Path(__file__).parents[2] / ".run" / "bench"
-
 
 def main() -> int:
     options = _options()
@@ -114,8 +112,7 @@ def _options() -> argparse.Namespace:
 
 
 def _folder(names: list[str], rows: int) -> Path:
-    """Return a new folder on a real disk: in the repository, or in TMPDIR if that is set."""
-    above = Path(os.environ.get("TMPDIR") or RUN)
+    above = Path(os.environ.get("TMPDIR") or (Path(__file__).parents[2] / ".run" / "bench"))
     above.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(above).free, rows * BYTES_A_ROW
     if {*ON_STORE} & {*names} and free < needed:
@@ -149,7 +146,6 @@ def _machine_facts(folder: Path) -> dict[str, str]:
 
 
 def _fsync_ms(folder: Path) -> float:
-    """Return the median duration of a few fsyncs."""
     path, took = folder / "fsync", list[float]()
     with path.open("wb", buffering=0) as file:
         for _ in range(21):

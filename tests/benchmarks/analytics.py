@@ -62,7 +62,6 @@ def analytics(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _apart(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """Return what a new process returns, and the greatest memory of that process in MB."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_measured, work, *arguments).result()
 
@@ -79,7 +78,6 @@ def _session(master: str, folder: Path, **driver: str) -> SparkSession:
 
 
 def _ask_spark(master: str, folder: Path, path: str) -> dict[str, tuple[float, float]]:
-    """Return for each question its seconds, and the greatest memory so far of Spark's processes, in MB."""
     began = time.perf_counter()
     spark = _session(master, folder, memory="4g")
     spark.range(1).count()
@@ -210,7 +208,6 @@ def drivers(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _collected_mb(job: str, folder: Path, rows: int) -> float:
-    """Run the job in a new process, which has a Java of its own."""
     folder.mkdir(parents=True)
     _apart(_run, job, folder, rows)
     return float(max(map(int, re.findall(r"->(\d+)M\(", (folder / "gc.log").read_text()))))

@@ -24,18 +24,14 @@ app = make_app(
 
 
 class Tree:
-    """A process and its children, with what they have used."""
-
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
 
     @property
     def cpu_s(self) -> float:
-        """Return the CPU time of all, and of children that have ended."""
         return sum(sum(each.cpu_times()[:4]) for each in self._all())
 
     def cpu_share(self, seconds: float) -> float:
-        """Return the part of a core that is used in the next seconds."""
         before_s, began = self.cpu_s, time.perf_counter()
         time.sleep(seconds)
         return (self.cpu_s - before_s) / (time.perf_counter() - began)

@@ -15,16 +15,14 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import NamedTuple
 
-import redis
-
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.store import open_store
-from tests.benchmarks.beat import Tree, beat
+from tests.benchmarks.beat import beat
 from tests.benchmarks.databases import SQLITE, Database, database, databases
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import fill, realistic, small
 from tests.benchmarks.lateness import save_plot
-from tests.benchmarks.letters import AT_ONCE, KINDS, QUEUES, Letters, letters_of, task_id_of
+from tests.benchmarks.letters import AT_ONCE, KINDS, QUEUES, letters_of, task_id_of
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import Arrivals
 from tests.kit.servers.rabbit import RabbitServer
@@ -57,7 +55,6 @@ AXES: dict[str, tuple[int, ...]] = {
 }
 #: Cost → name and unit; those of an idle process are no part of the plot.
 COSTS = {"cpu_us": ("CPU", "µs/message"), "late_ms": ("lateness", "ms"), "rss_mb": ("memory", "MB")}
-IDLE_COST = {"idle_percent": ("idle, of a core", "%")}
 PROBES, PROBE_DUE_MS, SCALE_IDLE_S = 20, 200, 3.0
 #: The most messages of a point, and the most bytes of them; the least messages.
 MESSAGES, BYTES, FEWEST = 20_000, 100_000_000, 50
@@ -98,7 +95,7 @@ def scale(folder: Path, rows: int, store: str) -> Iterator[Figure]:
 
 def _growth(axis: str, costs: Mapping[int, Cost]) -> Iterator[Figure]:
     for value, cost in costs.items():
-        for name, (what, unit) in (COSTS | IDLE_COST).items():
+        for name, (what, unit) in (COSTS | {"idle_percent": ("idle, of a core", "%")}).items():
             yield Figure("scale", f"{axis} {value:,}: {what}", getattr(cost, name), unit)
     if len(costs) < 2:
         return
@@ -120,34 +117,27 @@ def _cost(server: RedisServer, database: Database, setting: Setting, rows: int) 
     letters = letters_of(server.url, client, kinds, size=setting.size)
     count = max(FEWEST, min(MESSAGES, rows // 20, BYTES // (3 * setting.size)))
     with beat(server.url, database.url, setting.shards) as process:
-        load = Load(client, letters, process, setting.shards)
-        load.send(setting.shards, 0)  # the shards are held when their messages have come
+        queues = itertools.cycle([wheel_queue_name("wheel", shard) for shard in range(setting.shards)])
+
+        def send(count: int, due_ms: int) -> list[float]:
+            """Send messages that are due so much later; return how late they arrived, when all have."""
+            now_ms = int(time.time() * 1_000)
+            messages = list(letters.write([now_ms + due_ms] * count, now_ms))
+            etas_ms = dict.fromkeys(map(task_id_of, messages), now_ms + due_ms)
+            with Arrivals(client, QUEUES, etas_ms) as arrivals:
+                for raw in messages:
+                    client.lpush(next(queues), raw)
+                process.wait(lambda: len(arrivals.pairs) == count, AT_MOST_S)
+            return [late for _, late in arrivals.pairs]
+
+        send(setting.shards, 0)  # the shards are held when their messages have come
         time.sleep(1)
         idle_per_s = process.cpu_share(SCALE_IDLE_S)
-        late_ms = [load.send(1, PROBE_DUE_MS)[0] for _ in range(PROBES)]
+        late_ms = [send(1, PROBE_DUE_MS)[0] for _ in range(PROBES)]
         before_s, began = process.cpu_s, time.perf_counter()
-        load.send(count, 1_000)
+        send(count, 1_000)
         spent_s = process.cpu_s - before_s - idle_per_s * (time.perf_counter() - began)
         return Cost(spent_s / count * 1e6, median(late_ms), process.rss / 2**20, 100 * idle_per_s)
-
-
-class Load:
-    """Messages for all shards in turn."""
-
-    def __init__(self, client: redis.Redis, letters: Letters, process: Tree, shards: int) -> None:
-        self._client, self._letters, self._process = client, letters, process
-        self._queues = itertools.cycle([wheel_queue_name("wheel", shard) for shard in range(shards)])
-
-    def send(self, count: int, due_ms: int) -> list[float]:
-        """Send messages that are due so much later; return how late they arrived, when all have."""
-        now_ms = int(time.time() * 1_000)
-        messages = list(self._letters.write([now_ms + due_ms] * count, now_ms))
-        etas_ms = dict.fromkeys(map(task_id_of, messages), now_ms + due_ms)
-        with Arrivals(self._client, QUEUES, etas_ms) as arrivals:
-            for raw in messages:
-                self._client.lpush(next(self._queues), raw)
-            self._process.wait(lambda: len(arrivals.pairs) == count, AT_MOST_S)
-        return [late for _, late in arrivals.pairs]
 
 
 SHARDS = 2
@@ -212,7 +202,6 @@ def _ways(server: RedisServer, one: Database, processes: int, count: int) -> Cos
 
 
 def _holders(url: str, shards: int = SHARDS) -> int:
-    """Return the number of processes that hold shards, once all shards are held."""
     with closing(open_store(url, shards=shards)) as store:
         holders = store.holders()
         return len(set(holders.values())) if all(holders.values()) else 0
@@ -221,7 +210,6 @@ def _holders(url: str, shards: int = SHARDS) -> int:
 IDLE_S, IDLE_PROBES, IDLE_QUEUE = 20, 30, "bench.idle"
 #: Number of shards → target in percent of a core.
 IDLE_TARGETS = {1: 0.5, 16: 2.0}
-LATE_MS = 5.0
 
 
 def idle(folder: Path, rows: int) -> Iterator[Figure]:
@@ -262,4 +250,4 @@ def _idle(broker: str, name: str, store: str, shards: int, rows: int) -> Iterato
 
             for what, delay_s in (("a task that comes due", 0.001), ("a task that becomes due", 1.0)):
                 late = median(late_ms(delay_s) for _ in range(IDLE_PROBES)), "ms"
-                yield Figure("idle", words % f"{what}, median", *late, target=LATE_MS, less_is_better=True)
+                yield Figure("idle", words % f"{what}, median", *late, target=5.0, less_is_better=True)

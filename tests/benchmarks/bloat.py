@@ -6,17 +6,17 @@
        due at random within the ``--keep`` / 2 rows that come next, so that rows leave the tables in another order than
        they came into them; as many settled rows are history: about ``--keep`` are in the store at any time
 
-A line is printed every 100,000 rows: live and dead rows, sizes of tables and of their indexes; at the end, each table
-by itself, and how often it was vacuumed. Healthy tables no longer grow after the first ``--keep`` rows and the first
-run of autovacuum.
+Every 100,000 rows a line of live and dead rows and sizes. Healthy tables do not grow after ``--keep`` rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -42,28 +42,22 @@ SIZES = """
 COLUMNS = ("passed", "rows/s", "timer live", "timer dead", "timer MB", "timer index MB", "rest MB")
 
 
-class Passing:
-    """Tasks that pass through a store, a group of them at each ``step``; a step is an hour of their time."""
-
-    def __init__(self, holder: Filler, keep: int) -> None:
-        self._holder, self._hours = holder, max(1, keep // 2 // GROUP)
-        self._rng = random.Random(1)
-        self._settled = deque[int]()
-        self._number = 0
-
-    def step(self) -> None:
-        holder, now_ms = self._holder, NOW + self._number * HOUR_MS
-        new = [holder.row(now_ms + self._rng.randrange(self._hours * HOUR_MS), **PARTS) for _ in range(GROUP)]
+def passing(holder: Filler, keep: int) -> Iterator[int]:
+    """Let a group of tasks pass through a store at each step, which is an hour of their time."""
+    rng, settled, hours = random.Random(1), deque[int](), max(1, keep // 2 // GROUP)
+    for number in itertools.count():
+        now_ms = NOW + number * HOUR_MS
+        new = [holder.row(now_ms + rng.randrange(hours * HOUR_MS), **PARTS) for _ in range(GROUP)]
         holder.add(new)
         holder.retire(new[:CANCELLED], "cancelled", now_ms)
         holder.settle_upto(Position(now_ms, 0))
-        self._settled.append(now_ms)
-        holder.store.renew(0, holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": self._number})
-        if len(self._settled) > self._hours:
-            oldest = self._settled.popleft()
+        settled.append(now_ms)
+        holder.store.renew(0, holder.epoch, now_ms, LEASE, {"snapshot": "s" * 2_000, "number": number})
+        if len(settled) > hours:
+            oldest = settled.popleft()
             while holder.store.forget(0, holder.epoch, Retention(oldest + 1, NO_LIMIT), GROUP):
                 pass
-        self._number += 1
+        yield number
 
 
 def run(server: PostgresServer, url: str, rows: int, keep: int) -> None:
@@ -72,10 +66,8 @@ def run(server: PostgresServer, url: str, rows: int, keep: int) -> None:
 
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
     with closing(open_store(url)) as store:
-        passing = Passing(Filler(store), keep)
         began = sampled = time.monotonic()
-        for passed in range(GROUP, rows + 1, GROUP):
-            passing.step()
+        for passed, _ in zip(range(GROUP, rows + 1, GROUP), passing(Filler(store), keep), strict=False):
             if passed % EVERY == 0:
                 now, found = time.monotonic(), sizes()
                 live, dead, table, indexes, _ = found.pop("wheel_timer")

@@ -22,10 +22,7 @@ DEFECTS = ("known", "rejected", "rollbacks", "guard_trips", "broker_errors", "st
 
 
 class Piped:
-    """``python -m tests.benchmarks.<module> <arguments>``; killed at the end of the block, with its children.
-
-    Its session is its own: Ctrl-C is for the bench, which then ends its processes in order.
-    """
+    """``python -m tests.benchmarks.<module> <arguments>`` in a session of its own; killed at the end of the block."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         command = [sys.executable, "-m", f"tests.benchmarks.{module}", *map(str, arguments)]
@@ -67,8 +64,6 @@ def measured(module: str, *arguments: object) -> Any:
 
 
 class Status(NamedTuple):
-    """A status line of the scheduler."""
-
     held: int
     now_ms: int
     accepted: int
@@ -92,7 +87,6 @@ class Child(Piped):
         return self._do("status")
 
     def move(self, ms: int) -> Status:
-        """Move the process's clock forward."""
         self.ahead_ms += ms
         return self._do("move", ms=ms)
 

@@ -24,7 +24,6 @@ DURABLE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "256MB", "
 
 SQLITE, POSTGRESQL = KINDS = ("SQLite", "PostgreSQL")
 
-_BLOCK = 1 << 20
 _TOTAL = """
     SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = 'public'
@@ -52,10 +51,7 @@ class Database:
         return Path(self._name).stat().st_size
 
     def evict(self) -> None:
-        """Drop the pages from memory as after a reboot. Nobody may be connected.
-
-        PostgreSQL is restarted, because its own buffers hold pages, too.
-        """
+        """Drop the pages from memory as after a reboot, also from PostgreSQL's own. Nobody may be connected."""
         if self._server is not None:
             self._server.stop()
         for path in self._files():
@@ -66,7 +62,6 @@ class Database:
             self._server.start()
 
     def read_per_s(self) -> float:
-        """Return the bytes a second of a sequential read of all files from the disk."""
         self.evict()
         began = time.perf_counter()
         return self.read() / (time.perf_counter() - began)
@@ -76,7 +71,7 @@ class Database:
         count = 0
         for path in self._files():
             with path.open("rb", buffering=0) as file:
-                while block := file.read(_BLOCK):
+                while block := file.read(1 << 20):
                     count += len(block)
         return count
 
@@ -88,7 +83,6 @@ class Database:
 
 @contextmanager
 def databases(folder: Path, *names: str) -> Iterator[Mapping[str, Callable[[], Database]]]:
-    """Yield name → function that makes a new store; without names, of every kind that is installed."""
     numbers = itertools.count(1)
     makes = {SQLITE: lambda: Database(f"sqlite:///{folder}/wheel-{next(numbers)}.sqlite3")}
     if POSTGRESQL not in (names or KINDS):
@@ -103,6 +97,5 @@ def databases(folder: Path, *names: str) -> Iterator[Mapping[str, Callable[[], D
 
 @contextmanager
 def database(folder: Path, name: str) -> Iterator[Database]:
-    """Yield a new store of that kind."""
     with databases(folder, name) as makes:
         yield makes[name]()

@@ -49,7 +49,6 @@ def size(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _bytes_a_task(server: RedisServer, database: Database, count: int, arguments: int) -> tuple[float, float]:
-    """Return the bytes of a task in the store, and in the wheel queue."""
     client, rng = server.client(), random.Random(13)
     open_store(database.url).close()
     empty, queued = database.bytes(), 0
@@ -94,7 +93,6 @@ def cold(folder: Path, rows: int, store: str) -> Iterator[Figure]:
 
 
 def _dispatch(server: RedisServer, child: Child, etas: array[int], upto: int) -> tuple[float, float]:
-    """Let the rows up to a number be due; return the rate of their dispatch, and the CPU time of each in µs."""
     before = child.status()
     with Drain(server, QUEUES):
         began = time.perf_counter()

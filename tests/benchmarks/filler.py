@@ -35,12 +35,7 @@ _PROPERTIES = {
 
 
 def realistic(rng: Random, size: int = BODY_BYTES, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield without end the parts of messages as Celery makes them.
-
-    Args:
-        size: bytes of arguments.
-        names: of tasks, in the queues of ``KINDS``.
-    """
+    """Yield without end the parts of messages with ``size`` bytes of arguments; ``names`` are those of tasks."""
     kinds = [(name, KINDS[n % len(KINDS)][1]) for n, name in enumerate(names)] or KINDS
     for task, queue in itertools.cycle(kinds):
         found, name = arguments(rng, size), str(uuid.UUID(int=rng.getrandbits(128), version=4))
@@ -68,7 +63,6 @@ class Filler(Holder):
         self.apply(rows=rows, tally=_tally(rows, 1))
 
     def retire(self, rows: Sequence[StoredMessage], kind: str, at_ms: int) -> None:
-        """Cancel or reject pending rows."""
         moves, outcomes = [self.stop(row, at_ms) for row in rows], [self.outcome(row.id, kind, at_ms) for row in rows]
         self.apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 

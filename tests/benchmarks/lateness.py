@@ -166,7 +166,6 @@ PLOTS = Path(__file__).parents[2] / ".run" / "plots"
 
 
 def save_plot(name: str, panels: Mapping[str, tuple[str, str, Lines]]) -> None:
-    """Write a picture with a panel for each title → labels of x and y, lines; both axes are logarithmic."""
     try:
         from matplotlib import use
         from matplotlib.figure import Figure as Picture

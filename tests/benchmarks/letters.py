@@ -6,9 +6,8 @@
                                              └─ its ids, instants and arguments become places in a template
     template % (ids, instants, arguments)  ──►  as many as wanted, 45 µs each (11 µs without arguments)
 
-Each message has arguments of its own, 600 bytes unless asked otherwise: a body of 680 bytes, and 2.7 kB in the wheel
-queue. Arguments are as a shop has them: names, ids, prices and dates that differ from task to task. So a compressor
-finds the same words in all of them and the values in none other. One repeated character would shrink to nothing.
+Arguments of 600 bytes make a body of 680 bytes, and 2.7 kB in the wheel queue. They are as a shop has them, so that a
+compressor finds the same words in all of them and the values in none other.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ _PLACES = re.compile(rb"@(ENVELOPE|TASK|TAG|ETA|ISO|CREATED|BODY|REPR)@")
 
 
 class Letter(NamedTuple):
-    """A message in the two forms that the yardsticks need."""
-
     raw: bytes  #: its bytes in a list of Redis
     headers: dict[str, Any]
     properties: dict[str, Any]
@@ -62,11 +59,7 @@ class Letter(NamedTuple):
 
 
 class Letters:
-    """Messages of some kinds, as ``app`` sends them; a plain Celery app gives those of native Celery.
-
-    Args:
-        size: bytes of each message's arguments.
-    """
+    """Messages with ``size`` bytes of arguments, as ``app`` sends them; those of a plain Celery app are native."""
 
     def __init__(
         self, app: Any, client: redis.Redis, kinds: Iterable[tuple[str, str]] = KINDS, size: int = BODY_BYTES
@@ -77,7 +70,6 @@ class Letters:
         self._templates = [_template(letter) for letter in letters]
 
     def write(self, etas_ms: Iterable[int], created_ms: int) -> Iterator[bytes]:
-        """Yield a message for each eta, with alternating kinds, new ids and new arguments."""
         created = b"%d" % created_ms
         for eta_ms, (text, places) in zip(etas_ms, cycle(self._templates), strict=False):
             found, envelope = arguments(self._rng, self._size), uuid7().encode()
@@ -94,7 +86,6 @@ class Letters:
             yield text % tuple([values[place] for place in places])
 
     def push(self, client: redis.Redis, queue: str, etas_ms: Iterable[int], created_ms: int) -> int:
-        """Write messages into a list of Redis; return their bytes."""
         size, messages = 0, self.write(etas_ms, created_ms)
         while pushed := list(islice(messages, AT_ONCE)):
             client.lpush(queue, *pushed)
@@ -102,7 +93,6 @@ class Letters:
         return size
 
     def _letter(self, app: Any, client: redis.Redis, task: str, queue: str) -> Letter:
-        """Return the message that the app itself sends."""
         found = arguments(self._rng, self._size)
         app.send_task(task, kwargs=found, eta=datetime.now(UTC) + timedelta(days=1), queue=queue)
         raw: Any = client.rpop(wheel_queue_name(Conf(app).namespace, 0)) or client.rpop(queue)
@@ -131,7 +121,6 @@ def letters_of(broker: str, client: redis.Redis, kinds: Iterable[tuple[str, str]
 
 
 def _template(letter: Letter) -> tuple[bytes, tuple[bytes, ...]]:
-    """Replace the values that differ from message to message by their places."""
     message, headers = json.loads(letter.raw), letter.headers
     places = [
         (message["body"], "@BODY@"),
@@ -180,7 +169,7 @@ def arguments(rng: Random, size: int) -> dict[str, Any]:
         line = _line(rng)
         order["lines"].append(line)
         left -= len(json.dumps(line)) + len(", ")
-    order["note"] = _words(rng, left)
+    order["note"] = " ".join(rng.choices(WORDS, k=left // 3 + 1))[:left]
     return order
 
 
@@ -215,8 +204,3 @@ def _line(rng: Random) -> dict[str, Any]:
         "price": (bits >> 36) % 20_000 / 100,
         "gift": bool(bits >> 63),
     }
-
-
-def _words(rng: Random, size: int) -> str:
-    """Return words that are ``size`` bytes together; the last one may be cut."""
-    return " ".join(rng.choices(WORDS, k=size // 3 + 1))[:size]

@@ -34,7 +34,6 @@ from tests.benchmarks.stream import Probes, part
 from tests.kit.servers.redis import RedisServer
 
 TURNS, LOOP, CALM_S = 3, 2_000, 5
-TARGET_RATIO = 20
 YARDSTICK = "apply_async to Redis"
 INSERTED = "executemany or COPY of the rows"
 SIGNATURES = f"{SQLITE}, as signatures made meanwhile"
@@ -62,7 +61,7 @@ def many(folder: Path, rows: int) -> Iterator[Figure]:
             loads[SIGNATURES].append(_load(server.url, urls[SQLITE], count // TURNS, as_signatures=True))
         loop = _best(loops)
         for name, paces in loads.items():
-            best, target = _best(paces), None if name == SIGNATURES else TARGET_RATIO * loop.per_s
+            best, target = _best(paces), None if name == SIGNATURES else 20 * loop.per_s
             yield Figure("many", f"schedule_many into {name}", best.per_s, "rows/s", YARDSTICK, loop.per_s, target)
             yield Figure("many", "… CPU", best.cpu_us, "µs/row", YARDSTICK, loop.cpu_us, less_is_better=True)
         server.client().flushall()
@@ -82,7 +81,6 @@ def _app_and_task(broker: str, store: str) -> tuple[Any, Any]:
 
 
 def _task_rows(task: Any, count: int) -> Iterator[tuple[Any, ...]]:
-    """Yield tasks that are due within 30 days, from tomorrow on."""
     start, step = datetime.now(UTC) + timedelta(days=1), timedelta(days=30) / count
     return ((task, (n, f"user{n}@example.org"), {"template": "trial-ends"}, start + n * step) for n in range(count))
 
@@ -153,10 +151,7 @@ def _intake(
 
 
 def _insert_again(url: str, empty: str, count: int) -> Pace:
-    """Write ``count`` accepted rows into an empty store by nothing but executemany on SQLite and COPY on PostgreSQL.
-
-    They have their three indexes there, and as many rows are in each commit as a scheduler writes.
-    """
+    """Write accepted rows with their indexes by nothing but executemany or COPY, as many a commit as a scheduler."""
     at_once = Limits().bulk_count
     with closing(open_store(url, create=False)) as source, closing(open_store(empty)) as target:
         insert = target.database.statements.of(ChangeStatements).add_timer
@@ -237,7 +232,6 @@ def load(folder: Path, rows: int) -> Iterator[Figure]:
 
 
 def _frame(spark: Any, count: int, folder: Path) -> Any:
-    """Write the tasks as files, like data from elsewhere, and return the DataFrame that reads them."""
     from pyspark.sql import functions
 
     start_ms = int(time.time() * 1_000) + DAY_MS

@@ -71,7 +71,6 @@ def producer(folder: Path, _rows: int) -> Iterator[Figure]:
 
 
 def _sender(app_class: Any, broker: str) -> Callable[[], None]:
-    """Return a function that calls ``apply_async`` many times, on an app of its own."""
     app = app_class("bench", broker=broker, set_as_current=False)
     app.conf.task_ignore_result = True
 

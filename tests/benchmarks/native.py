@@ -6,8 +6,7 @@
         line on stdin     {"late_ms": [[due, late], …], "cpu_s": 4.1, "rss_peak": …}      since the line before
 
 A task arrives when the worker hands it to its pool, as a task of the wheel arrives in its worker's queue. The worker
-is that of ``celery worker`` with eight children, without gossip, mingle and heartbeats; tasks do nothing. CPU time is
-that of the worker, without its children's. Nothing is durable beyond the broker's list of unacknowledged messages.
+is that of ``celery worker`` with eight children, without gossip, mingle and heartbeats; its CPU time is without theirs.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ class Arrived(NamedTuple):
 
 
 class Native(Piped):
-    """The worker's process, and messages for it."""
-
     def __init__(self, broker: str, client: redis.Redis) -> None:
         self.client = client
         with Celery("native", broker=broker, set_as_current=False) as app:
@@ -55,11 +52,9 @@ class Native(Piped):
         self.arrived()
 
     def arrived(self) -> Arrived:
-        """Return the tasks that have arrived since the last call."""
         return Arrived(**self.ask())
 
     def wait(self, count: int, at_most_s: float) -> Arrived:
-        """Return ``count`` tasks, or as many as have arrived after that time."""
         until_s, found = time.monotonic() + at_most_s, self.arrived()
         while len(found.late_ms) < count and time.monotonic() < until_s:
             time.sleep(0.1)
@@ -72,12 +67,7 @@ class Native(Piped):
         self.client.flushall()
 
 
-# -- in the process itself -----------------------------------------------------------------------------
-
-
 class NotingPool(TaskPool):
-    """A pool that notes the lateness of each task."""
-
     def apply_async(self, target: Any, args: Any = (), *more: Any, **options: Any) -> Any:
         eta_ms = datetime.fromisoformat(args[2]["eta"]).timestamp() * 1_000
         NOTED.append((eta_ms, time.time() * 1_000 - eta_ms))
@@ -101,7 +91,6 @@ def main(broker: str) -> None:
 
 
 def answer() -> None:
-    """Answer each line of stdin."""
     for _ in sys.stdin:
         found = NOTED[:]
         del NOTED[: len(found)]

@@ -5,8 +5,7 @@
     python -P poller_work.py '{"kind": "rq", "redis": …, "postgresql": …, "folder": …, "count": 2000, "due": …, …}'
         {"late_ms": […]}      of the tasks that arrived in that time
 
-It imports nothing of this project: its packages are those of the environment. Each function schedules the tasks as its
-project's manual says, and runs the scheduler with its own defaults until all have arrived or the time is over.
+It imports nothing of this project. Each function schedules the tasks as its project's manual says.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ def due() -> datetime:
 def wait() -> None:
     while not over():
         time.sleep(0.01)
-
-
-# -- Celery's schedulers: a task arrives when it is sent ------------------------------------------------
 
 
 def _tick(scheduler: Any) -> None:
@@ -87,15 +83,11 @@ def redbeat() -> None:
     scheduler = RedBeatScheduler(app, lazy=False)
     scheduler.lock_key = None
     for n in range(OPTIONS["count"]):
-        entry = RedBeatSchedulerEntry(
-            f"bench/{n}", "bench", schedule(3_600, app=app), options={"queue": "bench"}, app=app
-        )
+        every, to = schedule(3_600, app=app), {"queue": "bench"}
+        entry = RedBeatSchedulerEntry(f"bench/{n}", "bench", every, options=to, app=app)
         entry.last_run_at = due() - timedelta(hours=1)
         entry.save()
     _tick(scheduler)
-
-
-# -- a task arrives in its worker's queue ---------------------------------------------------------------
 
 
 def rq() -> None:
@@ -122,9 +114,6 @@ def rq() -> None:
         scheduler.enqueue_scheduled_jobs()
         time.sleep(scheduler.interval)
     thread.join()
-
-
-# -- a task arrives when a worker begins it: these have no queue in between, or keep it in the worker ---
 
 
 def dramatiq() -> None:

@@ -2,17 +2,13 @@
 
 ::
 
-    the wheel              celery beat's engine, SQLite with fsync     until a task is in its worker's queue
-    django-celery-beat     clocked, one_off                            until it is sent
-    redbeat                an entry each                               until it is sent
-    rq                     enqueue_at, RQScheduler                     until it is in its worker's queue
-    dramatiq, huey         delay; schedule(eta)                        until a worker's thread begins it
-    procrastinate          schedule_at                                 until a worker begins it
+    the wheel, rq                   until a task is in its worker's queue
+    django-celery-beat, redbeat     until it is sent
+    dramatiq, huey, procrastinate   until a worker begins it
 
 Each has the defaults of its manual and runs by itself, with a Redis and a PostgreSQL of the same run. Only the time
-from the instant on counts: the rate is the number of tasks by the lateness of the last one. Two costs are not measured:
-that of scheduling a task, and that of surviving a crash. The packages are installed into a virtual environment in
-``.run/pollers``; a scheduler that pip cannot install there is named, and left out.
+from the instant on counts: neither that of scheduling a task, nor the cost of surviving a crash. The packages are
+installed into ``.run/pollers``; a scheduler that pip cannot install there is named, and left out.
 """
 
 from __future__ import annotations
@@ -102,7 +98,6 @@ def _work(options: dict[str, object], count: int) -> list[float]:
 
 
 def _installed(kind: str) -> bool:
-    """Install the packages, unless they are there; return whether they are."""
     if not (ENVIRONMENT / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
     pip = [str(ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -3,12 +3,9 @@
 ::
 
     create     100,000 schedules by ``app.wheel.schedules.create_many``, while a scheduler runs
-    herd       all of them are due at one instant: seconds until every message is in its queue, and the lateness of
-               other tasks, before (occurrences are made ahead) and during it
+    herd       all of them are due at one instant, two minutes later, so that occurrences are made ahead: seconds until
+               every message is in its queue, and the lateness of other tasks before and during it
     idle       1,000,000 schedules that are due later: CPU, memory, and seconds from a start to the first dispatch
-
-The herd's schedules are created two minutes before their instant, so that they can be made ahead as they are every
-other day.
 """
 
 from __future__ import annotations
@@ -101,7 +98,6 @@ def _arguments(number: int, at: datetime) -> dict[str, Any]:
 
 
 def _idle(server: RedisServer, name: str, store: str, count: int) -> Iterator[Figure]:
-    """Measure a scheduler whose schedules are due tomorrow or later."""
     with Child(server.url, store) as child:
         none_percent = _idle_percent(child)
     _fill(store, count)

@@ -118,7 +118,6 @@ def budget(folder: Path, rows: int) -> Iterator[Figure]:
 def _phases(
     driven: BenchRig, letters: Letters, server: RedisServer, clock: MovedClock, count: int
 ) -> Iterator[tuple[str, float]]:
-    """Yield the name of each part of the way with the CPU seconds of its rounds."""
     engine, stats, rng, client = driven.engine, driven.engine.stats, random.Random(1), server.client()
     cpu_s = 0.0
     for start in range(0, count, PORTION):
@@ -166,8 +165,6 @@ def lanes(folder: Path, _rows: int) -> Iterator[Figure]:
 
 
 class Site:
-    """An engine with ``count`` empty lanes."""
-
     def __init__(self, stack: ExitStack, server: RedisServer, folder: Path, count: int) -> None:
         namespace, self._clock, self._client = f"lanes-{count}", MovedClock(), server.client()
         app = make_app(
@@ -196,7 +193,6 @@ class Site:
         self._clock.ahead_ms += 2 * MINUTE_MS  # the limits have room then: before, no lane sleeps
 
     def idle_us(self) -> float:
-        """Return the CPU time of a round in which nothing is due."""
         began, rounds = time.process_time(), 0
         while time.process_time() - began < IDLE_S:
             run_round(self._engine.dispatch())
@@ -213,7 +209,6 @@ class Site:
         return list(letters.write([now_ms + MINUTE_MS] * count, now_ms))
 
     def _accept(self, messages: list[bytes]) -> None:
-        """Accept the tasks, and move the clock until they are due."""
         self._client.lpush(self._wheel_queue, *messages)
         engine, stats = self._engine, self._engine.stats
         self._rig.until("ingest", len(messages), lambda: stats.accepted, engine.ingest, engine.prefetch)

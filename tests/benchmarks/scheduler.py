@@ -8,8 +8,7 @@
         {"do": "until", "count": "accepted", "goal": 9}   {…} {…}  twice a second, and when it is reached
         end of file                                       stop
 
-The process runs the parts that ``celery beat -S wheel`` runs: the app's settings, ``Runner`` with its threads, all that
-beat imports. Only the clock differs, and no difference of clocks takes the shard.
+It runs what ``celery beat -S wheel`` runs; only the clock differs, and no difference of clocks takes the shard.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ SAY_S = 0.5
 
 
 class Scheduler:
-    """The runner of one shard, its clock, and what it has done."""
-
     def __init__(self, runner: Runner, clock: MovedClock) -> None:
         [self.engine], [shard] = runner.engines, runner.shards
         self.runner, self.clock = runner, clock

@@ -9,16 +9,9 @@
     messages that are due within half a second                                              due now
     kill -9, a new process, its first message in a worker's queue                           restart
 
-Only the scheduler's work is timed. Messages are made beforehand under another name, and appear in the wheel queue at
-once by RENAME; dispatched messages are removed from the workers' queues over a connection of its own.
-
-The yardstick is kombu's own consume and publish, as a worker and a producer use them::
-
-    consume    Consumer(on_message=ack), the message not decoded           against ingest
-    publish    Producer.publish of a body serialised before, one by one    against dispatch
-    batch      the same within Producer.batch(500)
-
-Neither makes anything durable, and neither knows when a message is due.
+Only the scheduler's work is timed: messages are made beforehand, and appear in the wheel queue at once by RENAME. The
+yardstick is kombu's own consume (against ingest), publish and Producer.batch (against dispatch), which make nothing
+durable.
 """
 
 from __future__ import annotations
@@ -56,7 +49,6 @@ PORTION = 100_000  #: messages in Redis at a time, about 200 MB
 
 #: Targets, for this many rows.
 TARGET_ROWS = 2_000_000
-INGEST_PER_S = {SQLITE: 25_000, POSTGRESQL: 20_000}
 INGEST_US = {SQLITE: 35.0, POSTGRESQL: None}
 DISPATCH_PER_S, DISPATCH_US, BOTH_PER_S = 60_000, 15.0, 20_000
 RSS_MB, RESTART_S, COLD_RESTART_S = 300, 2, 5
@@ -64,8 +56,6 @@ RSS_MB, RESTART_S, COLD_RESTART_S = 300, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Spent(Pace):
-    """The cost of some work: wall time, and CPU time of the scheduler."""
-
     waited_s: float = 0.0  #: seconds in which the thread or Redis was ready to run, and others had the cores
     forgotten: int = 0
 
@@ -84,11 +74,12 @@ def run(folder: Path, rows: int, store: str) -> Iterator[Figure]:
         with spine.start() as child:
             whole, last = spine.fill(child)
             yield from _flow(f"ingest, the whole fill, {store}", whole, "kombu consume", consume)
-            targets = spine.targets(INGEST_PER_S[store], INGEST_US[store])
+            targets = spine.targets({SQLITE: 25_000, POSTGRESQL: 20_000}[store], INGEST_US[store])
             yield from _flow(f"ingest, the last {last.count:,}", last, "kombu consume", consume, *targets)
-            first = spine.dispatch(child)
-            yield from _flow("dispatch, nothing to forget", first, "kombu batch(500)", batch)
-            spine.begin_forgetting(child)
+            yield from _flow("dispatch, nothing to forget", spine.dispatch(child), "kombu batch(500)", batch)
+            child.move(RETENTION_S * 1_000 + 60_000)
+            with Drain(spine._server, QUEUES):
+                child.until("forgotten", 1)
             spent = spine.dispatch(child)
             targets = spine.targets(DISPATCH_PER_S, DISPATCH_US)
             yield from _flow("dispatch", spent, "kombu publish", publish, *targets)
@@ -120,8 +111,6 @@ def _flow(
 
 
 class Spine:
-    """A run on one Redis and one store."""
-
     def __init__(self, database: Database, rows: int, server: RedisServer) -> None:
         self.rows, self.due = rows, rows // 10
         self._server, self._database = server, database
@@ -134,7 +123,6 @@ class Spine:
         return Child(self._server.url, self._database.url, ahead_ms=ahead_ms)
 
     def targets(self, *targets: float | None) -> tuple[float | None, ...]:
-        """Return the targets if they are for this many rows."""
         return targets if self.rows >= TARGET_ROWS else (None,) * len(targets)
 
     def fill(self, child: Child) -> tuple[Spent, Spent]:
@@ -157,7 +145,6 @@ class Spine:
         self._client.rename(STAGED, WHEEL_QUEUE)
 
     def dispatch(self, child: Child) -> Spent:
-        """Move the clock so that a tenth of the rows are due, and wait until they are dispatched."""
         before = child.status()
         until_ms = self._etas[min(before.dispatched + self.due, len(self._etas) - 1)]
         count = bisect_right(self._etas, until_ms) - before.dispatched
@@ -168,12 +155,6 @@ class Spine:
         assert drain.removed >= count, f"{drain.removed} of {count} tasks have arrived"
         return spent
 
-    def begin_forgetting(self, child: Child) -> None:
-        """Let the history pass its retention, and wake the thread that removes it."""
-        child.move(RETENTION_S * 1_000 + 60_000)
-        with Drain(self._server, QUEUES):
-            child.until("forgotten", 1)
-
     def due_now(self, child: Child) -> Spent:
         """Ingest and dispatch at once: messages that are due within half a second."""
         count, now_ms = min(50_000, self.due), child.status().now_ms
@@ -183,10 +164,7 @@ class Spine:
             return self._timed(child, count, self._release, "dispatched")
 
     def restart(self, ahead_ms: int, *, cold: bool) -> float:
-        """Return the seconds from the start of a process to its first message in a worker's queue.
-
-        An hour has passed since the last process died, so that rows are due.
-        """
+        """Return the seconds from a start to the first message in a worker's queue, an hour after the last process."""
         self._client.delete(*QUEUES)
         if cold:
             self._database.evict()
@@ -219,7 +197,6 @@ QUEUE, BATCH = "bench.kombu", 500
 
 
 def kombu(server: RedisServer, letter: Letter, count: int) -> list[Pace]:
-    """Return the pace of kombu's consume, publish and batch."""
     kept = {name: letter.properties[name] for name in ("correlation_id", "reply_to")}
     kept |= {"content_type": "application/json", "content_encoding": "utf-8"}
     client, done = server.client(), 0

@@ -4,14 +4,10 @@
 
     rate/100 messages ── every 10 ms ──► wheel queue ─► scheduler ─► the workers' queues ─► taken out as they come
                                          or a native worker's queue ─► its timer ─► its pool
-    Arrivals   takes messages out of queues as they come, and notes how late each is
-    Probes     sends a task through the wheel queue every 50 ms, due 200 ms later, and notes how late each is
-    Drain      empties queues in place of the workers, over a connection of its own, and counts the messages
 
 A message is due 1 to 3 seconds after it was sent, at random. All messages are made beforehand and held in memory; a
 thread sends them at their instants, and another one takes out what has arrived and notes the time. Only messages
 count that are due from 3 seconds after the start until 1 second after the end of the sending: as many go in as out.
-
 A rate is held when all messages arrive, and 99 of 100 within ``HELD_MS`` of their due time.
 """
 
@@ -34,7 +30,6 @@ from tests.benchmarks.native import QUEUE, Native
 from tests.benchmarks.parts import make_app
 from tests.kit.servers.redis import RedisServer
 
-TICK_S = 0.01
 #: Messages are taken out that much apart, so that taking them costs little; they seem later by as much at most.
 TAKE_S = 0.002
 AHEAD_MS = (1_000, 3_000)
@@ -43,7 +38,6 @@ LONGEST_S = 15.0
 HELD_MS = 1_000
 AT_ONCE = 1_000
 PROBES, PROBE_EVERY_S, PROBE_DUE_S = "bench.probe", 0.05, 0.2
-DRAIN_EVERY_S = 0.25
 
 #: Due time and lateness of each message that arrived.
 Pairs = list[tuple[float, float]]
@@ -68,15 +62,12 @@ class InBackground:
 
 
 class Arrivals(InBackground):
-    """Takes messages out of queues as they come, and notes when each was due and how late it is."""
-
     def __init__(self, client: redis.Redis, queues: Sequence[str], etas_ms: dict[bytes, int]) -> None:
         super().__init__(self._take)
         self.pairs: Pairs = []
         self._etas_ms, self._client, self._queues = etas_ms, client, list(queues)
 
     def wait(self, count: int, at_most_s: float) -> None:
-        """Wait for so many messages, or for that time."""
         until_s = time.monotonic() + at_most_s
         while len(self.pairs) < count and time.monotonic() < until_s and not self.running[0].done():
             time.sleep(0.05)
@@ -122,7 +113,6 @@ class Probes(InBackground):
                 self.late_ms.append((due_ms, time.time() * 1_000 - due_ms))
 
     def between(self, after_s: float = 0, upto_s: float = math.inf) -> list[float]:
-        """Return the lateness of those that were due then, in its order."""
         return sorted(late for due_ms, late in self.late_ms if after_s * 1_000 <= due_ms < upto_s * 1_000)
 
     def __exit__(self, *error: object) -> None:
@@ -147,7 +137,7 @@ class Drain(InBackground):
             self._empty()
 
     def _run(self) -> None:
-        while not self.over.wait(DRAIN_EVERY_S):
+        while not self.over.wait(0.25):
             self._empty()
 
     def _empty(self) -> None:
@@ -182,7 +172,7 @@ class Stream:
             if due > sent:
                 client.lpush(queue, *self._messages[sent:due])
                 sent = due
-            time.sleep(TICK_S)
+            time.sleep(0.01)
         self._messages.clear()
 
     def ended(self, pairs: Pairs, cpu_s: float) -> Self:

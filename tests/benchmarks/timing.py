@@ -68,11 +68,9 @@ class Wheel:
             cancel(timer_id)
 
     def expire(self, now_ms: int) -> int:
-        """Remove the due timers; returns their number."""
         return len(self._wheel.advance(now_ms))
 
     def next_ms(self) -> int | None:
-        """Return the next instant at which there is work; None without timers."""
         return self._wheel.next_expiration_ms()
 
 
@@ -226,8 +224,6 @@ class Waiting(DelayedOperation):
 
 
 class Round:
-    """A purgatory with a number of operations in it."""
-
     def __init__(self, count: int, *, reaper: bool) -> None:
         self.clock = ManualClock()
         self.timer = SystemTimer(self.clock, wheel_size=512)
@@ -262,7 +258,6 @@ class Round:
             raise TimeoutError(f"{self.purgatory.delayed:,} operations have not expired after {LONGEST_S} s")
 
     def close(self) -> None:
-        """Shut the purgatory down, and check its counts."""
         self.purgatory.shutdown()
         wrong = sum(operation.ran != 1 for operation in self.operations)
         left = self.purgatory.watched, self.purgatory.delayed, self.timer.size()

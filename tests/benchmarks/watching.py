@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 import psutil
-import redis
 
 from celery_wheel import overview as overview_module
 from celery_wheel.engine.stats import SPAN_MS, SPANS, LatenessByTask, Recent, RecentSpan
@@ -34,7 +33,7 @@ from tests.benchmarks.child import Child
 from tests.benchmarks.databases import Database, database
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import Filler, fill, small
-from tests.benchmarks.letters import AT_ONCE, WHEEL_QUEUE, Letters, letters_of
+from tests.benchmarks.letters import AT_ONCE, WHEEL_QUEUE, letters_of
 from tests.benchmarks.stream import InBackground
 from tests.kit.counts import reads_of
 from tests.kit.holder import LEASE
@@ -79,7 +78,6 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
 
 
 def _cpu_clock(found: Database) -> Callable[[], float]:
-    """Return the CPU seconds of this process and of the database server."""
     server = found.pid and Tree(psutil.Process(found.pid))
     return lambda: time.process_time() + (server.cpu_s if server else 0)
 
@@ -146,7 +144,6 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
 
 
 def _admin(url: str, folder: Path) -> Any:
-    """Return a client of the admin over a store; the site's own database is a small file."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
@@ -239,7 +236,11 @@ def metrics(folder: Path, rows: int, store: str) -> Iterator[Figure]:
                 idle_s = _idle_cpu_s(child)
                 with _reading(address) as pages:
                     pages_ms.append((_idle_cpu_s(child) - idle_s) / max(1, len(pages)) * 1e3)
-            message_us = _message_cpu_us(child, letters, client)
+            messages = list(letters.write([_now_ms()] * MESSAGES, _now_ms()))
+            before = child.status()
+            for first in range(0, MESSAGES, AT_ONCE):
+                client.lpush(WHEEL_QUEUE, *messages[first : first + AT_ONCE])
+            message_us = (child.until("dispatched", MESSAGES).cpu_s - before.cpu_s) / MESSAGES * 1e6
     page_ms = statistics.median(pages_ms)
     yield Figure("metrics", f"a page, {store}", page_ms, "ms", less_is_better=True)
     yield Figure("metrics", "lateness", lateness_us, "µs/row", "the message", message_us, less_is_better=True)
@@ -249,7 +250,6 @@ def metrics(folder: Path, rows: int, store: str) -> Iterator[Figure]:
 
 
 def _lateness_us(url: str) -> float:
-    """Return the µs that the histograms need for a row of the store."""
     with closing(open_store(url)) as store:
         some = store.slice(0, 0, ORIGIN, store.slice_end(0, 0, ORIGIN, END, GROUP, 2**40))
     lateness, took_s, now_ms = LatenessByTask(), list[float](), _now_ms()
@@ -260,14 +260,6 @@ def _lateness_us(url: str) -> float:
     return statistics.median(took_s) / len(some) * 1e6
 
 
-def _message_cpu_us(child: Child, letters: Letters, client: redis.Redis) -> float:
-    messages = list(letters.write([_now_ms()] * MESSAGES, _now_ms()))
-    before = child.status()
-    for first in range(0, MESSAGES, AT_ONCE):
-        client.lpush(WHEEL_QUEUE, *messages[first : first + AT_ONCE])
-    return (child.until("dispatched", MESSAGES).cpu_s - before.cpu_s) / MESSAGES * 1e6
-
-
 def _idle_cpu_s(child: Child) -> float:
     before_s = child.status().cpu_s
     time.sleep(IDLE_S)
@@ -276,7 +268,6 @@ def _idle_cpu_s(child: Child) -> float:
 
 @contextmanager
 def _reading(address: str) -> Iterator[list[int]]:
-    """Read the page once a second; yields the sizes of the pages read so far."""
     pages = list[int]()
 
     def read() -> None:

@@ -36,8 +36,6 @@ Visit = Callable[..., Page]
 
 
 class BrowsedSite(RunningSite):
-    """Run the site with its wheel in Django's own PostgreSQL database, with users and a producer of tasks."""
-
     def __init__(self, folder: Path, redis: RedisServer, database: str) -> None:
         self.redis = redis
         self.database = database
@@ -105,14 +103,6 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-def log_in(page: Page, name: str = OPERATOR) -> None:
-    page.goto("/admin/")
-    page.fill("input[name=username]", name)
-    page.fill("input[name=password]", PASSWORD)
-    page.locator("[type=submit]").first.click()  # an input, or under other themes a button
-    page.wait_for_url(lambda url: "/login/" not in url, timeout=patience() * 1_000)
-
-
 def open_page(page: Page, path: str) -> None:
     """Open a page of the wheel, anew where the store was too busy to answer in the time that a page gives it."""
 
@@ -132,7 +122,11 @@ def visit(browser: Browser, site: BrowsedSite) -> Iterator[Visit]:
             context = browser.new_context(**{"base_url": site.url, **options})
             windows.callback(context.close)
             page = context.new_page()
-            log_in(page, name)
+            page.goto("/admin/")
+            page.fill("input[name=username]", name)
+            page.fill("input[name=password]", PASSWORD)
+            page.locator("[type=submit]").first.click()  # an input, or under other themes a button
+            page.wait_for_url(lambda url: "/login/" not in url, timeout=patience() * 1_000)
             return page
 
         yield window
@@ -140,7 +134,6 @@ def visit(browser: Browser, site: BrowsedSite) -> Iterator[Visit]:
 
 @pytest.fixture
 def plain(visit: Visit) -> Page:
-    """Return a page on a narrow screen, without a script, logged in as an operator."""
     return visit(java_script_enabled=False, viewport={"width": NARROW, "height": 740})
 
 
@@ -161,7 +154,6 @@ def width(page: Page) -> int:
 
 
 def check_rules(page: Page) -> None:
-    """Assert that the content of a page breaks no rule of axe."""
     found = Axe().run(page, context="#content-main")
     assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
 

@@ -1,13 +1,7 @@
 """The pictures of README and docs: ``make screenshots`` takes them anew, from the filled store of a shop.
 
-::
-
-    fill       a schedule with its runs, history, pending tasks of a year with a herd, two gates, a moved task, requests
-    keep       a snapshot of the holder every half second, as a scheduler writes it
-    take       PICTURES in Chromium, 1280 pixels wide, in 256 colours
-
-The random numbers are the same in each run, and the times are relative to the present: pictures of two runs differ in
-the times that they show.
+A snapshot of the holder is written every half second, as a scheduler does, while Chromium takes PICTURES. The random
+numbers are the same in each run, and the times relative to the present: pictures of two runs differ in these times.
 """
 
 from __future__ import annotations
@@ -45,11 +39,8 @@ from tests.kit.processes import ROOT
 from tests.kit.schedules import create, occurrence
 from tests.kit.site.running import RunningSite, manage, migrated
 
-IMAGES = ROOT / "docs" / "images"
 ADMIN = "/admin/django_wheel"
 WIDTH, HEIGHT = 1_280, 900
-COLOURS = 256
-LEASE_MS = 3_000
 PERSON, PASSWORD = "ann", "of pictures"
 TASKS = ("shop.send_invoice", "shop.remind_customer", "billing.charge", "search.reindex", "mail.digest")
 QUEUES = ("mail", "billing", "slow")
@@ -85,8 +76,6 @@ def main() -> None:
 
 
 class Shop:
-    """A filled store, and its holder."""
-
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._holder = Holder(store, name="shop-1/4711/a")
@@ -95,7 +84,6 @@ class Shop:
         self._dues: list[int] = []
 
     def fill(self) -> dict[str, str]:
-        """Fill the store; returns the page of each picture."""
         self._history(100, after=self._schedule())
         self._pending()
         moved = self._moved()
@@ -110,8 +98,7 @@ class Shop:
     def _row(self, due_ms: int, accepted_ms: int, **parts: Any) -> StoredMessage:
         names = {"task": self._rng.choice(TASKS), "queue": self._rng.choice(QUEUES), "created_ms": accepted_ms - 120}
         body = json.dumps([[self._rng.randrange(9_999), "hello"], {"customer": 17}, {"callbacks": None}]).encode()
-        row = self._holder.row(due_ms, **{**names, "body": body, **parts})
-        return replace(row, accepted_ms=accepted_ms)
+        return replace(self._holder.row(due_ms, **{**names, "body": body, **parts}), accepted_ms=accepted_ms)
 
     def _accept(self, rows: list[StoredMessage]) -> None:
         self._holder.apply(rows=rows, tally=Counter(map(hour_of, rows)))
@@ -188,11 +175,8 @@ class Shop:
         offset = Position(now - 4 * MINUTE_MS, 0)
         self._holder.apply(audits=audits, gates=[gate], lanes=[LaneState(1, offset, offset, "mail", scope="queue")])
 
-    # -- the holder ------------------------------------------------------------------------------------
-
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Write snapshots until the context ends."""
         recent, accepted, dispatched = Recent(), 0, 0
         for n in range(31):
             accepted, dispatched = accepted + self._rng.randrange(150, 900), dispatched + self._rng.randrange(200, 700)
@@ -207,7 +191,7 @@ class Shop:
         def write() -> None:
             while not over.wait(0.5):
                 at_ms = now_ms()
-                self._store.renew(0, self._holder.epoch, at_ms, LEASE_MS, {**figures, **self._wheel(at_ms)})
+                self._store.renew(0, self._holder.epoch, at_ms, 3_000, {**figures, **self._wheel(at_ms)})
                 self._store.register_scheduler("shop-2/815/b", at_ms, 1)
 
         thread = threading.Thread(target=write)
@@ -252,8 +236,8 @@ def take(chromium: str, url: str, pictures: dict[str, str]) -> None:
             page.goto(path)
             page.wait_for_timeout(3_000)  # the wheel's page has its seconds with its third poll
             shot = Image.open(BytesIO(page.screenshot(full_page=name not in LONG_PAGES))).convert("RGB")
-            target = IMAGES / f"{name}.png"
-            shot.quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+            target = (ROOT / "docs" / "images") / f"{name}.png"
+            shot.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
             print(f"{target.relative_to(ROOT)}: {target.stat().st_size:,} bytes")
         browser.close()
 

@@ -23,8 +23,6 @@ Send = Callable[[int, str], list[str]]
 
 @pytest.fixture
 def send(site: BrowsedSite, store: SqlStore) -> Send:
-    """Return a function that sends tasks for a queue of their own, and waits until they are pending."""
-
     def tasks(count: int, queue: str) -> list[str]:
         ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n, queue=queue).id for n in range(count)]
         wait_until(lambda: len(states(store, ids)) == count, "the tasks are accepted")
@@ -64,9 +62,7 @@ def test_all_tasks_that_match_are_cancelled_while_the_page_shows_the_progress(
     assert results == dict.fromkeys(ids, "done")
 
 
-def test_without_a_script_each_step_is_a_click_and_a_closed_page_goes_on(
-    plain: Page, store: SqlStore, send: Send
-) -> None:
+def test_without_script_a_step_is_a_click_and_a_closed_page_goes_on(plain: Page, store: SqlStore, send: Send) -> None:
     ids = send(3, "plain")
     open_page(plain, f"{PENDING}?queue=plain")
     plain.get_by_label("All tasks that match the filter").check()

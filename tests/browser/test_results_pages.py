@@ -17,7 +17,6 @@ LOOK = "(cell) => [getComputedStyle(cell).fill, cell.getBBox().height]"
 
 @pytest.fixture(scope="module", autouse=True)
 def left(site: BrowsedSite) -> None:
-    """Write two days of twelve tasks, as of a run a moment ago."""
     names = ["app.mail", *[f"app.other_{number}" for number in range(11)]]
     heats = (90, 900, 9_000, 59_000, 3_700_000)
     rows = [hour(name, ago, p99_ms=heats[ago % 5], max_ms=heats[ago % 5]) for name in names for ago in range(48)]

@@ -27,7 +27,6 @@ LONG = "app." + "without_an_end_" * 20
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks(site: BrowsedSite, store: SqlStore) -> None:
-    """Send tasks that are due soon, after they are accepted, and others in two hours; and write results of the jobs."""
     wait_until(lambda: store.state(0).holder is not None, "the shard has a holder")
     for number in range(DISPATCHED):
         site.app.send_task("site.soon", (number,), countdown=patience(5) + number / 10)

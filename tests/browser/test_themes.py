@@ -26,7 +26,6 @@ VARIANTS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def later(site: BrowsedSite, store: SqlStore) -> None:
-    """Send some tasks that are due in an hour."""
     for n in range(TASKS):
         site.app.send_task("site.later", (n,), countdown=3_600 + n)
     wait_until(lambda: sum(store.pending(0).values()) == TASKS, "the tasks are accepted")
@@ -36,7 +35,6 @@ def later(site: BrowsedSite, store: SqlStore) -> None:
 def variant(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, site: BrowsedSite
 ) -> Iterator[RunningSite]:
-    """Yield a second web server on the same database, of a variant."""
     folder = tmp_path_factory.mktemp(request.param)
     variables = {**VARIANTS[request.param], "SITE_RESULTS": str(site.results)}
     found = RunningSite(folder, site.database, site.redis.url, **variables)

@@ -14,15 +14,13 @@ from tests.browser.conftest import VIEWER, BrowsedSite, Visit, be_strict, check_
 from tests.kit.patience import patience, wait_until
 
 WHEEL = "/admin/django_wheel/wheel/"
-HOURS = 3
 #: The ring of the level with the tasks of the next minutes; a turn of the level below takes half a second.
 SLOW_RING = ".wheel-ring[data-interval='262144']"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def later(site: BrowsedSite, store: SqlStore) -> None:
-    """Send 40 tasks that are due within one clock hour, two to three hours from now."""
-    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=HOURS)
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=3)
     for n in range(40):
         site.app.send_task("site.later", (n,), eta=hour + timedelta(minutes=10, seconds=n))
     wait_until(lambda: pending(store) == 40, "the tasks are accepted")
@@ -50,7 +48,6 @@ def refreshed(page: Page) -> int:
 
 
 def drawn(page: Page, selector: str) -> Locator:
-    """Return the links of a drawing, once it has some."""
     found = page.locator(f"{selector} a")
     wait_until(lambda: found.count() > 0, f"{selector} has links")
     return found
@@ -155,8 +152,7 @@ def test_every_drawing_has_a_table_for_the_keyboard(page: Page) -> None:
     open_page(page, WHEEL)
     page.get_by_text("Drawings as tables").click()
     refreshed(page)
-    page.locator("#wheel-day tbody a").get_by_text("40", exact=True).focus()
-    page.keyboard.press("Enter")
+    page.locator("#wheel-day tbody a").get_by_text("40", exact=True).press("Enter")
     expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
 
 
@@ -176,8 +172,7 @@ def test_light_and_dark_follow_the_admins_theme(visit: Visit) -> None:
     for scheme in ("light", "dark"):
         page = visit(VIEWER, color_scheme=scheme)
         open_page(page, WHEEL)
-        track = page.locator(".wheel-track").first
-        colours.add(track.evaluate("one => getComputedStyle(one).stroke"))
+        colours.add(page.locator(".wheel-track").first.evaluate("one => getComputedStyle(one).stroke"))
     assert len(colours) == 2
 
 
@@ -227,8 +222,7 @@ def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: Brow
 def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> None:
     open_page(page, WHEEL)
     refreshed(page)
-    page.locator("#internals summary").focus()
-    page.keyboard.press("Shift+Tab")
+    page.locator("#internals summary").press("Shift+Tab")
     page.keyboard.press("Tab")  # into the live part
     state = page.locator("#wheel-pace > span")
     expect(state).to_have_text("paused while the keyboard focus is inside")

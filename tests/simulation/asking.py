@@ -44,8 +44,6 @@ class Known:
 
 
 class Users:
-    """Users who put commands into the inbox; ``counts`` has what came of them."""
-
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         self.counts: Counter[str] = Counter()
         self._rng = rng
@@ -97,10 +95,6 @@ class Asking(Users):
                 question.verdicts = answer.results
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
 
-    @staticmethod
-    def _replays(data: ShardData, row_id: int) -> int:
-        return sum(one.timer_id == row_id and one.reason == "replay" for one in data.outcomes)
-
     def judge(self, data: ShardData, pushes: dict[int, int], excused: set[str], loses: bool) -> None:
         rows = {
             stored.message.task_id: stored
@@ -125,7 +119,9 @@ class Asking(Users):
             for task_id, verdict in question.verdicts.items():
                 stored = rows.get(task_id)
                 # A replayed task had been published before the request: its last copy counts.
-                pushed = stored is not None and pushes.get(stored.row.id, 0) > self._replays(data, stored.row.id)
+                pushed = stored is not None and pushes.get(stored.row.id, 0) > sum(
+                    one.timer_id == stored.row.id and one.reason == "replay" for one in data.outcomes
+                )
                 forgotten = stored is not None and stored.row.id in data.forgotten
                 if verdict == "unknown" and task_id in question.sent - excused and not forgotten:
                     raise self._violation(f"{task_id} had been sent, and {question} says unknown")

@@ -2,18 +2,13 @@
 
 ::
 
-    answered   of the instants that the schedule had decided on by then,
-                   allow, queue_all       all
-                   skip                   the first; none where a run was going on
-                   queue_one              the first and the last; only the last where a run was going on
-                   cancel_running         the last, and no run that was going on goes on
-               and the answer counts the others; runs of a schedule whose own policy is "allow" do not go on
-    pushed     a queued instant: the run before it is over; the first one: the runs that were going on are over, of
-               those that report their ends
+    answered   of the instants that the schedule had decided on: all (allow, queue_all); the first, or none where a
+               run was going on (skip); the first and the last, or only the last (queue_one); the last, and no run
+               goes on (cancel_running). The answer counts the others; runs of an "allow" schedule do not go on
+    pushed     a queued instant: the run before it is over, for the first one all that were going on
     ended      the end of a run makes the queued instant after it due
 
-Whether a run was going on is not known where its row was made, pushed, ended or moved in the same moment, or is
-forgotten by now: either is right.
+A run whose row was made, pushed, ended, moved or forgotten in the same moment may count as going on or not.
 """
 
 from __future__ import annotations
@@ -53,12 +48,7 @@ class Backfills:
         runs: Sequence[Run],
         at_ms: int,
     ) -> int:
-        """Judge what a backfill made; returns how many instants the schedule had decided on.
-
-        Args:
-            wanted: its instants up to now.
-            runs: the latest runs up to then.
-        """
+        """Judge what a backfill made of its ``wanted`` instants; returns how many the schedule had decided on."""
         made = [int(task_id.split()[1]) for task_id in result["task_ids"]]
         found = LEFT_OUT.match(result.get("reason", ""))
         left_out, count = (int(found[1]), int(found[2])) if found else (0, len(made))
@@ -103,11 +93,7 @@ class Backfills:
         return not (was_pushed and is_known) or row.due_ms + policy.max_runtime_ms > at_ms
 
     def pushed(self, data: ShardData, run: Run, row: Row, task_id: str, now_ms: int, latest: Collection[int]) -> None:
-        """Judge a queued instant, which is pushed.
-
-        Args:
-            latest: the latest runs of the schedule.
-        """
+        """Judge a queued instant, which is pushed; ``latest`` are the latest runs of the schedule."""
         queued, moved = read_header(row).get("queued"), moved_by_users(data)
         if queued is None or row.id in moved:
             return

@@ -4,15 +4,13 @@
 
     dress   a message gets keys that it watches, or a unique key, or both, or none
     ask     complete one or two keys; some keys have no watchers
-    step    when the engine reads the claimants: note every row; when it reserves: note which rows are pending
     look    after every step, judge the last commit by the state at its reservation
               an answer    each task that watched the key and had been sent is completed, retired or published; the
                            counts of the answer agree with the outcomes, and no task is completed twice
               a row        accepted: no other task of its unique key is pending      retired: another task is pending
     judge   every request was answered
 
-Only the holder knows which rows it has handed to the broker and the broker has not confirmed: the oracle reads the
-holder's memory for that. A row that its queue refuses after the decision counts as handed over.
+Only the holder's memory tells which rows the broker has but did not confirm; one that its queue refuses is among them.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ class Claiming(Users):
         self._open.add(number)
         self.put("complete", number, keys=keys, how=how, actor=number, reason="")
         return f"complete {', '.join(keys)}: {how}"
-
-    # -- oracles -------------------------------------------------------------------------------------
 
     def step(self, name: str, data: ShardData, state: ShardState) -> None:
         if name in ("watchers found", "claimants found"):

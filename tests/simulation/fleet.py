@@ -82,7 +82,9 @@ class Fleet:
         for n in range(300):  # calm: no scheduler starts or stops
             for scheduler in self.schedulers.values():
                 scheduler.balance.once()
-                self._all_of(scheduler)
+                for shard in range(len(self.servers)):
+                    for activity in ACTIVITIES:
+                        scheduler.finish(shard, activity)
             self._pass(200)
             if n == 250:
                 before = self._shares()
@@ -122,11 +124,6 @@ class Fleet:
         self.clock_ms += ms
         for scheduler in self.schedulers.values():
             scheduler.clock.advance(ms)
-
-    def _all_of(self, scheduler: Scheduler) -> None:
-        for shard in range(len(self.servers)):
-            for activity in ACTIVITIES:
-                scheduler.finish(shard, activity)
 
     def pushed(self, row: Row, _now_ms: int) -> None:
         place = str(row.id), row.id & 0xFF

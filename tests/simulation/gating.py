@@ -1,11 +1,7 @@
 """Users who pause and resume gates in a simulated world; the oracle: no row of a paused gate is pushed.
 
-::
-
-    turn      pause or resume a queue or everything; at the end every gate is resumed
-    taken     the rows of a chunk that a holder has taken; publishing it may take long
-    collect   a pause counts from the step in which its answer can be read
-    pushed    no row that was taken after that step is pushed
+A pause counts from the step in which its answer can be read: no row that a holder takes after it is pushed. At the end
+every gate is resumed.
 """
 
 from __future__ import annotations
@@ -55,7 +51,11 @@ class Gating(Users):
                 for row in [row for row in chunk.rows if row.id not in chunk.done]:
                     self._take(row.id, chunk)
         if name == "committed":
-            self._collect(data)
+            for number in [one for one in self._asked if one in data.answers]:
+                kind, gate = self._asked.pop(number)
+                later = any(other == gate for _, other in self._asked.values())
+                if kind == "pause" and not later:
+                    self.paused.setdefault(gate, self.step)
 
     def _take(self, row_id: int, chunk: InFlight) -> None:
         """Note when a row was taken; a chunk in doubt that is published again counts from its first try."""
@@ -63,13 +63,6 @@ class Gating(Users):
         if row_id not in self.taken or sent_anew:
             self.taken[row_id] = chunk, self.step
             self.left.discard(row_id)
-
-    def _collect(self, data: ShardData) -> None:
-        for number in [one for one in self._asked if one in data.answers]:
-            kind, gate = self._asked.pop(number)
-            later = any(other == gate for _, other in self._asked.values())
-            if kind == "pause" and not later:
-                self.paused.setdefault(gate, self.step)
 
     def pushed(self, row: Row) -> None:
         self.left.add(row.id)

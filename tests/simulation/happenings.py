@@ -46,8 +46,6 @@ class Violation(AssertionError):
 
 
 class Scheduler:
-    """One beat process: an engine, its rounds under way, and whether it is frozen."""
-
     def __init__(self, world: Happenings, name: str) -> None:
         self.world = world
         self.name = name
@@ -66,11 +64,6 @@ class Scheduler:
     def _due_offset_ms(self) -> int:
         return self.engine.clock.now_ms() - self.clock.monotonic_ms()
 
-    def _count_clock(self) -> None:
-        before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
-        self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
-        self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
-
     def step(self, activity: str) -> None:
         round_ = self.rounds.get(activity)
         if round_ is None:
@@ -80,7 +73,9 @@ class Scheduler:
         state, data = self.engine.state, self.world.disk.shard(0)
         step = self.at[activity] = next(round_, None)
         if step == "clock compared":
-            self._count_clock()
+            before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
+            self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
+            self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
         self.world.gating.stepped(step, state.lanes if state else (), data)
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
@@ -94,7 +89,6 @@ class Scheduler:
         self.world.claiming.look(data, self.world.pushes)
 
     def finish(self, activity: str) -> None:
-        """Run a round to its end."""
         self.step(activity)
         while activity in self.rounds:
             self.step(activity)
@@ -175,7 +169,6 @@ class Happenings(ABC):
         """Judge messages that were removed from the wheel queue."""
 
     def engine_options(self) -> dict[str, Any]:
-        """Return arguments of the engines in worlds with more parts."""
         return {}
 
     # -- the broker --------------------------------------------------------------------------------
@@ -204,7 +197,6 @@ class Happenings(ABC):
         self.server.wrote()
 
     def spoil(self, mend: bool = False) -> None:
-        """Make a queue unusable, or usable again."""
         self.server.wrong_types = set() if self.server.wrong_types or mend else {"broken"}
 
     def takes_nothing(self, row: Row) -> bool:
@@ -313,8 +305,7 @@ class Happenings(ABC):
             assert isinstance(stored, Message)
             (waiting if tuple(at) > offset else left).append(stored.task_id)
         queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
-        unsent = [*self.loading.unknown(), *(m.task_id for m in self.to_send)]
-        known = Known(unsent, queued, waiting, left)
+        known = Known([*self.loading.unknown(), *(m.task_id for m in self.to_send)], queued, waiting, left)
         self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
 
     def _work(self) -> None:

@@ -83,8 +83,6 @@ class Loading:
         stored = self._disk.shard(0).envelopes
         return [one.task_id for id_, one in self._messages.items() if id_ not in stored]
 
-    # -- what happens ----------------------------------------------------------------------------------
-
     def turn(self, now_ms: int) -> str:
         try:
             if self._given_up and self._rng.random() < 0.3:
@@ -183,10 +181,7 @@ class Loading:
     def _of(self, name: str) -> Iterable[Message]:
         return (message for part in self._plans[name] for slice_ in part for message in slice_)
 
-    # -- oracles -----------------------------------------------------------------------------------------
-
     def calm(self) -> None:
-        """Let every abandoned job try once more, then abort the current job."""
         for job in [*self._given_up, *([self._job] if self._job else [])]:
             for _ in range(2 * PARTS):
                 try:

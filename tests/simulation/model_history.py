@@ -1,39 +1,22 @@
-"""A shard's data in a model store, with its history and the rules of ``celery_wheel.store.sql.history``."""
+"""A shard's data in a model store, with its history and its schedules, as ``celery_wheel.store.sql`` has them."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from celery_wheel.store.model import (
-    ORIGIN,
-    SHARD_BITS,
-    STOPPED,
-    Answer,
-    Batch,
-    Gate,
-    InboxItem,
-    LaneState,
-    Message,
-    Outcome,
-    Position,
-    Row,
-    TallyKey,
-    Tombstone,
-    Unreadable,
-    Watch,
-)
+from celery_wheel.store import model
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import Revision, Run, Schedule, Skip
 
 
 @dataclass
 class StoredRow:
-    row: Row
+    row: model.Row
     accepted_ms: int
-    message: Message | Unreadable
+    message: model.Message | model.Unreadable
 
 
 @dataclass
@@ -49,32 +32,32 @@ class ShardData:
     forgotten: dict[int, StoredRow] = field(
         default_factory=dict
     )  #: for the oracles: a real store has removed these rows
-    forgotten_outcomes: list[Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
+    forgotten_outcomes: list[model.Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     envelopes: dict[str, int] = field(default_factory=dict)
-    lanes: dict[int, LaneState] = field(default_factory=lambda: {0: LaneState(0, ORIGIN, ORIGIN)})
+    lanes: dict[int, model.LaneState] = field(
+        default_factory=lambda: {0: model.LaneState(0, model.ORIGIN, model.ORIGIN)}
+    )
     closed: set[int] = field(default_factory=set)  #: of the lanes
-    batches: list[Batch] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    tally: dict[TallyKey, int] = field(default_factory=dict)
-    inbox: dict[int, InboxItem] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
-    tombstones: dict[str, Tombstone] = field(default_factory=dict)
-    watches: list[Watch] = field(default_factory=list)
-    gates: dict[tuple[str, str], Gate] = field(default_factory=dict)
+    batches: list[model.Batch] = field(default_factory=list)
+    outcomes: list[model.Outcome] = field(default_factory=list)
+    tally: dict[model.TallyKey, int] = field(default_factory=dict)
+    inbox: dict[int, model.InboxItem] = field(default_factory=dict)
+    answers: dict[str, model.Answer] = field(default_factory=dict)
+    tombstones: dict[str, model.Tombstone] = field(default_factory=dict)
+    watches: list[model.Watch] = field(default_factory=list)
+    gates: dict[tuple[str, str], model.Gate] = field(default_factory=dict)
     schedules: dict[int, Schedule] = field(default_factory=dict)
     revisions: list[Revision] = field(default_factory=list)
     runs: dict[int, Run] = field(default_factory=dict)  #: by timer; the oracles read those of forgotten timers, too
     skips: list[Skip] = field(default_factory=list)
 
 
-def ids_in(data: ShardData, lane: int, after: Position, upto: Position) -> list[int]:
-    """Return the rows in (after, upto], in order."""
+def ids_in(data: ShardData, lane: int, after: model.Position, upto: model.Position) -> list[int]:
     order = data.order.get(lane, [])
     low = bisect.bisect_right(order, (*after, 2**64))
-    high = bisect.bisect_right(order, (*upto, 2**64))
-    return [row_id for _, _, row_id in order[low:high]]
+    return [row_id for _, _, row_id in order[low : bisect.bisect_right(order, (*upto, 2**64))]]
 
 
 def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, int]) -> int:
@@ -97,7 +80,7 @@ def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, 
         if len(free) < len(ids):
             break
         data.batches.remove(batch)
-    resting = ids_in(data, STOPPED, ORIGIN, Position(keep.before_ms, 0))
+    resting = ids_in(data, model.STOPPED, model.ORIGIN, model.Position(keep.before_ms, 0))
     free = _free(data, resting, archived)[: max(0, limit - gone)]
     _remove(data, free)
     for number in data.closed - {batch.lane for batch in data.batches}:
@@ -107,9 +90,9 @@ def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, 
     return gone + len(free)
 
 
-def _archived(data: ShardData, batch: Batch, archived: Mapping[int, int]) -> bool:
+def _archived(data: ShardData, batch: model.Batch, archived: Mapping[int, int]) -> bool:
     """Whether an archive has a batch, and every later batch of the same positions."""
-    beyond = [one for one in data.batches if one.id > archived.get(one.id & (1 << SHARD_BITS) - 1, 0)]
+    beyond = [one for one in data.batches if one.id > archived.get(one.id & (1 << model.SHARD_BITS) - 1, 0)]
     return batch not in beyond and all(one.from_ >= batch.to for one in beyond if one.lane == batch.lane)
 
 
@@ -117,7 +100,7 @@ def _free(data: ShardData, ids: Sequence[int], archived: Mapping[int, int] | Non
     """Return the rows that may be removed, up to the first that may not."""
     if archived is None:
         return list(ids)
-    beyond = {one.timer_id for one in data.outcomes if one.id > archived.get(one.id & (1 << SHARD_BITS) - 1, 0)}
+    beyond = {one.timer_id for one in data.outcomes if one.id > archived.get(one.id & (1 << model.SHARD_BITS) - 1, 0)}
     return list(takewhile(lambda row_id: row_id not in beyond, ids))
 
 
@@ -130,3 +113,42 @@ def _remove(data: ShardData, ids: Sequence[int]) -> None:
         del data.envelopes[stored.message.envelope_id]
         data.forgotten_outcomes += [outcome for outcome in data.outcomes if outcome.timer_id == row_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
+
+
+def apply_schedules(data: ShardData, change: model.Change) -> None:
+    for removed in change.removed_schedules:
+        del data.schedules[removed]
+    data.schedules.update({one.id: replace(one) for one in [*change.added_schedules, *change.schedules]})
+    names = [one.name for one in data.schedules.values()]
+    assert len(names) == len(set(names)), "a name is unique"
+    for step in change.schedule_steps:
+        one = data.schedules[step.id]
+        one.next_ms, one.made, one.last_ms = step.next_ms, step.made, step.last_ms
+    numbers = {(one.schedule, one.number) for one in data.revisions}
+    assert not any((one.schedule, one.number) in numbers for one in change.revisions), "a revision never changes"
+    data.revisions += change.revisions
+    assert all(run.timer_id in data.rows for run in change.runs), "a run has a row"
+    assert not any(run.timer_id in data.runs for run in change.runs), "a row has one run"
+    data.runs.update({run.timer_id: replace(run) for run in change.runs})
+    for end in change.run_ends:
+        if end.timer_id in data.runs and data.runs[end.timer_id].ended_ms is None:
+            data.runs[end.timer_id].ended_ms = end.ended_ms
+    skips = {(one.schedule, one.from_ms): one for one in (*data.skips, *change.skips)}
+    data.skips = list(skips.values())
+
+
+def due_schedules(data: ShardData, upto_ms: int) -> list[Schedule]:
+    found = [one for one in data.schedules.values() if one.next_ms is not None and one.next_ms <= upto_ms]
+    return [replace(one) for one in sorted(found, key=lambda one: (one.next_ms, one.id))]
+
+
+def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) -> list[tuple[Run, StoredRow]]:
+    found = []
+    for run in data.runs.values():
+        stored = data.rows.get(run.timer_id)
+        if stored is None or run.schedule not in schedule_ids or not isinstance(stored.message, model.Message):
+            continue
+        row = stored.row
+        if not pending_only or (row.lane != model.STOPPED and row.position > data.lanes[row.lane].offset):
+            found.append((replace(run), stored))
+    return sorted(found, key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)

@@ -31,8 +31,6 @@ class ModelLoads:
         self._ids = itertools.count(1)
         self._attempts = itertools.count(1)
 
-    # -- the writer of a load ------------------------------------------------------------------------
-
     def begin(self, name: str) -> int | None:
         """Return the run; None for a committed load."""
         load = self.loads.setdefault(name, ModelLoad(run=0))
@@ -47,7 +45,6 @@ class ModelLoads:
         return load.attempts[part]
 
     def put(self, name: str, run: int, part: int, attempt: int, number: int, chunks: Mapping[int, bytes]) -> None:
-        """Write a slice; ``chunks`` has the packed messages of each shard."""
         load = self._open(name, run)
         if self.fenced and load.attempts.get(part) != attempt:
             raise LoadEnded(f"part {part} was taken over")
@@ -76,8 +73,6 @@ class ModelLoads:
         if self.fenced and (load.state, load.run) != (OPEN, run):
             raise LoadEnded(f"{name} is {load.state} in run {load.run}, not {run}")
         return load
-
-    # -- the holder ----------------------------------------------------------------------------------
 
     def read(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
         committed = [load for load in self.loads.values() if load.state == COMMITTED]

@@ -20,7 +20,8 @@ from celery_wheel.engine.port import Chunk, Confirmed, Peeked
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.testing.fence import is_head, peek_arrivals
-from tests.simulation.model_redis import no_fault
+from tests.simulation.model_redis import ModelBroker
+from tests.simulation.model_store import no_fault
 
 #: Below ``delivery.TRANSIT_MS``, which the engine allows for.
 MAX_LAG_MS = TRANSIT_MS - 50
@@ -45,8 +46,9 @@ class RabbitServer:
         self.wheel[:0] = self.unacked.pop(channel, []) if channel is not None else []
 
 
-class ModelRabbit:
+class ModelRabbit(ModelBroker):
     prefetch = 8
+    fences: Literal[False] = False
 
     def __init__(
         self,
@@ -61,43 +63,27 @@ class ModelRabbit:
         refused: Callable[[int], None] = lambda row_id: None,
         trimmed: Callable[[Sequence[Message | Unreadable]], None] = lambda arrivals: None,
     ) -> None:
+        super().__init__(now_ms, fault, refused, trimmed)
         self.server = server
-        self._now_ms = now_ms
-        self.fault = fault
-        self._dies = dies
-        self._lags = lags
-        self._confirmed = confirmed
-        self._pushed = pushed
-        self._refused = refused
-        self._trimmed = trimmed
+        self._dies, self._lags, self._confirmed, self._pushed = dies, lags, confirmed, pushed
         self._channel: int | None = None
-        self._epoch: int | None = None
 
-    @property
-    def fences(self) -> Literal[False]:
-        return False
-
-    # -- the shard -----------------------------------------------------------------------------------
+    def wheel(self) -> list[Message | Unreadable]:
+        return self.server.wheel
 
     def adopt(self, shard: int, epoch: int) -> None:
-        self._close()
+        self.close()
         self.fault("before")
         self._channel = self.server.open()
         self._epoch = epoch
 
-    def leave(self, shard: int, epoch: int) -> None:
-        if self._epoch is not None and epoch >= self._epoch:
-            self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self.server.close(self._channel)
         self._channel = self._epoch = None
 
     def cut_off(self) -> None:
         """Close the connection at the server, which has received no heartbeat."""
         self.server.close(self._channel)
-
-    # -- dispatch ------------------------------------------------------------------------------------
 
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         self.fault("before")
@@ -121,8 +107,6 @@ class ModelRabbit:
                 written.append(row.id)
                 self._pushed(row, chunk.now_ms, chunk.redelivered)
         return answer
-
-    # -- the wheel queue -----------------------------------------------------------------------------
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")
@@ -160,28 +144,12 @@ class ModelRabbit:
         self.fault("after")
         return True
 
-    @property
-    def can_wait(self) -> bool:
-        return True
-
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Return at once: no time passes within a step of the simulation."""
         self.fault("listening")
         return self._epoch is not None and bool(self._deliver())
 
-    def depth(self, shard: int) -> int:
-        return len(self.server.wheel)
-
-    def oldest(self, shard: int) -> Message | Unreadable | None:
-        return next(iter(self.server.wheel), None)
-
-    def decode(self, raw: bytes) -> Message | Unreadable:
-        raise AssertionError("the simulation puts no raw messages into the inbox")
-
     def now_ms(self) -> int | None:
         """RabbitMQ has no clock; the store's stands in for it, as on PostgreSQL."""
         self.fault("before")
         return None
-
-    def close(self) -> None:
-        self._close()

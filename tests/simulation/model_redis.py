@@ -16,6 +16,7 @@ from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
+from tests.simulation.model_store import no_fault
 
 
 @dataclass
@@ -44,7 +45,6 @@ class RedisServer:
             del self._past[: -self._keeps_past]
 
     def lose(self, writes: int) -> tuple[Keys, Keys]:
-        """Forget the last writes; returns the contents before and after."""
         before = self.keys
         past = self._past[-writes:]
         if past:
@@ -53,19 +53,51 @@ class RedisServer:
         return before, self.keys
 
     def flush(self) -> tuple[Keys, Keys]:
-        """Forget everything; returns the contents before and after."""
         before, self.keys = self.keys, Keys()
         self._past.clear()
         return before, self.keys
 
 
-def no_fault(_point: str) -> None:
-    return
+class ModelBroker:
+    """The models of both edges share their oracles, and the view of the wheel queue."""
+
+    can_wait = True
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        fault: Callable[[str], None],
+        refused: Callable[[int], None],
+        trimmed: Callable[[Sequence[Message | Unreadable]], None],
+    ) -> None:
+        self.fault = fault
+        self._now_ms, self._refused, self._trimmed = now_ms, refused, trimmed
+        self._epoch: int | None = None  #: the epoch adopted through this connection, until ``leave``
+
+    def wheel(self) -> list[Message | Unreadable]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._epoch = None
+
+    def leave(self, shard: int, epoch: int) -> None:
+        if self._epoch is not None and epoch >= self._epoch:
+            self.close()
+
+    def depth(self, shard: int) -> int:
+        return len(self.wheel())
+
+    def oldest(self, shard: int) -> Message | Unreadable | None:
+        return next(iter(self.wheel()), None)
+
+    def decode(self, raw: bytes) -> Message | Unreadable:
+        raise AssertionError("the simulation puts no raw messages into the inbox")
 
 
-class ModelRedis:
+class ModelRedis(ModelBroker):
     check_epoch = True
     trim_by_content = True
+    fences: Literal[True] = True
 
     def __init__(
         self,
@@ -78,18 +110,12 @@ class ModelRedis:
         refused: Callable[[int], None] = lambda row_id: None,
         trimmed: Callable[[Sequence[Message | Unreadable]], None] = lambda arrivals: None,
     ) -> None:
+        super().__init__(now_ms, fault, refused, trimmed)
         self.server = server
-        self._now_ms = now_ms
-        self._store = store
-        self.fault = fault
-        self._pushed = pushed
-        self._refused = refused
-        self._trimmed = trimmed
-        self._epoch: int | None = None  #: the epoch adopted through this connection, until ``leave``
+        self._store, self._pushed = store, pushed
 
-    @property
-    def fences(self) -> Literal[True]:
-        return True
+    def wheel(self) -> list[Message | Unreadable]:
+        return self.server.keys.wheel
 
     @contextmanager
     def _call(self) -> Iterator[Fence]:
@@ -100,8 +126,6 @@ class ModelRedis:
     def _shown(self, epoch: int) -> int:
         """Return the epoch that the server sees; a server that checks none sees its own in each call."""
         return epoch if self.check_epoch else self.server.keys.fence.epoch or epoch
-
-    # -- the offsets ---------------------------------------------------------------------------------
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         with self._call() as fence:
@@ -156,8 +180,6 @@ class ModelRedis:
             self._pushed(row, chunk.now_ms)
         return fence.move(chunk, failed)
 
-    # -- the wheel queue -----------------------------------------------------------------------------
-
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")
         if self._epoch is None:
@@ -179,31 +201,11 @@ class ModelRedis:
             self._trimmed(head)
             return True
 
-    def leave(self, shard: int, epoch: int) -> None:
-        if self._epoch is not None and epoch >= self._epoch:
-            self._epoch = None
-
-    @property
-    def can_wait(self) -> bool:
-        return True
-
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Return at once: no time passes within a step of the simulation."""
         self.fault("listening")
         return self._epoch is not None and bool(self.server.keys.wheel)
 
-    def depth(self, shard: int) -> int:
-        return len(self.server.keys.wheel)
-
-    def oldest(self, shard: int) -> Message | Unreadable | None:
-        return next(iter(self.server.keys.wheel), None)
-
-    def decode(self, raw: bytes) -> Message | Unreadable:
-        raise AssertionError("the simulation puts no raw messages into the inbox")
-
     def now_ms(self) -> int | None:
         self.fault("before")
         return self._now_ms()
-
-    def close(self) -> None:
-        self._epoch = None

@@ -20,39 +20,20 @@ from operator import attrgetter
 from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import (
-    MAX_SEQ,
-    PLAIN,
-    STOPPED,
-    UNANNOUNCED,
-    UNIQUE,
-    WATCH,
-    BulkLoadChunk,
-    Change,
-    Gate,
-    InboxItem,
-    LaneState,
-    Message,
-    NewItem,
-    Position,
-    RangeSummary,
-    Route,
-    Row,
-    ShardRecord,
-    TallyKey,
-    Tombstone,
-    Unreadable,
-    join,
-)
+from celery_wheel.store import model
 from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.kit.rows import tally_key
-from tests.simulation import model_history, model_schedules
+from tests.simulation import model_history
 from tests.simulation.model_history import ShardData, StoredRow, ids_in
 from tests.simulation.model_loads import ModelLoads
 
 #: After every row.
-END = Position(2**62, MAX_SEQ)
+END = model.Position(2**62, model.MAX_SEQ)
+
+
+def no_fault(_point: str) -> None:
+    return
 
 
 class Disk:
@@ -70,19 +51,12 @@ class Disk:
         self.lock = threading.RLock()
 
     def shard(self, number: int) -> ShardData:
-        found = self.shards.get(number)
-        if found is None:
-            found = self.shards[number] = ShardData()
-        return found
-
-
-def no_fault(_point: str) -> None:
-    return
+        if number not in self.shards:
+            self.shards[number] = ShardData()
+        return self.shards[number]
 
 
 class ModelStore:
-    """One scheduler's connection to a disk."""
-
     check_epoch = True
 
     def __init__(self, disk: Disk | None = None, fault: Callable[[str], None] = no_fault) -> None:
@@ -156,7 +130,7 @@ class ModelStore:
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def apply(self, shard: int, epoch: int, change: Change) -> None:
+    def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         with self.disk.lock:
             self.fault("before commit")
             data = self._held(shard, epoch)
@@ -164,7 +138,7 @@ class ModelStore:
                 raise RequestWithdrawn("simulated")
             for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
                 self._insert(
-                    data, Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
+                    data, model.Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
                 )
             for reject in change.rejects:
                 self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
@@ -190,17 +164,19 @@ class ModelStore:
             self.disk.loads.accept(change.loaded)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = {(kind, id_) for id_ in change.unwatched for kind in (WATCH, UNIQUE, UNANNOUNCED)}
-            over |= {(WATCH, id_) for id_ in change.completed}
+            over = {(kind, id_) for id_ in change.unwatched for kind in (model.WATCH, model.UNIQUE, model.UNANNOUNCED)}
+            over |= {(model.WATCH, id_) for id_ in change.completed}
             data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
             for place in change.opened:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
-            model_schedules.apply(data, change)
+            model_history.apply_schedules(data, change)
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
-    def _insert(self, data: ShardData, row: Row, accepted_ms: int, message: Message | Unreadable) -> None:
+    def _insert(
+        self, data: ShardData, row: model.Row, accepted_ms: int, message: model.Message | model.Unreadable
+    ) -> None:
         assert row.id not in data.rows
         assert message.envelope_id not in data.envelopes
         data.rows[row.id] = StoredRow(row, accepted_ms, message)
@@ -217,13 +193,13 @@ class ModelStore:
 
     # -- reading -------------------------------------------------------------------------------------
 
-    def state(self, shard: int) -> ShardRecord:
+    def state(self, shard: int) -> model.ShardRecord:
         data = self.disk.shard(shard)
-        return ShardRecord(
+        return model.ShardRecord(
             shard, data.epoch, data.holder, data.lease_until_ms, data.seq, data.snapshot, data.snapshot_at_ms
         )
 
-    def lanes(self, shard: int) -> list[LaneState]:
+    def lanes(self, shard: int) -> list[model.LaneState]:
         with self.disk.lock:
             data = self.disk.shard(shard)
             return [lane for number, lane in sorted(data.lanes.items()) if number not in data.closed]
@@ -232,11 +208,11 @@ class ModelStore:
         self.fault("read")
         data = self.disk.shard(shard)
         messages = {id_: data.rows[data.envelopes[id_]].message for id_ in data.envelopes.keys() & set(envelope_ids)}
-        return {id_: one.task_id if isinstance(one, Message) else one.of[1] for id_, one in messages.items()}
+        return {id_: one.task_id if isinstance(one, model.Message) else one.of[1] for id_, one in messages.items()}
 
     def slice_end(
-        self, shard: int, lane: int, after: Position, upto: Position, max_count: int, max_bytes: int
-    ) -> Position:
+        self, shard: int, lane: int, after: model.Position, upto: model.Position, max_count: int, max_bytes: int
+    ) -> model.Position:
         self.fault("read")
         rows = self.slice(shard, lane, after, upto)
         weight = 0
@@ -246,49 +222,51 @@ class ModelStore:
                 return rows[n - 1].position
         return upto
 
-    def slice(self, shard: int, lane: int, after: Position, upto: Position) -> list[Row]:
+    def slice(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> list[model.Row]:
         self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             return [copy_of(data.rows[row_id].row) for row_id in ids_in(data, lane, after, upto)]
 
-    def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
+    def count(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> int:
         self.fault("read")
         with self.disk.lock:
             return len(ids_in(self.disk.shard(shard), lane, after, upto))
 
-    def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
+    def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary:
         rows = self.slice(shard, lane, after, upto)
-        return RangeSummary(len(rows), sum(row.size for row in rows), Counter(map(tally_key, rows)))
+        return model.RangeSummary(len(rows), sum(row.size for row in rows), Counter(map(tally_key, rows)))
 
-    def find(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
+    def find(self, shard: int, task_ids: Sequence[str]) -> list[model.Row]:
         self.fault("read")
         with self.disk.lock:
-            return [row for row in self._of(shard, task_ids) if row.lane != STOPPED]
+            return [row for row in self._of(shard, task_ids) if row.lane != model.STOPPED]
 
     def last_outcomes(self, shard: int, task_ids: Sequence[str]) -> dict[str, str]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return {row.task_id: kinds[row.id] for row in self._of(shard, task_ids) if row.lane == STOPPED}
+            return {row.task_id: kinds[row.id] for row in self._of(shard, task_ids) if row.lane == model.STOPPED}
 
-    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, Row]]:
+    def stopped_rows(self, shard: int, task_ids: Sequence[str]) -> list[tuple[str, model.Row]]:
         with self.disk.lock:
             kinds = {one.timer_id: one.kind for one in self.disk.shard(shard).outcomes}
-            return [(kinds[row.id], row) for row in self._of(shard, task_ids) if row.lane == STOPPED]
+            return [(kinds[row.id], row) for row in self._of(shard, task_ids) if row.lane == model.STOPPED]
 
-    def rows(self, shard: int, row_ids: Sequence[int]) -> list[Row]:
+    def rows(self, shard: int, row_ids: Sequence[int]) -> list[model.Row]:
         with self.disk.lock:
             stored = self.disk.shard(shard).rows
             return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
 
-    def _of(self, shard: int, task_ids: Sequence[str]) -> list[Row]:
+    def _of(self, shard: int, task_ids: Sequence[str]) -> list[model.Row]:
         stored = self.disk.shard(shard).rows.values()
         found = [
-            task_row(one) for one in stored if isinstance(one.message, Message) and one.message.task_id in task_ids
+            task_row(one)
+            for one in stored
+            if isinstance(one.message, model.Message) and one.message.task_id in task_ids
         ]
         return sorted(found, key=lambda one: one.position)
 
-    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+    def batch_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
         batches = [
             batch
             for batch in self.disk.shard(shard).batches
@@ -296,7 +274,7 @@ class ModelStore:
         ]
         return min((batch.from_ for batch in batches), default=None)
 
-    def pending(self, shard: int) -> dict[TallyKey, int]:
+    def pending(self, shard: int) -> dict[model.TallyKey, int]:
         return {key: n for key, n in self.disk.shard(shard).tally.items() if n}
 
     # -- the inbox -----------------------------------------------------------------------------------
@@ -329,7 +307,7 @@ class ModelStore:
             kept = [data.answers for data in self.disk.shards.values()]
             return {one: dict(data[one].results) for data in kept for one in command_ids if one in data}
 
-    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, Tombstone]:
+    def tombstones(self, shard: int, task_ids: Sequence[str]) -> dict[str, model.Tombstone]:
         self.fault("read")
         found = self.disk.shard(shard).tombstones
         return {task_id: found[task_id] for task_id in task_ids if task_id in found}
@@ -337,23 +315,23 @@ class ModelStore:
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         return iter(list(self.disk.shard(shard).tombstones))
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, model.Row]]:
         self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             watches = [one for one in data.watches if one.kind == kind and one.key in keys]
             found = [(one.key, data.rows[one.timer_id]) for one in watches]
-            rows = [(key, task_row(one)) for key, one in found if one.row.lane != STOPPED]
+            rows = [(key, task_row(one)) for key, one in found if one.row.lane != model.STOPPED]
         return sorted(rows, key=lambda one: one[1].position)
 
-    def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
+    def unannounced(self, shard: int, after: int, limit: int) -> list[model.Row]:
         with self.disk.lock:
             data = self.disk.shard(shard)
-            ids = sorted(one.timer_id for one in data.watches if one.kind == UNANNOUNCED and one.timer_id > after)
+            ids = sorted(one.timer_id for one in data.watches if one.kind == model.UNANNOUNCED and one.timer_id > after)
             rows = [data.rows[row_id] for row_id in ids[:limit]]
             return [task_row(one) for one in rows]
 
-    def gates(self, shard: int) -> list[Gate]:
+    def gates(self, shard: int) -> list[model.Gate]:
         return list(self.disk.shard(shard).gates.values())
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
@@ -370,7 +348,7 @@ class ModelStore:
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         self.fault("read")
         with self.disk.lock:
-            return model_schedules.due(self.disk.shard(shard), upto_ms)[:limit]
+            return model_history.due_schedules(self.disk.shard(shard), upto_ms)[:limit]
 
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
         found = self.due_schedules(shard, 2**62, skip + 1)[skip:]
@@ -381,28 +359,29 @@ class ModelStore:
         with self.disk.lock:
             return [replace(one) for one in self.disk.shard(shard).schedules.values() if one.name in names]
 
-    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
+    def runs_of(
+        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
+    ) -> list[tuple[Run, model.Row]]:
         self.fault("read")
         with self.disk.lock:
-            data = self.disk.shard(shard)
-            found = model_schedules.runs_of(data, schedule_ids, pending_only)[:limit]
+            found = model_history.runs_of(self.disk.shard(shard), schedule_ids, pending_only)[:limit]
             return [(run, task_row(stored)) for run, stored in found]
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
+    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, model.Row]]:
         found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
         return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
 
     # -- bulk loads ----------------------------------------------------------------------------------
 
-    def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
+    def read_loads(self, shard: int, max_rows: int) -> list[model.BulkLoadChunk]:
         with self.disk.lock:
             return self.disk.loads.read(shard, max_rows)
 
-    def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
+    def put_inboxes(self, items: Mapping[int, Sequence[model.NewItem]]) -> None:
         with self.disk.lock:
             for shard, of_shard in items.items():
                 for kind, payload, *_ in of_shard:
-                    item = InboxItem(next(self.disk.inbox_ids), kind, payload)
+                    item = model.InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
 
     def has_arrivals(self, shard: int) -> bool:
@@ -420,7 +399,7 @@ class ModelStore:
 
     def read_inbox(
         self, shard: int, limit: int, max_bytes: int | None = None, max_rows: int = 2**31
-    ) -> list[InboxItem]:
+    ) -> list[model.InboxItem]:
         self.fault("read")
         with self.disk.lock:
             items = sorted(self.disk.shard(shard).inbox.values(), key=lambda item: item.id)[:limit]
@@ -436,18 +415,25 @@ class ModelStore:
                     self.release(number, data.epoch)
 
 
-def resting(row_id: int, accepted_ms: int) -> Row:
-    place = (row_id, STOPPED, accepted_ms, row_id, accepted_ms)
-    return Row(*place, Route.make("", "", "", "", None, None, None), None, None, 0, join(b"", b"", b""), PLAIN)
+def resting(row_id: int, accepted_ms: int) -> model.Row:
+    place = (row_id, model.STOPPED, accepted_ms, row_id, accepted_ms)
+    return model.Row(
+        *place,
+        model.Route.make("", "", "", "", None, None, None),
+        None,
+        None,
+        0,
+        model.join(b"", b"", b""),
+        model.PLAIN,
+    )
 
 
-_columns = attrgetter(*Row.__slots__)
+_columns = attrgetter(*model.Row.__slots__)
 
 
-def copy_of(row: Row) -> Row:
-    return Row(*_columns(row))
+def copy_of(row: model.Row) -> model.Row:
+    return model.Row(*_columns(row))
 
 
-def task_row(stored: StoredRow) -> Row:
-    """Return a copy of the row, with the id of its task."""
+def task_row(stored: StoredRow) -> model.Row:
     return replace(stored.row, task_id=stored.message.task_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
@@ -18,7 +18,6 @@ from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
-from celery_wheel.engine.intake.inbox import Command, Completion
 from celery_wheel.engine.port import BrokerOffset, Confirmed, FencingBroker
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import InFlight, Lane
@@ -27,7 +26,7 @@ from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, RequestWithdrawn, StoreError
-from celery_wheel.store.model import ORIGIN, Change, Gate, Position, Row
+from celery_wheel.store.model import ORIGIN, Change, Position, Row
 from tests.simulation.model_loads import ModelLoads
 from tests.simulation.model_redis import ModelRedis
 from tests.simulation.model_store import ModelStore
@@ -42,8 +41,6 @@ PLANTED: list[tuple[Plant, int]] = []
 
 
 def planted(seed: int) -> Callable[[Callable[[], Iterator[type[World]]]], Plant]:
-    """Plant a bug that a seed shows."""
-
     def added(bug: Callable[[], Iterator[type[World]]]) -> Plant:
         PLANTED.append((contextmanager(bug), seed))
         return PLANTED[-1][0]
@@ -66,43 +63,52 @@ def replaces(owner: Any, name: str, *, seed: int, world: type[World] = World) ->
     return added
 
 
-@planted(seed=8)
-def position_outside_reservation() -> Iterator[type[World]]:
-    """Rows get positions without a reservation: dispatch may pass them before they are committed."""
-    with _without_reservations(lambda work: work.change.rows):
-        yield World
+def otherwise(
+    bug: str, owner: Any, name: str, place: int, change: Callable[[Any], Any], *, seed: int, world: type[World] = World
+) -> None:
+    """Plant a bug by which a function gets another argument at a place."""
+
+    def changed(right: Any, *args: Any, **named: Any) -> Any:
+        return right(*args[:place], change(args[place]), *args[place + 1 :], **named)
+
+    changed.__name__ = bug
+    replaces(owner, name, seed=seed, world=world)(changed)
 
 
-@planted(seed=122)
-def outcome_after_the_chunk() -> Iterator[type[World]]:
-    """The position of a cancelled row is not reserved until its outcome is in the store."""
-    with _without_reservations(lambda work: work.rows and not work._moved):
-        yield World
+def instead(bug: str, *places: tuple[Any, str, Any], seed: int, world: type[World] = World) -> None:
+    """Plant a bug by other attributes of these owners."""
+
+    def plant() -> Iterator[type[World]]:
+        with ExitStack() as stack:
+            for owner, name, wrong in places:
+                stack.enter_context(mock.patch.object(owner, name, wrong))
+            yield world
+
+    plant.__name__ = bug
+    planted(seed)(plant)
 
 
-@planted(seed=10)
-def moved_without_a_reservation() -> Iterator[type[World]]:
-    """A row moves without a reservation: dispatch may pass its new position before it is committed."""
-    with _without_reservations(lambda work: work.rows and work._moved):
-        yield World
-
-
-@contextmanager
-def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> Iterator[None]:
+def _without_reservations(concerns: Callable[[UnitOfWork], object]) -> tuple[Any, str, Any]:
     def careless(self: UnitOfWork) -> None:
         if concerns(self):
             self._lowest.clear()
         reserve(self)
 
     reserve = UnitOfWork.reserve
-    with mock.patch.object(UnitOfWork, "reserve", careless):
-        yield
+    return UnitOfWork, "reserve", careless
 
 
-@replaces(ingest, "cancel_or_move", seed=10)
-def unknown_without_a_look(right: Any, ctx: Context, state: ShardState, command: Command, _: int, *rest: Any) -> object:
-    """A task is unknown while its message is in the wheel queue."""
-    return right(ctx, state, command, 2**62, *rest)
+# Rows get positions without a reservation: dispatch may pass them before they are committed.
+instead("position_outside_reservation", _without_reservations(lambda work: work.change.rows), seed=8)
+# The position of a cancelled row is not reserved until its outcome is in the store.
+instead("outcome_after_the_chunk", _without_reservations(lambda work: work.rows and not work._moved), seed=122)
+# A row moves without a reservation: dispatch may pass its new position before it is committed.
+instead("moved_without_a_reservation", _without_reservations(lambda work: work.rows and work._moved), seed=10)
+
+
+# A task is unknown, and a key is completed, while messages that were sent before are in the wheel queue.
+otherwise("unknown_without_a_look", ingest, "cancel_or_move", 3, lambda _: 2**62, seed=10)
+otherwise("key_without_a_look", ingest, "complete", 3, lambda _: 2**62, seed=1)
 
 
 @replaces(ingest, "_read", seed=228)
@@ -119,10 +125,24 @@ def queue_peeked_before_the_inbox_is_read(right: Any, ctx: Context) -> Generator
     return intake
 
 
-@replaces(ShardState, "may_be_diverted", seed=14)
-def row_diverted_after_it_was_read(*_: object) -> bool:
-    """A command finds a row at a position that dispatch has passed, and the row is in the lane of a gate by now."""
-    return False
+# A command finds a row at a position that dispatch has passed, and the row is in the lane of a gate by now.
+instead("row_diverted_after_it_was_read", (ShardState, "may_be_diverted", lambda *_: False), seed=14)
+# Rows before the watermark are cancelled as well.
+instead("done_though_handed_over", (Lane, "may_be_published", lambda lane, at: at <= lane.offset), seed=4)
+# A task that was cancelled before its message arrived is published.
+instead("no_tombstone", (TombstoneFilter, "candidates", lambda *_: []), seed=20)
+# A pause is answered, and the next holder does not read it.
+instead("closed_too_late", (ModelStore, "gates", lambda *_: []), seed=1)
+# A writer of a bulk load does not check that the load is open and that it still owns the part.
+instead("loads_without_a_fence", (ModelLoads, "fenced", False), seed=7)
+# A trim removes as many messages as were peeked, whichever they are by now.
+instead("trim_by_count", (ModelRedis, "trim_by_content", False), seed=140)
+# A former holder is not fenced.
+instead("no_epoch_check", (ModelStore, "check_epoch", False), (ModelRedis, "check_epoch", False), seed=5)
+# The horizon has moved past rows that could not be read, and the holder goes on.
+instead("memory_kept_after_a_slice_that_failed", (prefetch, "CommitInDoubt", StoreError), seed=17)
+# Due time is the wall clock.
+instead("wall_clock_followed_without_asking", (DueClock, "now_ms", DueClock.wall_ms), seed=85)
 
 
 @replaces(ModelStore, "apply", seed=33)
@@ -133,29 +153,11 @@ def carried_out_though_withdrawn(right: Any, self: ModelStore, shard: int, epoch
         right(self, shard, epoch, change)
 
 
-@replaces(Lane, "may_be_published", seed=4)
-def done_though_handed_over(_: Any, self: Lane, position: Position) -> bool:
-    """Rows before the watermark are cancelled as well."""
-    return position <= self.offset
-
-
-@replaces(TombstoneFilter, "candidates", seed=20)
-def no_tombstone(*_: object) -> list[str]:
-    """A task that was cancelled before its message arrived is published."""
-    return []
-
-
 @replaces(commands, "_complete_rows", seed=0)
 def completed_though_handed_over(right: Any, *args: object) -> None:
     """Rows of a chunk in flight are completed as well."""
     with mock.patch.object(ShardState, "may_be_published", return_value=False):
         right(*args)
-
-
-@replaces(ingest, "complete", seed=1)
-def key_without_a_look(right: Any, ctx: Context, state: ShardState, command: Completion, _: int) -> object:
-    """A key is completed while messages that were sent before are in the wheel queue."""
-    return right(ctx, state, command, 2**62)
 
 
 @replaces(admission._Contest, "decide", seed=1)
@@ -171,19 +173,6 @@ def what_left_is_unique(right: Any, *args: Any) -> None:
     """A published task keeps other tasks of its unique key from being accepted."""
     with mock.patch.object(ShardState, "may_be_published", return_value=False):
         right(*args)
-
-
-@replaces(ModelStore, "gates", seed=1)
-def closed_too_late(*_: object) -> list[Gate]:
-    """A pause is answered, and the next holder does not read it."""
-    return []
-
-
-@planted(seed=7)
-def loads_without_a_fence() -> Iterator[type[World]]:
-    """A writer of a bulk load does not check that the load is open and that it still owns the part."""
-    with mock.patch.object(ModelLoads, "fenced", new=False):
-        yield World
 
 
 @replaces(ModelStore, "apply", seed=198)
@@ -230,23 +219,6 @@ def offset_before_the_publish() -> Iterator[type[World]]:
         yield World
 
 
-@planted(seed=140)
-def trim_by_count() -> Iterator[type[World]]:
-    """A trim removes as many messages as were peeked, whichever they are by now."""
-    with mock.patch.object(ModelRedis, "trim_by_content", new=False):
-        yield World
-
-
-@planted(seed=5)
-def no_epoch_check() -> Iterator[type[World]]:
-    """A former holder is not fenced."""
-    with (
-        mock.patch.object(ModelStore, "check_epoch", new=False),
-        mock.patch.object(ModelRedis, "check_epoch", new=False),
-    ):
-        yield World
-
-
 @planted(seed=12)
 def five_ms_early() -> Iterator[type[World]]:
     """Rows are published up to 5 ms before they are due."""
@@ -272,21 +244,9 @@ class ClosingWorld(World):
             scheduler.engine.ctx.limits = self.limits
 
 
-@planted(seed=12)
-def closed_with_rows_in_it() -> Iterator[type[World]]:
-    """A lane is put to sleep, and closed, while rows of it are only in the store, or in flight."""
-    with (
-        mock.patch.object(Lane, "is_idle", lambda self: self.number % 512 > 0),
-        mock.patch.object(housekeeping, "END", ORIGIN),
-    ):
-        yield ClosingWorld
-
-
-@planted(seed=17)
-def memory_kept_after_a_slice_that_failed() -> Iterator[type[World]]:
-    """The horizon has moved past rows that could not be read, and the holder goes on."""
-    with mock.patch.object(prefetch, "CommitInDoubt", StoreError):
-        yield World
+# A lane is put to sleep, and closed, while rows of it are only in the store, or in flight.
+_asleep = (Lane, "is_idle", lambda lane: lane.number % 512 > 0)
+instead("closed_with_rows_in_it", _asleep, (housekeeping, "END", ORIGIN), seed=12, world=ClosingWorld)
 
 
 class Unfenced(Context):
@@ -294,10 +254,12 @@ class Unfenced(Context):
         return
 
 
-@replaces(prefetch, "_read_slice", seed=334)
-def rows_of_a_later_epoch_in_memory(right: Any, ctx: Context, *rest: Any) -> Steps:
-    """A former holder reads a slice with rows of the next holder."""
-    return right(Unfenced(**{one.name: getattr(ctx, one.name) for one in fields(ctx) if one.init}), *rest)
+def _unfenced(ctx: Context) -> Context:
+    return Unfenced(**{one.name: getattr(ctx, one.name) for one in fields(ctx) if one.init})
+
+
+# A former holder reads a slice with rows of the next holder.
+otherwise("rows_of_a_later_epoch_in_memory", prefetch, "_read_slice", 0, _unfenced, seed=334)
 
 
 @replaces(UnitOfWork, "_write", seed=80)
@@ -320,13 +282,6 @@ def emptied_broker_taken_for_a_new_one(
     yield from right(self, broker, found)
 
 
-@planted(seed=85)
-def wall_clock_followed_without_asking() -> Iterator[type[World]]:
-    """Due time is the wall clock."""
-    with mock.patch.object(DueClock, "now_ms", DueClock.wall_ms):
-        yield World
-
-
 class ForgettingWorld(World):
     """History is kept for a moment, and a holder ends between the batches of two chunks of one checksum."""
 
@@ -345,8 +300,6 @@ class ForgettingWorld(World):
         super()._happen()
 
 
-@planted(seed=5)
-def forgotten_rows_that_an_adoption_compares() -> Iterator[type[World]]:
-    """Settled rows are forgotten while the checksum that the broker keeps covers them."""
-    with mock.patch.object(Lane, "replayable", property(lambda lane: lane.offset)):
-        yield ForgettingWorld
+# Settled rows are forgotten while the checksum that the broker keeps covers them.
+_replayable = (Lane, "replayable", property(lambda lane: lane.offset))
+instead("forgotten_rows_that_an_adoption_compares", _replayable, seed=5, world=ForgettingWorld)

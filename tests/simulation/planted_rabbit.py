@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import commands, dispatch, ingest
 from celery_wheel.engine.delivery import ConfirmedDelivery
-from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
@@ -19,7 +19,7 @@ from celery_wheel.store.model import Change, LaneState, Position, Row
 from tests.simulation.happenings import Scheduler
 from tests.simulation.model_rabbit import ModelRabbit
 from tests.simulation.model_store import ModelStore
-from tests.simulation.planted import planted, replaces
+from tests.simulation.planted import instead, otherwise, planted, replaces
 from tests.simulation.rabbit_world import FULL, PackWorld, RabbitWorld
 from tests.simulation.world import World
 
@@ -86,9 +86,7 @@ class RefusingWorld(BiasedWorld):
 
 
 @replaces(dispatch, "settle_now", seed=8, world=RabbitWorld)
-def chunk_not_announced(
-    right: Any, ctx: Context, state: ShardState, announced: InFlight | None = None
-) -> Iterator[str]:
+def unannounced_chunk(right: Any, ctx: Context, state: ShardState, announced: InFlight | None = None) -> Iterator[str]:
     """A chunk is published before the store knows its end."""
     return right(ctx, state, None if announced is None or not announced.changes_store else announced)
 
@@ -100,11 +98,14 @@ def end_of_a_chunk_stored_too_early(right: Any, self: Lane, offset: Position | N
     return replace(found, watermark=max(found.watermark, self.watermark))
 
 
-@planted(seed=7)
-def unknown_while_a_message_is_under_way() -> Iterator[type[RabbitWorld]]:
-    """A task is unknown while its message is under way to the consumer and the queue looks empty."""
-    with mock.patch.object(ConfirmedDelivery, "transit_ms", 0):
-        yield RabbitWorld
+# A task is unknown while its message is under way to the consumer and the queue looks empty.
+_at_once = (ConfirmedDelivery, "transit_ms", 0)
+instead("unknown_while_a_message_is_under_way", _at_once, seed=7, world=RabbitWorld)
+# A holder that was suspended past its lease publishes the chunk that it had in flight.
+_sending = (ConfirmedDelivery, "_may_send", lambda *_: lambda: True)
+instead("lease_not_looked_at", _sending, seed=7, world=SuspendedWorld)
+# A row that was cancelled while it moved to another lane comes back into the window.
+instead("placed_though_withdrawn", (Window, "track_removed", lambda *_: set()), seed=34, world=RabbitWorld)
 
 
 @replaces(commands, "earlier_are_accepted", seed=1195, world=RabbitWorld)
@@ -115,12 +116,6 @@ def cancel_answered_by_a_stale_look(
     return right(ctx, state, item_id, None if empty_at_ms is None else ctx.clock.monotonic_ms())
 
 
-@replaces(ConfirmedDelivery, "_may_send", seed=7, world=SuspendedWorld)
-def lease_not_looked_at(*_: object) -> Callable[[], bool]:
-    """A holder that was suspended past its lease publishes the chunk that it had in flight."""
-    return lambda: True
-
-
 @planted(seed=35)
 def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
     """A row for a refusing destination does not go behind the rows that wait for it."""
@@ -128,16 +123,9 @@ def refused_rows_are_overtaken() -> Iterator[type[RabbitWorld]]:
         yield RabbitWorld
 
 
-@replaces(ModelRabbit, "publish", seed=9, world=RabbitWorld)
-def nothing_is_marked(right: Any, self: ModelRabbit, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-    """Rows in doubt are published again without a mark."""
-    return right(self, replace(chunk, redelivered=False), may_send)
-
-
-@replaces(Window, "track_removed", seed=34, world=RabbitWorld)
-def placed_though_withdrawn(*_: object) -> set[int]:
-    """A row that was cancelled while it moved to another lane comes back into the window."""
-    return set()
+# Rows in doubt are published again without a mark.
+_unmarked = functools.partial(replace, redelivered=False)
+otherwise("nothing_is_marked", ModelRabbit, "publish", 1, _unmarked, seed=9, world=RabbitWorld)
 
 
 @replaces(Lane, "leaving", seed=17, world=RefusingWorld)

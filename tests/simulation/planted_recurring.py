@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from celery_wheel.engine import ingest
-from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring import change, materialise, overlap, runs
-from celery_wheel.engine.recurring.change import Pending, _Alteration
+from celery_wheel.engine.recurring.change import _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences
-from celery_wheel.engine.recurring.overlap import Decision, Occupied, Requested, Starts, Times
-from celery_wheel.engine.round import Context, Steps
+from celery_wheel.engine.recurring.overlap import Occupied, Starts
+from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
-from celery_wheel.recurring.definition import Definition, ScheduledCall
+from celery_wheel.recurring.definition import ScheduledCall
 from celery_wheel.store.model import Change, Row
-from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import Revision, Run, Schedule
-from tests.simulation import model_schedules
+from tests.simulation import model_history
+from tests.simulation import planted as planted_module
 from tests.simulation.model_history import ShardData
-from tests.simulation.planted import planted, replaces
+from tests.simulation.planted import replaces
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 from tests.simulation.world import World
 
 
-@planted(seed=11)
-def step_without_its_row() -> Iterator[type[RecurringWorld]]:
-    """A schedule's step is committed before its row."""
-    with _in_two_commits(steps_first=True):
-        yield RecurringWorld
-
-
-@planted(seed=11)
-def row_without_its_step() -> Iterator[type[RecurringWorld]]:
-    """A row is committed before the step and the run of its schedule."""
-    with _in_two_commits(steps_first=False):
-        yield RecurringWorld
-
-
-@contextmanager
-def _in_two_commits(steps_first: bool) -> Iterator[None]:
+def _in_two_commits(steps_first: bool) -> tuple[Any, str, Any]:
     def careless(self: UnitOfWork, ctx: Context) -> None:
         change = self.change
         if not change.schedule_steps:
@@ -68,17 +51,58 @@ def _in_two_commits(steps_first: bool) -> Iterator[None]:
             raise CommitInDoubt(str(error)) from error
 
     write = UnitOfWork._write
-    with mock.patch.object(UnitOfWork, "_write", careless):
-        yield
+    return UnitOfWork, "_write", careless
 
 
 replaces_recurring = functools.partial(replaces, world=RecurringWorld)
+otherwise = functools.partial(planted_module.otherwise, world=RecurringWorld)
+instead = functools.partial(planted_module.instead, world=RecurringWorld)
+
+# A schedule's step is committed before its row, or a row before the step and the run of its schedule.
+instead("step_without_its_row", _in_two_commits(steps_first=True), seed=11)
+instead("row_without_its_step", _in_two_commits(steps_first=False), seed=11)
 
 
-@replaces_recurring(_Alteration, "_withdraw", seed=0)
-def edit_that_leaves_the_old_occurrence(*_: object) -> tuple[list[Run], list[int]]:
-    """A change withdraws no occurrence of the former definition."""
-    return [], []
+def _differs(**changes: Any) -> Callable[[Any], Any]:
+    return lambda given: replace(given, **changes)
+
+
+_without_queue = lambda own: replace(own, overlap="skip" if own.overlap == "queue_one" else own.overlap)  # noqa: E731
+# Each schedule has another catch-up; an instant that has to wait for the end of a run is skipped.
+otherwise("missed_instants_never_run", overlap, "decide", 2, _differs(catch_up="none"), seed=1)
+otherwise("the_last_missed_instant_runs", overlap, "decide", 2, _differs(catch_up="latest"), seed=1)
+_all = _differs(catch_up="all", catch_up_ms=86_400_000)
+otherwise("missed_instants_run_without_a_window", overlap, "decide", 2, _all, seed=1)
+otherwise("queued_instant_is_skipped", overlap, "decide", 2, _without_queue, seed=1)
+# max_runtime_ms ends no run; a backfill does not look at the runs that are going on.
+otherwise("runs_without_an_end", materialise, "read_occupied", 3, _differs(max_runtime_ms=2**40), seed=11)
+otherwise("backfill_beside_a_run", overlap, "requested", 3, lambda _: Occupied(), seed=25)
+# Each run has a jitter of its own, or all runs have one, or a row is due later than its instant and the jitter.
+otherwise("jitter_of_a_name_is_drawn_for_each_run", ScheduledCall, "due_ms", 0, _differs(jitter_by="run"), seed=10)
+otherwise("jitter_of_a_run_is_that_of_its_name", ScheduledCall, "due_ms", 0, _differs(jitter_by="name"), seed=3)
+_long = lambda call: replace(call, jitter_ms=2 * call.jitter_ms)  # noqa: E731
+otherwise("jitter_twice_as_long", ScheduledCall, "due_ms", 0, _long, seed=1)
+# Every instant of the next minute is made; a guarded one too, by the runs of that moment.
+_far = lambda ctx: replace(ctx, limits=replace(ctx.limits, look_ahead_ms=60_000))  # noqa: E731
+otherwise("look_ahead_without_a_bound", ingest, "materialise", 0, _far, seed=1)
+_ahead = lambda times: replace(times, now_ms=times.upto_ms)  # noqa: E731
+otherwise("guarded_instant_ahead_of_its_time", Occurrences, "_make", 2, _ahead, seed=3)
+_in_the_main_lane = lambda pending: [one for one in pending if one[1].lane == MAIN]  # noqa: E731
+# A change withdraws rows of the main lane, and leaves those of a herd; the row that replaces one has its id.
+otherwise("herd_that_outlives_a_change", _Alteration, "_withdraw", 1, _in_the_main_lane, seed=1)
+otherwise("id_without_the_revision", materialise, "occurrence_id", 1, _differs(revision=0), seed=35)
+
+
+# A change withdraws no occurrence of the former definition.
+instead("edit_that_leaves_the_old_occurrence", (_Alteration, "_withdraw", lambda *_: ([], [])), seed=0)
+# The runs that a later one replaces are not cancelled; their ends are stored.
+instead("run_that_is_replaced_goes_on", (Occurrences, "cancel_replaced", lambda *_: ()), seed=1)
+# Tasks that are due meanwhile wait behind a herd.
+instead("herd_in_the_main_lane", (Occurrences, "lane_apart", lambda *_: ()), seed=1)
+# A backfill makes instants that the schedule will make as well.
+instead("backfill_up_to_now", (materialise, "unmade_since", lambda _schedule, now_ms: now_ms), seed=12)
+# The end of a run leaves the queued instant after it where it is.
+instead("queued_instant_that_nothing_releases", (runs, "released", lambda *_: None), seed=658)
 
 
 @replaces_recurring(materialise, "read_occupied", seed=1)
@@ -101,24 +125,10 @@ def due_before_its_instant(right: Any, self: Any, schedule: Any, instant_ms: int
     right(self, schedule, instant_ms, replace(message, eta_ms=instant_ms - 5), **named)
 
 
-@replaces_recurring(_Alteration, "_withdraw", seed=1)
-def herd_that_outlives_a_change(right: Any, self: _Alteration, pending: Pending) -> tuple[list[Run], list[int]]:
-    """A change withdraws rows of the main lane, and leaves those of a herd."""
-    return right(self, [one for one in pending if one[1].lane == MAIN])
-
-
 @replaces_recurring(_Alteration, "_write", seed=1)
 def pause_without_its_beginning(right: Any, self: _Alteration, **changes: Any) -> None:
     """A resume does not know since when the schedule was paused."""
     right(self, **{**changes, "since_ms": None})
-
-
-@replaces_recurring(materialise, "occurrence_id", seed=35)
-def id_without_the_revision(
-    right: Any, store: Store, schedule: Schedule, instant_ms: int, request: int | None = None
-) -> str:
-    """The row that replaces a withdrawn one has its id, and counts as known."""
-    return right(store, replace(schedule, revision=0), instant_ms, request)
 
 
 @replaces(ingest, "change_schedules", seed=33, world=RecurringRabbitWorld)
@@ -128,39 +138,6 @@ def change_that_is_overtaken(right: Any, *args: Any) -> Generator[str, None, boo
     return True
 
 
-@replaces_recurring(overlap, "decide", seed=1)
-def missed_instants_never_run(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
-    """Each schedule has the catch-up "none"."""
-    return right(schedule, first, replace(own, catch_up="none"), *rest)
-
-
-@replaces_recurring(overlap, "decide", seed=1)
-def the_last_missed_instant_runs(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
-    """Each schedule has the catch-up "latest"."""
-    return right(schedule, first, replace(own, catch_up="latest"), *rest)
-
-
-@replaces_recurring(overlap, "decide", seed=1)
-def missed_instants_run_without_a_window(
-    right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any
-) -> Decision:
-    """Each schedule has the catch-up "all", of a day."""
-    return right(schedule, first, replace(own, catch_up="all", catch_up_ms=86_400_000), *rest)
-
-
-@replaces_recurring(overlap, "decide", seed=1)
-def queued_instant_is_skipped(right: Any, schedule: Schedule, first: int, own: Definition, *rest: Any) -> Decision:
-    """An instant that has to wait for the end of a run is skipped."""
-    overlap = "skip" if own.overlap == "queue_one" else own.overlap
-    return right(schedule, first, replace(own, overlap=overlap), *rest)
-
-
-@replaces_recurring(Occurrences, "cancel_replaced", seed=1)
-def run_that_is_replaced_goes_on(*_: object) -> tuple[()]:
-    """The runs that a later one replaces are not cancelled; their ends are stored."""
-    return ()
-
-
 @replaces_recurring(Occurrences, "record", seed=3)
 def end_of_a_replaced_run_is_lost(right: Any, self: Occurrences, work: UnitOfWork) -> None:
     """The runs that a later one replaces are cancelled; their ends are not stored."""
@@ -168,61 +145,11 @@ def end_of_a_replaced_run_is_lost(right: Any, self: Occurrences, work: UnitOfWor
     right(self, work)
 
 
-@replaces_recurring(materialise, "read_occupied", seed=11)
-def runs_without_an_end(
-    right: Any, ctx: Any, state: Any, id_: int, definition: Definition, *rest: Any
-) -> Generator[str, None, Occupied]:
-    """max_runtime_ms ends no run."""
-    return right(ctx, state, id_, replace(definition, max_runtime_ms=2**40), *rest)
-
-
-@replaces_recurring(model_schedules, "apply", seed=1)
+@replaces_recurring(model_history, "apply_schedules", seed=1)
 def end_of_a_run_is_dropped(right: Any, data: ShardData, change_: Change) -> None:
     """The report of a worker is removed from the inbox, and nothing else."""
     change_.run_ends = [] if not change_.runs else change_.run_ends
     right(data, change_)
-
-
-@replaces_recurring(ScheduledCall, "due_ms", seed=10)
-def jitter_of_a_name_is_drawn_for_each_run(right: Any, call: ScheduledCall, *rest: Any) -> int:
-    """Each run has a jitter of its own."""
-    return right(replace(call, jitter_by="run"), *rest)
-
-
-@replaces_recurring(ScheduledCall, "due_ms", seed=3)
-def jitter_of_a_run_is_that_of_its_name(right: Any, call: ScheduledCall, *rest: Any) -> int:
-    """All runs of a schedule have one jitter."""
-    return right(replace(call, jitter_by="name"), *rest)
-
-
-@replaces_recurring(ScheduledCall, "due_ms", seed=1)
-def jitter_twice_as_long(right: Any, call: ScheduledCall, *rest: Any) -> int:
-    """A row is due later than its instant and the jitter."""
-    return right(replace(call, jitter_ms=2 * call.jitter_ms), *rest)
-
-
-@replaces_recurring(Occurrences, "lane_apart", seed=1)
-def herd_in_the_main_lane(*_: object) -> tuple[()]:
-    """Tasks that are due meanwhile wait behind a herd."""
-    return ()
-
-
-@replaces_recurring(ingest, "materialise", seed=1)
-def look_ahead_without_a_bound(right: Any, ctx: Context, *rest: Any) -> Generator[str, None, Occurrences]:
-    """Every instant of the next minute is made as if it were within the look-ahead."""
-    return right(replace(ctx, limits=replace(ctx.limits, look_ahead_ms=60_000)), *rest)
-
-
-@replaces_recurring(Occurrences, "_make", seed=3)
-def guarded_instant_ahead_of_its_time(right: Any, self: Occurrences, schedule: Schedule, times: Times) -> Steps:
-    """A guarded schedule is made within the look-ahead, by the runs of that moment."""
-    return right(self, schedule, replace(times, now_ms=times.upto_ms))
-
-
-@replaces_recurring(materialise, "unmade_since", seed=12)
-def backfill_up_to_now(_: Any, schedule: Schedule, now_ms: int) -> int:
-    """A backfill makes instants that the schedule will make as well."""
-    return now_ms
 
 
 @replaces_recurring(Occurrences, "add", seed=0)
@@ -264,25 +191,12 @@ def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule,
     self.change.schedules[-1].since_ms = self.times.now_ms
 
 
-@replaces_recurring(runs, "released", seed=658)
-def queued_instant_that_nothing_releases(*_: object) -> None:
-    """The end of a run leaves the queued instant after it where it is."""
-
-
 @replaces_recurring(runs, "released", seed=36)
 def queued_instant_out_of_turn(
     _: Any, queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int
 ) -> Row | None:
     """The end of any run of the schedule releases the next queued instant."""
     return next((row for _, row in queued if row.due_ms > now_ms), None)
-
-
-@replaces_recurring(overlap, "requested", seed=25)
-def backfill_beside_a_run(
-    right: Any, request: ScheduleCommand, definition: Definition, unmade_ms: int, _: Occupied, *rest: int
-) -> Requested:
-    """A backfill does not look at the runs that are going on."""
-    return right(request, definition, unmade_ms, Occupied(), *rest)
 
 
 @replaces_recurring(overlap, "resolve", seed=0)

@@ -1,6 +1,4 @@
-"""Schedules as an oracle sees them: a life has phases, each with a policy; instants are multiples of an interval.
-
-The oracle of policies: each decision of the engine is one that the schedule's policies allow.
+"""Schedules as an oracle sees them: a life has phases, each with a policy, which allows each decision of the engine.
 
 ::
 
@@ -9,12 +7,10 @@ The oracle of policies: each decision of the engine is one that the schedule's p
                     guarded                            the latest instant, and not before its time
                     so late that it was missed         only as its catch-up says
                     jitter                             within its bound, one a name or one a run
-    a skip      has the instant of its decision
-                    missed                             was late, and catch-up left it out
-                    overlapped                         an earlier run was not over, or a later instant was due as well
-                    paused                             a pause began or ended then
+    a skip      missed (late, and catch-up left it out), overlapped (an earlier run was not over, or a later instant was
+                due as well) or paused (a pause began or ended then)
 
-A decision near a change of the schedule is not judged: either definition may be the one.
+Instants are multiples of an interval. A decision near a change of the schedule may be of either definition.
 """
 
 from __future__ import annotations
@@ -89,9 +85,8 @@ class Life:
 
     def in_force(self, from_ms: int, upto_ms: int) -> Phase | None:
         """Return the only phase of a time; None where a change lies in it."""
-        found = [
-            one for one in self.phases if one.from_ms <= upto_ms and (one.upto_ms is None or one.upto_ms >= from_ms)
-        ]
+        begun = [one for one in self.phases if one.from_ms <= upto_ms]
+        found = [one for one in begun if one.upto_ms is None or one.upto_ms >= from_ms]
         return found[0] if len(found) == 1 else None
 
     def is_of_former_definition(self, instant_ms: int) -> bool:
@@ -210,7 +205,6 @@ class Policies:
 
 
 def end_of(life: Life, run: Run, row: Row, pushed_ms: int | None, pends_again: bool) -> int:
-    """Return until when a run has gone on at most."""
     if run.ended_ms is not None:
         return run.ended_ms
     if pushed_ms is None or pends_again or row.lane == STOPPED:

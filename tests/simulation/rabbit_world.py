@@ -1,12 +1,8 @@
 """The same world over RabbitMQ: connections that die within a chunk, full queues, missed heartbeats.
 
-Other promises hold here: a task may reach its queue twice, but the second copy is marked; tasks that a queue refuses
-wait for it, in order, and delay no other queue.
-
-Worlds whose producers write half of their messages into the inbox, in packs, as ``schedule_many`` does.
-
-A pack has a new message and up to two that were sent before, since its producer had no answer: in the wheel queue, in
-another pack or in the store, and perhaps twice in one pack.
+A task may reach its queue twice, but the second copy is marked; tasks that a queue refuses wait for it, in order, and
+delay no other queue. Also worlds whose producers write half of their messages into the inbox, in packs, as
+``schedule_many`` does: a new message and up to two that were sent before, perhaps twice in one pack.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ class Recalling(Users):
 
     @staticmethod
     def recalled(data: ShardData, kind: str = "") -> Counter[int]:
-        """Return how often each row was requeued or replayed."""
         ever = (*data.outcomes, *data.forgotten_outcomes)
         return Counter(one.timer_id for one in ever if one.actor == ACTOR and kind in ("", one.reason))
 

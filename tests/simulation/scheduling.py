@@ -1,32 +1,16 @@
-"""Schedules on their way from a drain to an import: their progress goes along in the lines of the drain's file.
-
-::
-
-    drain     no scheduler runs; under an epoch of its own the drain writes the lines and removes the schedules
-    import_   a command restores them: some time later, with other commands before it, and now and then twice
-
-Here the tasks stay in the store. The import of tasks is a message in the inbox like any other.
-
-Users who create, edit, pause, resume, delete and trigger schedules; an oracle: each instant runs once or has a skip.
+"""Users who create, edit, pause, resume, delete, trigger and move schedules; each instant runs once, or has a skip.
 
 ::
 
     ask      one command on one to three names; now and then the end of a run
-    move     schedules are drained into a file, and imported later
+    move     schedules are drained into a file under an epoch of the drain's own, and imported later, now and then twice
     look     after every event: an answer ends one phase of a schedule's life and begins the next
                  create ─ active ─ update ─ active ─ pause ─ paused ─ resume ─ active ─ delete
-             commands on one name are answered in their order
-             and a run that begins: with "skip" and "queue_one" every earlier run is over, with "cancel_running" it
-             is over or cancelled
-             a backfill makes those of its instants that its policy keeps: see ``backfilling``
-             the end of a run that was reported is stored
-    pushed   a queued instant of a backfill is pushed when the run before it is over
+             a run that begins: with "skip" and "queue_one" every earlier run is over, with "cancel_running" it is over
+             or cancelled. Decisions: ``policies``; backfills and queued instants: ``backfilling``
     judge    every instant of an active phase has one row, or one skip; of a paused phase one skip
-             no row is of another instant; each row has its run, and is due within the
-             jitter after its instant
-             nothing of a schedule is pushed after its delete was answered, but rows that the answer names
-             a move changes nothing of all this: the life goes on
-             each decision is one that the policies allow: see ``policies``
+             each row has its run, is of one of the instants, and due within the jitter after it
+             nothing is pushed after a delete was answered, but rows that the answer names; a move changes none of this
 
 The instants are multiples of the interval, computed here. A row that a user has moved may stand for its instant or not.
 The last instants before a delete may be missing: they were withdrawn, or not made yet. Where clocks step, instants are
@@ -139,7 +123,6 @@ class Scheduling:
         return self._put(Asked(do, names, policy, now_ms - 3 * every_ms, now_ms, overlap))
 
     def move(self, data: ShardData, now_ms: int) -> str:
-        """Drain schedules, or import those of the last drain. No scheduler runs during a drain."""
         if self._file is not None:
             return self._import()
         pending = {run.timer_id for run in data.runs.values() if self._is_pending(data, run.timer_id)}
@@ -148,10 +131,8 @@ class Scheduling:
         found, documents = drain(self._store, names, now_ms)
         for one in found:
             life = self._by_id[one.id]
-            of_life = (
-                run.instant_ms for run in data.runs.values() if run.schedule == one.id and run.timer_id in pending
-            )
-            life.carried.update(dict.fromkeys(of_life, len(life.phases)))
+            runs = (run for run in data.runs.values() if run.schedule == one.id and run.timer_id in pending)
+            life.carried.update(dict.fromkeys((run.instant_ms for run in runs), len(life.phases)))
         self._file = {one.name: (self._by_id[one.id], one) for one in found}, documents
         return f"drain {', '.join(documents)}"
 
@@ -327,7 +308,6 @@ class Scheduling:
 
     @staticmethod
     def _latest(data: ShardData, schedule: int, among: Collection[int] | None = None) -> list[Run]:
-        """Return the latest runs, at which the engine looks."""
         of = data.runs.keys() & data.rows.keys() if among is None else among
         runs = [data.runs[id_] for id_ in of if data.runs[id_].schedule == schedule]
         return sorted(runs, key=lambda one: (one.instant_ms, one.timer_id))[-LATEST_RUNS:]
@@ -360,7 +340,10 @@ class Scheduling:
                 if row_id not in data.runs:
                     raise self._violation(f"row {row_id} is an occurrence without a run")
                 task_ids.add(stored.message.task_id)
-                self._judge_end(data, row_id, stored.message.task_id, overlapped)
+                run = data.runs[row_id]
+                reported = (run.schedule, run.instant_ms) in self._ended
+                if run.ended_ms is not None and not reported and stored.message.task_id not in overlapped:
+                    raise self._violation(f"run {row_id} counts as over, and was neither ended nor cancelled")
                 if stored.message.task_id not in self.requested:
                     rows.setdefault(data.runs[row_id].schedule, []).append(stored)
         if missing := self.requested - task_ids:
@@ -371,12 +354,6 @@ class Scheduling:
                 self._judge_count(data, life, of_life, withdrawn.keys() | moved)
             else:
                 self._judge_life(data, life, of_life, moved, withdrawn)
-
-    def _judge_end(self, data: ShardData, row_id: int, task_id: str, overlapped: Collection[str]) -> None:
-        run = data.runs[row_id]
-        reported = (run.schedule, run.instant_ms) in self._ended
-        if run.ended_ms is not None and not reported and task_id not in overlapped:
-            raise self._violation(f"run {row_id} counts as over, and was neither ended nor cancelled")
 
     def _judge_count(self, data: ShardData, life: Life, rows: list[StoredRow], moved: Collection[int]) -> None:
         made = Counter(data.runs[stored.row.id].instant_ms for stored in rows if stored.row.id not in moved)

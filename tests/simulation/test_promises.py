@@ -1,11 +1,4 @@
-"""Hundreds of small histories, each from a seed. To see one again: ``python -m tests.simulation SEED``.
-
-The same histories on RabbitMQ, where rows in doubt are published again with a mark.
-
-The same histories with recurring schedules: each instant runs once, or has a skip with its reason.
-
-Packs of the inbox: each of their messages is accepted once, whichever way it comes as well, and none is lost.
-"""
+"""Hundreds of small histories, each from a seed. To see one again: ``python -m tests.simulation SEED``."""
 
 from __future__ import annotations
 
@@ -107,9 +100,7 @@ LEAST_SEEDS, LEAST_OF_SCHEDULES, LEAST_WITH_PACKS = 170, 20, 30
         (RabbitPackWorld, LEAST_WITH_PACKS, 1_000, 6, HAPPENS_WITH_PACKS),
     ],
 )
-def test_no_seed_breaks_a_promise(
-    world: type[World], at_least: int, at_most: int, budget_s: float, events: list[str]
-) -> None:
+def test_no_promise_breaks(world: type[World], at_least: int, at_most: int, budget_s: float, events: list[str]) -> None:
     happened: Counter[str] = Counter()
     for seed in seeds(at_least, at_most, budget_s):
         happened += world(seed).run().happened()

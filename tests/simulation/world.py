@@ -54,7 +54,6 @@ class World(Happenings):
         return found
 
     def _calm_down(self) -> None:
-        """Stop the faults, and run until every pending message is published."""
         self.quiet = True
         self.spoil(mend=True)
         while self.to_send:
@@ -107,8 +106,6 @@ class World(Happenings):
         self.told.update(seen_to)
         return seen_to
 
-    # -- oracles -------------------------------------------------------------------------------------
-
     def pushed(self, row: Row, now_ms: int) -> None:
         self.gating.pushed(row)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
@@ -153,7 +150,6 @@ class World(Happenings):
                 raise self._violation(f"row {row.id} overtook row {other.row.id} on the way to {row.route.target}")
 
     def may_pass(self, row: Row, other: Row) -> bool:
-        """Whether a row may be pushed before another row that is due earlier and pending."""
         apart = other.route.target != row.route.target and (self.gating.used or self.limits.rates)
         return bool(apart) or self.takes_nothing(other)
 
@@ -192,7 +188,6 @@ class World(Happenings):
                 raise self._violation("a rollback was seen, and Redis had lost nothing")
 
     def _judge_resting(self, row_id: int) -> None:
-        """A retired row has an outcome, and was not pushed."""
         if self.recalling.recalled(self.disk.shard(0))[row_id]:
             return  # the row was requeued and retired again
         outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
@@ -207,7 +202,6 @@ class World(Happenings):
             raise self._violation(f"row {row_id} is rejected, and Redis never refused it")
 
     def _ends_with(self, row_id: int) -> bool:
-        """Whether the row is the last message of its task."""
         rows = self.disk.shard(0).rows
         ids = {row: one.message.task_id for row, one in rows.items() if isinstance(one.message, Message)}
         return row_id in ids and not any(row > row_id and task_id == ids[row_id] for row, task_id in ids.items())

@@ -69,8 +69,6 @@ class TableLock:
 
 
 class HalfDone:
-    """The stores that the driver loads, streams into and archives, and what was archived before it."""
-
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.archive = folder, folder / "archive"
         self.loaded, self.streamed, self.one = (
@@ -97,8 +95,6 @@ def stamped_chunks(store: SqlStore) -> set[int]:
 
 @dataclass
 class Cluster:
-    """The driver, its store with rows that are dispatched, and the folders of its history and of its client."""
-
     one: Site
     rows: list[StoredMessage]
     half: HalfDone
@@ -107,7 +103,6 @@ class Cluster:
     unfinished: int = 0  #: micro-batches that were begun and not ended when the driver was killed
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Return the summaries by job."""
         return by_job([json.loads(line) for line in self.driver.lines() if line.startswith("{")])
 
     def wait_for(self, job: str) -> None:
@@ -127,7 +122,13 @@ class Cluster:
         wait_until(lambda: not self.driver.is_alive() or len(files(history)) > 1, "the first files", PATIENCE_S)
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
-            kill_one_executor(self.driver.pid)
+            found = []
+            for one in psutil.Process(self.driver.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # some children end meanwhile
+                    found += [one] if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()) else []
+            [first, *others] = found
+            assert others, "there are two executors"
+            first.kill()
         wait_until(lambda: not self.driver.is_alive() or numbers(ended), "another executor took over", PATIENCE_S)
         with lock.held():
             wait_until(has_begun, "a task waits to read", PATIENCE_S)
@@ -138,7 +139,6 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, url: str) -> Iterator[Cluster]:
-    """Start the driver, with the code of its executors in a file."""
     code = str(folder / "code.zip")
     with zipfile.PyZipFile(code, "w") as found:  # bytecode: each worker would compile a source file anew
         found.writepy(str(ROOT / "celery_wheel"))
@@ -177,16 +177,6 @@ def running_cluster(folder: Path, url: str) -> Iterator[Cluster]:
 
 def by_job(summaries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {summary["job"]: summary for summary in summaries}
-
-
-def kill_one_executor(driver: int) -> None:
-    found = []
-    for one in psutil.Process(driver).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # some children end meanwhile
-            found += [one] if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()) else []
-    [first, *others] = found
-    assert others, "there are two executors"
-    first.kill()
 
 
 def files(target: Path) -> set[str]:

@@ -38,10 +38,7 @@ def drive(url: str, folder: str, port: str) -> None:
 
 
 def let_a_client_run_the_jobs(folder: str, port: str) -> None:
-    """Run the jobs in a new process, because the kind of session is unknown when a job is imported.
-
-    Its environment has none of the variables by which spark-submit makes this process a driver.
-    """
+    """Run the jobs in a new process, without the variables by which spark-submit makes this one a driver."""
     environ = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "PYTHONPATH", "TMPDIR")}
     command = [sys.executable, connect_client.__file__, f"sqlite:///{folder}/wheel.sqlite3", folder]
     command += [f"sc://127.0.0.1:{port}"]
@@ -69,8 +66,6 @@ def load(spark: SparkSession, folder: Path) -> None:
 
 
 def stop_one_task(sort_events: Any) -> Any:
-    """Let one of two tasks write its file, and stop the other for ever."""
-
     def slow(rows: DataFrame, _files: int) -> DataFrame:
         return sort_events(rows, 2).mapInArrow(streamed.stay_in_part_1, rows.schema)
 

@@ -65,7 +65,6 @@ url = pytest.fixture(new_url)
 
 @pytest.fixture
 def one(url: str) -> Iterator[Site]:
-    """An open store without rows."""
     with site(url) as found:
         yield found
 

@@ -1,8 +1,7 @@
 """Spark's Python workers, started by a daemon that imports what they need before it forks them.
 
-Each plan of a read, each write and each function in Python needs a worker, some of them several. Spark's own daemon
-leaves the imports to the worker, and lets it import PySpark from an archive, of which Python keeps no bytecode: that
-takes up to two seconds of a core. ``program`` makes the Python that starts PySpark's modules by way of this one.
+Spark's own daemon leaves the imports to each worker, from an archive without bytecode: up to two seconds of a core.
+``program`` makes the Python that starts PySpark's modules by way of this one.
 
 ::
 

@@ -34,7 +34,6 @@ SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSer
 
 
 def settings(folder: Path | str) -> dict[str, str]:
-    """Return the settings of a Spark for small data, with folders of the test."""
     return {
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.local.dir": f"{folder}/local",

@@ -39,15 +39,12 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @dataclass
 class Site:
-    """A store that is open for writing, and the holders of its shards."""
-
     url: str
     store: SqlStore
     holder: Holder
     second: Holder
 
     def dispatch(self, rows: list[StoredMessage], at_ms: int, holder: Holder | None = None) -> None:
-        """Settle rows of lane 0 that follow its offset."""
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]
         to = max(place(row) for row in rows)
@@ -78,22 +75,18 @@ def fill(one: Site) -> None:
     holder.apply(rows=[in_lane_3], lanes=[LaneState(3, ORIGIN, ORIGIN, "by.key")])
     move = holder.move(pending[1], NOW + 3_000)
     holder.apply(moves=[move], outcomes=[holder.outcome(pending[1].id, "moved", NOW + 30)])
-    other = one.second.accept(NOW, NOW + 4_000)
-    one.dispatch(other[:1], NOW + 1, one.second)
+    one.dispatch(one.second.accept(NOW, NOW + 4_000)[:1], NOW + 1, one.second)
 
 
 def rows_of(reader: WheelReader) -> Rows:
-    """Read without Spark: plan the partitions, then read each."""
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def read_history(url: str, **options: str) -> Rows:
-    """Return the events of a store, read without Spark."""
     return rows_of(WheelReader(read_options({"url": url, "table": HISTORY, **options}), HISTORY_SCHEMA))
 
 
 def loaded_messages(store: SqlStore) -> list[Message]:
-    """The messages that holders will accept, in all shards."""
     chunks = [chunk for shard in range(store.shards) for chunk in store.read_loads(shard, 10**9)]
     read = QueuedMessageReader("wheel", 2**23).decode
     found = [one for chunk in chunks for one in each(unpack_chunk(chunk, read, str))]

@@ -26,10 +26,7 @@ Pass = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def write_file(folder: Path, number: int, numbers: range, size: int = 0) -> None:
-    """Write the file of this micro-batch: rows with these numbers and ``size`` bytes that do not compress.
-
-    Ids and etas derive from the numbers.
-    """
+    """Write the file of this micro-batch: rows with these numbers and ``size`` bytes that do not compress."""
     rows = [
         {
             "task": "shop.remind",
@@ -69,7 +66,6 @@ def start(
 
 
 def in_part(number: int, micro_batch: int) -> bool:
-    """Whether this task writes that part of that micro-batch."""
     context = TaskContext.get()
     assert context is not None
     return (context.partitionId(), context.getLocalProperty(NUMBER)) == (number, str(micro_batch))

@@ -25,7 +25,6 @@ from tests.spark.stores import Site, fill, on_postgresql, read_history
 
 DAY_MS = 86_400_000
 KEY = ("shard", "lane", "due_ms", "seq", "batch", "id", "outcome")
-ROOT = Path(__file__).parents[2]
 Event = tuple[Any, ...]
 
 
@@ -46,7 +45,6 @@ def archive(one: Site, folder: object, *options: str) -> dict[str, Any]:
 
 
 def events(folder: Path) -> list[Event]:
-    """The events that DuckDB reads, in the order of the files and of their rows."""
     files = archive_reader.files(str(folder))
     with duck.connect() as connection:
         rows = connection.execute(
@@ -58,7 +56,6 @@ def events(folder: Path) -> list[Event]:
 
 
 def compact(spark: SparkSession, folder: Path, after_ms: int = 0) -> Compacted:
-    """Run the job as if it began so long after now."""
     now_ms = int(time.time() * 1_000) + after_ms
     return Compaction(ArchiveFolder(spark, str(folder)), now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
 
@@ -82,7 +79,6 @@ def marks(one: Site) -> dict[int, int]:
 
 
 def add_events(one: Site, at_ms: int) -> None:
-    """Add two events at that time: one dispatched, one cancelled."""
     dispatched, cancelled = one.holder.accept(one.store.lanes(0)[0].offset.due_ms + 1, NOW + DAY_MS)
     one.dispatch([dispatched], at_ms)
     rest, outcome = one.holder.stop(cancelled, at_ms), one.holder.outcome(cancelled.id, at_ms=at_ms)
@@ -94,7 +90,7 @@ def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, filled: Si
     first = archive(filled, folder)
     assert (first["events"], first["days"]) == (9, {"2027-01-15": 9})
     assert first["outcomes"] == {"dispatched": 7, "moved": 1, "rejected": 1}
-    page = (ROOT / "docs" / "pipeline-jobs.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "pipeline-jobs.md").read_text()
     assert {**json.loads(page.split("```json\n")[1].split("```")[0]), "words": first["words"]} == first
     assert first["marks"] == {"0": filled.holder.highest_seq, "1": filled.second.highest_seq}
     assert marks(filled) == {0: filled.holder.highest_seq, 1: filled.second.highest_seq}
@@ -116,13 +112,8 @@ def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, filled: Si
     assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
 
 
-def test_the_events_of_a_task_are_in_order_over_runs(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task is moved, dispatched and dispatched again, by a clock that always goes backwards.
-
-    No run reads or writes the files of an earlier one.
-    """
+def test_events_are_in_order(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock always goes backwards, and no run reads or writes the files of an earlier one."""
     monkeypatch.setattr(ArchiveFolder, "read", broken)
     holder, written = one.holder, dict[str, int]()
     numbers = []
@@ -155,9 +146,6 @@ def broken(*_: object, **__: object) -> None:
     raise Broken
 
 
-# -- compacted ---------------------------------------------------------------------------------------------
-
-
 def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, one: Site, folder: Path) -> None:
     for n in range(3):
         add_events(one, NOW + DAY_MS * (n % 2))
@@ -180,9 +168,7 @@ def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, 
     assert (again.exit_code, again.stdout) == (0, "no day has more files than its events need\n"), again.output
 
 
-def test_large_days_have_several_sorted_files(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_days_are_sorted(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_module, "ROWS_A_FILE", 4)
     fill(one)
     archive(one, folder)
@@ -196,9 +182,7 @@ def test_large_days_have_several_sorted_files(
     assert compact(spark, folder).days == {}
 
 
-def test_old_manifests_are_removed(
-    spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_manifests_are_gone(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("celery_wheel.archive.reader", "celery_wheel.pipeline.archive"):
         monkeypatch.setattr(f"{module}.GROUP", 2)
     for n in range(3):  # a first manifest, and two a run

@@ -35,7 +35,6 @@ VERSION_1 = (
 
 
 def made(spark: SparkSession, schema: StructType) -> Any:
-    """Events of two days, in all tasks and queues; other columns are null."""
     n = f.col("id")
     at = f.timestamp_seconds(f.lit(1_800_000_000) + (n % len(DAYS)) * 86_400)
     values = {
@@ -114,9 +113,7 @@ def test_the_columns_of_the_first_version_stay() -> None:
     assert (len(COLUMNS) == len(words) // 2) == (VERSION == 1), "a new column needs a new version"
 
 
-def test_a_new_column_is_null_in_old_files(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_column_is_null_in_olds(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older version had no ``size``; this one reads its archive, and appends to it."""
     folder = ArchiveFolder(spark, f"{tmp_path}/archive")
     with monkeypatch.context() as patch:

@@ -93,7 +93,6 @@ class MemoryFolder:
         return None if path is None else parse_manifest(self.manifests[path], path)
 
     def rows(self) -> Rows:
-        """The events of the files that count."""
         last = self.current()
         return [] if last is None else [row for file in last.files for row in self.data[file.path]]
 
@@ -104,7 +103,6 @@ class MemoryFolder:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> MemoryFolder:
-    """The folder that each run of the command gets."""
     found = MemoryFolder()
     monkeypatch.setattr(cli, "_start_session", lambda *_: None)
     monkeypatch.setattr(archive_job, "ArchiveFolder", lambda *_: found)
@@ -114,7 +112,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> MemoryFolder:
 
 
 def compact(folder: MemoryFolder, after_ms: int = 0) -> Compacted:
-    """Run the job as if it began so long after now."""
     now_ms = int(time.time() * 1_000) + after_ms
     return Compaction(folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
 
@@ -175,9 +172,7 @@ def test_a_compaction_that_is_interrupted_changes_nothing_for_readers(
     assert folder.data.keys() == {file.path for file in last(folder).files}
 
 
-def test_a_copy_that_lacks_an_event_is_refused(
-    one: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_lacks_events_is_refused(one: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(2):
         add_events(one, NOW + n)
         archive(one, folder)
@@ -210,9 +205,7 @@ def test_events_that_retention_removed_unarchived_are_reported(filled: Site, fol
     assert archive(filled, folder)["gaps"] == [gap], "reported once, and listed for good"
 
 
-def test_a_loss_may_be_allowed_and_the_mark_not_moved(
-    filled: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_may_be_allowed_but_no_mark(filled: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention removes events while the run reads them."""
     found = store_events(filled)
 
@@ -240,9 +233,7 @@ def test_another_store_and_an_older_copy_are_refused(filled: Site, folder: Memor
     assert archived_events(folder) == kept
 
 
-def test_an_older_copy_that_has_more_events_by_now_is_refused(
-    filled: Site, folder: MemoryFolder, tmp_path: Path
-) -> None:
+def test_an_older_copy_that_has_more_events_is_refused(filled: Site, folder: MemoryFolder, tmp_path: Path) -> None:
     """Its numbers exceed those of the archive, and some of them were given twice."""
     paths = (tmp_path / "wheel.sqlite3", tmp_path / "copy.sqlite3")
     with closing(sqlite3.connect(paths[0])) as store, closing(sqlite3.connect(paths[1])) as copy:
@@ -277,9 +268,7 @@ def test_unarchived_events_that_a_new_shard_lost_are_reported(filled: Site, fold
     assert (done.exit_code, lost) == (1, [(2, upto)])
 
 
-def test_a_run_that_another_run_overtakes_stops(
-    filled: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_overtaken_stops(filled: Site, folder: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The races have all other orders of their steps."""
     write = MemoryFolder.write
 
@@ -298,8 +287,6 @@ def test_a_run_that_another_run_overtakes_stops(
     assert archive(filled, folder)["events"] == 2
     assert_same(folder, *store_events(filled))
 
-
-# -- races -------------------------------------------------------------------------------------------------
 
 RACE_KEY = (*IDENTITY, "shard")
 
@@ -324,8 +311,6 @@ class Race:
     def events(self, ranges: Mapping[int, tuple[int, int]]) -> Rows:
         return read_history(self.one.url, events=format_events(ranges))
 
-    # -- jobs ------------------------------------------------------------------------------------------
-
     def archive(self) -> None:
         with suppress(FileUnusable):  # another run continues instead
             ArchiveRun(self.folder, self.one.url, self.events, mark=True, progress=lambda _: None).run()
@@ -336,8 +321,6 @@ class Race:
         now_ms = began_ms(self.new_run(), 0)
         with suppress(FileUnusable):
             Compaction(self.folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
-
-    # -- between their steps -----------------------------------------------------------------------------
 
     def add(self, *days: int) -> None:
         """Two events, and retention may remove the archived ones."""
@@ -377,9 +360,7 @@ class Race:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_archived_event_is_read_once_whatever_runs_do_at_once(
-    one: Site, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_each_archived_event_is_read_once_beside_any_run(one: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     race = Race(seed, one, monkeypatch)
     for _ in range(20):
         race.add()

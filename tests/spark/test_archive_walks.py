@@ -45,17 +45,13 @@ class Walk:
         return {tuple(row[name] for name in KEY) for row in read_history(self.url, **options)}
 
     def lane(self, holder: Holder, lane: int | None = None) -> LaneState:
-        lanes = self.store.lanes(holder.shard)
-        return self.random.choice([one for one in lanes if lane in (None, one.lane)])
+        return self.random.choice([one for one in self.store.lanes(holder.shard) if lane in (None, one.lane)])
 
     def free_due_ms(self, holder: Holder) -> int:
-        """A due time beyond the offset."""
         return max(self.now_ms, self.lane(holder, 0).offset.due_ms + 1) + self.random.randint(0, 20)
 
     def pending(self, holder: Holder, lane: LaneState) -> list[Row]:
         return holder.slice(lane.offset, lane=lane.lane)
-
-    # -- steps of a walk ------------------------------------------------------------------------------
 
     def accept(self, holder: Holder) -> None:
         holder.accept(*(self.free_due_ms(holder) for _ in range(self.random.randint(1, 4))))
@@ -63,8 +59,7 @@ class Walk:
     def settle(self, holder: Holder) -> None:
         lane = self.lane(holder)
         if rows := self.pending(holder, lane):
-            to = place(self.random.choice(rows))
-            holder.settle(lane.offset, to, at_ms=self.now_ms, lane=lane.lane)
+            holder.settle(lane.offset, place(self.random.choice(rows)), at_ms=self.now_ms, lane=lane.lane)
 
     def cancel(self, holder: Holder) -> None:
         if rows := self.pending(holder, self.lane(holder)):
@@ -135,7 +130,6 @@ class Walk:
         self.open()
 
     def end(self) -> None:
-        """Dispatch all rows, archive them, and let retention remove them."""
         for holder in self.holders:
             for lane in self.store.lanes(holder.shard):
                 if rows := self.pending(holder, lane):

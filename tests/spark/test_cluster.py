@@ -79,9 +79,7 @@ def test_each_job_runs_over_spark_connect_on_the_executors(cluster: Cluster) -> 
 
 
 @pytest.mark.timeout(800)
-def test_each_row_is_written_once_after_an_executor_and_the_driver_are_killed(
-    spark: SparkSession, after_kills: Cluster
-) -> None:
+def test_each_row_is_written_once_after_kills_of_executor_and_driver(spark: SparkSession, after_kills: Cluster) -> None:
     one, target = after_kills.one, str(after_kills.folder / "history")
     assert after_kills.unfinished == 1, "the driver was killed in the middle of a micro-batch"
     tail(spark, one.url, target, str(after_kills.folder / "checkpoint")).awaitTermination()

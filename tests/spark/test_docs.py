@@ -28,9 +28,7 @@ PAGE = (DOCS / "pipeline.md").read_text()
 LOADING = (DOCS / "loading.md").read_text()
 
 
-def test_the_examples_of_the_page_run(
-    spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(examples) >= 4
     names: dict[str, Any] = {}
@@ -49,10 +47,8 @@ def test_the_examples_of_the_page_run(
 
 
 def test_the_loads_and_streams_of_the_page_run(spark: SparkSession, one: Site, tmp_path: Path) -> None:
-    trials = (
-        "SELECT id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial FROM range(3)"
-    )
-    spark.sql(trials).coalesce(1).write.parquet(f"{tmp_path}/lake/trials")
+    columns = "id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial"
+    spark.sql(f"SELECT {columns} FROM range(3)").coalesce(1).write.parquet(f"{tmp_path}/lake/trials")
     examples, names = re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL), dict[str, Any]()
     for example in examples:
         exec(example.replace("/lake", f"{tmp_path}/lake").replace("postgresql://wheel@db/wheel", one.url), names)  # noqa: S102
@@ -80,13 +76,10 @@ def blocks(language: str) -> list[str]:
 
 
 def names(table: str) -> set[str]:
-    """Return the words in code of a table's first column."""
     return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
 
 
-def test_the_examples_of_the_jobs_run(
-    spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_job_pages_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scheduled, executed = blocks("json")[1].splitlines()
     (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
     (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
@@ -131,7 +124,6 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Path:
-    """The files of the examples."""
     [mails] = re.findall(r"```csv\n(.*?)```", SCHEDULE_PAGE, re.DOTALL)
     (tmp_path / "mails.csv").write_text(mails)
     (tmp_path / "corrected.csv").write_text("mail,local\nm4,2031-01-02 01:00\n")
@@ -143,9 +135,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_examples_of_schedule_run(
-    spark: SparkSession, one: Site, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_of_schedule_run(spark: SparkSession, one: Site, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_WHEEL_STORE", one.url)
     monkeypatch.setattr(cli, "_start_session", lambda *_: spark)
     found: list[dict[str, Any]] = []
@@ -163,16 +153,10 @@ def test_the_examples_of_schedule_run(
     assert ([worst["n"] for worst in herd["worst_herds"]], spread["herds"]) == ([60], 0)
     assert (sum(spread["rejects"].values()), spread["loaded"], corrected["loaded"]) == (1, 60, 1)
     assert {"load", "herds", "rejects"} <= {path.name.split("-")[0] for path in (lake / "mails").iterdir()}
-    assert {name for name, _, _ in listed(one)} == {
-        "mails-2031",
-        "trials",
-        "semicolons",
-        "herd",
-        "mails-2031-corrected",
-    }
+    loads = {"mails-2031", "trials", "semicolons", "herd", "mails-2031-corrected"}
+    assert {name for name, _, _ in listed(one)} == loads
 
 
 def test_the_page_has_every_option() -> None:
     options = {option for parameter in cli.make_command("schedule").params for option in parameter.opts}
-    named = set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE))
-    assert named - {"--jars"} == options - {"--help"}
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE)) - {"--jars"} == options - {"--help"}

@@ -45,8 +45,7 @@ def jobs(spark: SparkSession, tmp_path: Path, one: Site) -> JobRunner:
 def test_each_departure_is_pending_once_at_its_instant(
     jobs: JobRunner, one: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flights = [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)]
-    written = year.write_year(tmp_path, flights, YEAR)
+    written = year.write_year(tmp_path, [*timetable.flights_on(FORWARD), *timetable.flights_on(BACK)], YEAR)
     assert (written.rows, written.keys) == (FLIGHTS, FLIGHTS)
     options = ("--store", jobs.store, "--rows", tmp_path / year.TIMETABLE, "--id", "task_id", "--batch", "two-days")
     found = jobs.run("schedule", *options, "--gap", "reject", "--fold", "reject", lines=LAST)
@@ -59,12 +58,8 @@ def test_each_departure_is_pending_once_at_its_instant(
     assert output.startswith("$ celery-wheel-pipeline schedule --store sqlite:///wheel.sqlite3 --rows timetable --id")
     assert "s  1,810 tasks are scheduled as the batch two-days" in output
     steps = [line for line in output.splitlines() if line.startswith("          schedule: ")]
-    assert [step.split(" (")[0].split(": ")[1] for step in steps] == [
-        "starting Spark",
-        "reading",
-        "computing the load",
-        "scheduling",
-    ]
+    said = [step.split(" (")[0].split(": ")[1] for step in steps]
+    assert said == ["starting Spark", "reading", "computing the load", "scheduling"]
 
     holder = one.holder
     rows = [holder.row(sent.eta_ms, task_id=sent.task_id, task=sent.task) for sent in messages]

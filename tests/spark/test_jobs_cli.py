@@ -38,8 +38,7 @@ def test_the_help_lists_every_job() -> None:
     shown = call("--help").output
     assert "\nJobs:\n" in shown
     for name, text in JOBS.items():
-        job = cli.import_module(f"celery_wheel.pipeline.jobs.{name}")
-        assert name == job.NAME
+        assert name == cli.import_module(f"celery_wheel.pipeline.jobs.{name}").NAME
         assert name in shown
         assert text in " ".join(call(name, "--help").output.split())
 
@@ -139,9 +138,7 @@ def test_a_process_prints_an_error_of_one_line_and_none_of_java(java: None, tmp_
     Path(last.split("messages: ")[1].rstrip(")")).unlink()
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ctrl_c_is_one_line_and_status_130(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """PySpark's own handler and its bridge would print fifty lines."""
 
     def stopped(*_: object) -> None:
@@ -151,9 +148,8 @@ def test_ctrl_c_is_one_line_and_exit_code_130(
             logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015 - as py4j does
             raise
 
-    monkeypatch.setattr(
-        "celery_wheel.pipeline.session.session", lambda *_: signal.signal(signal.SIGINT, signal.SIG_IGN)
-    )
+    ignoring = lambda *_: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    monkeypatch.setattr("celery_wheel.pipeline.session.session", ignoring)
     monkeypatch.setattr("celery_wheel.pipeline.jobs.lateness.run", stopped)
     done = call("lateness", "--input", "nowhere")
     *_, last = done.stderr.splitlines()

@@ -66,13 +66,11 @@ def test_history_has_dispatched_tasks_and_other_outcomes(spark: SparkSession, fi
     assert len(dispatched_rows) == len(dispatched) == 7
     assert {row.batch for row in dispatched_rows} == batches
     assert [row.key for row in dispatched_rows].count("order:42") == 5
-    others = {
-        row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in rows if row not in dispatched_rows
+    others = [row for row in rows if row not in dispatched_rows]
+    assert {row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in others} == {
+        found.id: (found.kind, found.reason, found.at_ms) for found in outcomes
     }
-    assert others == {found.id: (found.kind, found.reason, found.at_ms) for found in outcomes}
-    assert {(row.lane, row.dispatched, row.lateness_ms) for row in rows if row not in dispatched_rows} == {
-        (-1, None, None)
-    }
+    assert {(row.lane, row.dispatched, row.lateness_ms) for row in others} == {(-1, None, None)}
 
 
 def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, filled: Site) -> None:
@@ -194,15 +192,11 @@ def test_only_the_given_ranges_of_events_are_read(filled: Site) -> None:
     assert store_events(filled, events="{}") == []
 
 
-# -- as a stream -------------------------------------------------------------------------------------------
-
-
 def reader(one: Site, **options: str) -> WheelStreamReader:
     return WheelStreamReader(read_options({"url": one.url, "table": "history", **options}), HISTORY_SCHEMA)
 
 
 def new_rows(stream_reader: WheelStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Counter[tuple[int, int]]:
-    """The rows of a micro-batch."""
     parts = stream_reader.partitions(start, end)
     return Counter(
         (row["id"], row["seq"]) for part in parts for batch in stream_reader.read(part) for row in batch.to_pylist()
@@ -220,10 +214,8 @@ def test_each_row_of_history_is_written_once(spark: SparkSession, one: Site, tmp
         assert Counter(kept) == Counter(read(spark, "history", one.url).select(*HISTORY_SCHEMA.names).collect())
         assert len(kept) == [9, 12, 15][round_]  # two new dispatches of shard 0 and an expired one
         one.dispatch(one.holder.accept(NOW + 1_001 + round_ * 9_000), NOW + 99_000)
-        rest = one.second.accept(NOW)
-        one.second.apply(
-            moves=[one.second.stop(rest[0])], outcomes=[one.second.outcome(rest[0].id, "expired", NOW + 7)]
-        )
+        [rest] = one.second.accept(NOW)
+        one.second.apply(moves=[one.second.stop(rest)], outcomes=[one.second.outcome(rest.id, "expired", NOW + 7)])
     assert {str(row.day) for row in written.select("day").distinct().collect()} == {"2027-01-15"}
 
 

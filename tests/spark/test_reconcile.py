@@ -114,9 +114,7 @@ def test_the_store_names_the_scheduled_and_dispatched_tasks(
 
 
 @pytest.mark.parametrize("logged", [True, False])
-def test_a_retry_is_no_finding_where_the_log_tells_it_from_a_second_copy(
-    spark: SparkSession, one: Site, tmp_path: Path, logged: bool
-) -> None:
+def test_a_retry_that_the_log_tells_is_no_finding(spark: SparkSession, one: Site, tmp_path: Path, logged: bool) -> None:
     """The store knows the messages, and not whether the second of them is a retry; a further run is a finding."""
     ids = ("retried", "thrice", "cancelled at last")
     first = [row for name in ids for row in one.holder.accept(NOW, task_id=name)]
@@ -135,10 +133,8 @@ def test_a_retry_is_no_finding_where_the_log_tells_it_from_a_second_copy(
     arguments = ["reconcile", "--store", one.url, "--executed", executed, "--late", "1s", "--output", output]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1, done.output
-    assert [(row["task_id"], row["finding"]) for row in JobResults(output).rows("findings")] == [
-        *([] if logged else [("retried", "unproven")]),
-        ("thrice", "duplicated"),
-    ]
+    found = [(row["task_id"], row["finding"]) for row in JobResults(output).rows("findings")]
+    assert found == [*([] if logged else [("retried", "unproven")]), ("thrice", "duplicated")]
 
 
 def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
@@ -181,7 +177,6 @@ def test_the_functions_take_any_frame(spark: SparkSession) -> None:
 
 CLOCK_MS, LATE_MS = 20, 1_000
 HOUR_MS = 3_600_000
-QUEUES = ("mail", "reports", "slow")
 #: The fates of tasks, and how often each is chosen; ``retry_…`` is that of the last message alone.
 FATES = {"present": 12, "cancelled": 2}
 FATES |= dict.fromkeys(("lost", "retry_lost", "not_run", "retry_not_run", "in_doubt", "unknown"), 1)
@@ -221,9 +216,6 @@ class PlantedTask:
     def first(self) -> SentMessage:
         return self.messages[0]
 
-    def has_eta(self) -> bool:
-        return self.etas in ("executed", "both") or (self.scheduled and self.etas == "scheduled")
-
 
 class PlantedLogs:
     def __init__(self, seed: int, tasks: int, known: Known) -> None:
@@ -244,11 +236,9 @@ class PlantedLogs:
     def chance(self, of: float) -> bool:
         return self.random.random() < of
 
-    # -- a consistent task -------------------------------------------------------------------------------
-
     def _task(self, name: str) -> PlantedTask:
         count = self.random.choice([1, 1, 1, 2, 3]) if self.known.retries or self.known.in_store else 1
-        eta_ms, queue = NOW + self.random.randrange(HOUR_MS), self.random.choice(QUEUES)
+        eta_ms, queue = NOW + self.random.randrange(HOUR_MS), self.random.choice(("mail", "reports", "slow"))
         messages = [SentMessage(number, eta_ms + number * 60_000, queue) for number in range(count)]
         etas = "scheduled" if self.known.in_store else self.random.choice(["scheduled", "executed", "both", "none"])
         task = PlantedTask(name, messages, etas, self.chance(0.5))
@@ -258,7 +248,6 @@ class PlantedLogs:
         return task
 
     def _run(self, task: PlantedTask, message: SentMessage, at_ms: int, marked: bool = False) -> None:
-        """Add the run of one more copy of a message."""
         run = {"task_id": task.id, "started_ms": at_ms, "queue": message.queue}
         run |= {"wheel_redelivered": True} if marked else {}
         run |= {"delivery": f"{self.random.random()}"} if task.deliveries else {}
@@ -278,8 +267,6 @@ class PlantedLogs:
                 if task.deliveries and self.chance(0.1):
                     message.runs.append(dict(run))
 
-    # -- faults ------------------------------------------------------------------------------------------
-
     def _plant(self, task: PlantedTask) -> None:
         kind = self.random.choices([*FATES], [*FATES.values()])[0]
         if kind.startswith("retry") and (len(task.messages) == 1 or (kind == "retry_lost" and not self.known.retries)):
@@ -292,7 +279,13 @@ class PlantedLogs:
         counted = self.known.in_store and kind == "retry_not_run"
         copies, marks = (0, 0) if gone or counted else self._plant_copies(task)
         if not gone:
-            self._plant_times(task)
+            fault = self.random.choice([None] * 6 + ["early", "late"])
+            if fault and (task.etas in ("executed", "both") or (task.scheduled and task.etas == "scheduled")):
+                by_ms = self.random.choice([1, self.random.randint(1, 40_000)])
+                earliest_ms = task.first.eta_ms + (-CLOCK_MS - by_ms if fault == "early" else LATE_MS + by_ms)
+                for run in task.first.runs:
+                    run["started_ms"] = earliest_ms + (0 if run is task.first.runs[0] else 7)
+                task.findings.add(fault)
         for message in task.messages if gone else task.messages[-1:] if kind.startswith("retry") else []:
             message.runs.clear()
             message.dispatches = int("not_run" in kind)
@@ -324,21 +317,10 @@ class PlantedLogs:
         elif surplus:
             task.findings.add("repeated" if marks >= surplus else "duplicated")
 
-    def _plant_times(self, task: PlantedTask) -> None:
-        fault = self.random.choice([None] * 6 + ["early", "late"])
-        if fault and task.has_eta():
-            by_ms = self.random.choice([1, self.random.randint(1, 40_000)])
-            earliest_ms = task.first.eta_ms + (-CLOCK_MS - by_ms if fault == "early" else LATE_MS + by_ms)
-            for run in task.first.runs:
-                run["started_ms"] = earliest_ms + (0 if run is task.first.runs[0] else 7)
-            task.findings.add(fault)
-
     def _plant_queue(self, task: PlantedTask) -> None:
         if self.chance(0.1):
             self.random.choice([run for message in task.messages for run in message.runs])["queue"] = "wrong"
             task.findings |= {"wrong_queue"} if task.scheduled else set()
-
-    # -- logs --------------------------------------------------------------------------------------------
 
     def _write(self, task: PlantedTask) -> None:
         flags = {"cancelled": task.cancelled, "in_doubt": task.in_doubt}
@@ -410,9 +392,7 @@ def assert_found(found: JobResults, logs: PlantedLogs) -> None:
     ],
     ids=["all", "no retries", "no dispatches"],
 )
-def test_each_planted_fault_is_found_in_logs(
-    spark: SparkSession, tmp_path: Path, known: Known, absent: set[str]
-) -> None:
+def test_planted_faults_are_found_in_logs(spark: SparkSession, tmp_path: Path, known: Known, absent: set[str]) -> None:
     logs = PlantedLogs(7, TASKS, known)
     assert {finding for _, finding in logs.expected} == {*KINDS} - absent
     assert_found(reconcile(tmp_path, logs), logs)
@@ -439,9 +419,7 @@ def fill_store(one: Site, logs: PlantedLogs) -> None:
 
 
 @pytest.mark.parametrize("retries", [True, False], ids=["retries", "no retries"])
-def test_each_planted_fault_is_found_beside_a_store(
-    spark: SparkSession, one: Site, tmp_path: Path, retries: bool
-) -> None:
+def test_planted_faults_are_found_beside_a_store(spark: SparkSession, one: Site, tmp_path: Path, retries: bool) -> None:
     """The log says what was scheduled, the store what was dispatched: its messages have numbers of their own."""
     logs = PlantedLogs(8, TASKS, Known(retries=retries, in_store=True))
     fill_store(one, logs)

@@ -46,8 +46,7 @@ def test_an_hour_has_its_percentiles_and_its_missed_objective(spark: SparkSessio
         ("app.report", None, hour, 1, 2_000, 2_000, 2_000, 2_000, 1_000, 1, True),
         ("app.report", "mail", hour, 1, 600, 600, 600, 600, 500, 1, True),
     ]
-    reasons = sorted(row.reason for row in rejected.collect())
-    assert reasons == ["no dispatch time", "no lateness", "no task"]
+    assert sorted(row.reason for row in rejected.collect()) == ["no dispatch time", "no lateness", "no task"]
 
 
 def test_no_hour_misses_an_absent_objective_and_one_task_in_a_hundred_may_be_late(spark: SparkSession) -> None:
@@ -61,10 +60,8 @@ def test_no_hour_misses_an_absent_objective_and_one_task_in_a_hundred_may_be_lat
 def test_hours_are_merged_by_their_sketches(spark: SparkSession) -> None:
     dispatched, _ = lateness.usable(history(spark))
     rows = {row.queue: row for row in lateness.merge_hours(lateness.hours(dispatched), ["queue"]).collect()}
-    assert {queue: (row.n, row.p50_ms, row.p99_ms, row.max_ms) for queue, row in rows.items()} == {
-        "mail": (102, 10, 700, 900),
-        None: (1, 2_000, 2_000, 2_000),
-    }
+    found = {queue: (row.n, row.p50_ms, row.p99_ms, row.max_ms) for queue, row in rows.items()}
+    assert found == {"mail": (102, 10, 700, 900), None: (1, 2_000, 2_000, 2_000)}
 
 
 #: 2027-01-15T08:00Z
@@ -87,7 +84,6 @@ def at(second: float) -> datetime:
 
 
 def test_a_herd_exceeds_the_ten_minutes_before_it(spark: SparkSession) -> None:
-    """A herd has its usual load, its limit, its largest tasks, and a jitter."""
     herd: Rows = [("mail", "app.campaign", 700_000)] * 80 + [("mail", "app.remind", 700_999)] * 15
     alone: Rows = [(None, "app.remind", 5_000)] * 30
     rows = due(spark, steady(range(1_500)) + herd + alone)
@@ -164,10 +160,8 @@ def test_the_costs_of_wheels_agree(spark: SparkSession, path: str) -> None:
     assert agreement.bursts(pairs, [1, 10, 1_000], path) > 1
 
 
-YEAR_MS = 365 * 86_400_000
-
 shapes = st.builds(WheelShape, st.integers(1, 1_500), st.sampled_from([2, 3, 7, 16, 20, 60, 64, 512]))
-delays = st.one_of(st.integers(-50, 3_000), st.integers(0, YEAR_MS), st.sampled_from([0, 1, 20, 400, 8_000]))
+delays = st.one_of(st.integers(-50, 3_000), st.integers(0, 365 * 86_400_000), st.sampled_from([0, 1, 20, 400, 8_000]))
 random_pairs = st.lists(st.tuples(st.integers(-5_000, 40_000), delays), max_size=40).map(
     lambda delays: [(created, created + delay) for created, delay in delays]
 )
@@ -209,8 +203,7 @@ def pairs() -> list[tuple[int, int]]:
 
 def test_spark_computes_the_closed_form(spark: SparkSession) -> None:
     frame = spark.createDataFrame(pairs(), "created_ms long, due_ms long")
-    longest = tune.longest_delay_ms(frame)
-    [row] = tune.total_costs(frame, SHAPES, longest).collect()
+    [row] = tune.total_costs(frame, SHAPES, tune.longest_delay_ms(frame)).collect()
     assert row.n == len(pairs())
     for shape in SHAPES:
         expected = cost_model.compute_cost(pairs(), shape)
@@ -227,8 +220,7 @@ def test_bursts_are_counted_by_the_tick(spark: SparkSession) -> None:
 def test_a_task_enters_the_wheel_one_window_before_it_is_due(spark: SparkSession) -> None:
     at = datetime(2027, 1, 15, 8, tzinfo=UTC)
     rows = [(at, at + timedelta(hours=1)), (at, at + timedelta(seconds=1)), (None, at), (at, None)]
-    frame = spark.createDataFrame(rows, "created timestamp, eta timestamp")
-    found, rejected = tune.pairs(frame, 300_000)
+    found, rejected = tune.pairs(spark.createDataFrame(rows, "created timestamp, eta timestamp"), 300_000)
     assert sorted(row.due_ms - row.created_ms for row in found.collect()) == [1_000, 300_000]
     assert sorted(row.reason for row in rejected.collect()) == ["no creation time", "no eta"]
 

@@ -39,17 +39,10 @@ def test_a_reader_keeps_the_files_of_its_summary_while_the_next_run_writes(tmp_p
     assert first.rows("shapes") == [{"tick_ms": 1}]
     third = run(tmp_path, 3)
     assert third.rows("shapes", ["tick_ms"]) == [{"tick_ms": 3}]
-    assert (third.job, third.tables, third.summary["tasks"], third.summary["words"]) == (
-        "tune",
-        ["shapes"],
-        3,
-        ["take it"],
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "shapes-20270115T080000Z-2.parquet",
-        "shapes-20270115T080000Z-3.parquet",
-        "summary.json",
-    ]
+    found = (third.job, third.tables, third.summary["tasks"], third.summary["words"])
+    assert found == ("tune", ["shapes"], 3, ["take it"])
+    said = sorted(path.name for path in tmp_path.iterdir())
+    assert said == ["shapes-20270115T080000Z-2.parquet", "shapes-20270115T080000Z-3.parquet", "summary.json"]
     with pytest.raises(FileUnusable, match="has no table 'hours' of tune; it has shapes"):
         third.table("hours")
 
@@ -90,7 +83,6 @@ QUEUES, SECONDS = 20, 1_000
 ROWS = QUEUES * SECONDS
 #: The most rows that a query may return to the driver: a tenth of each table.
 MOST = ROWS // 10
-FETCHES = ("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "tail", "first")
 
 
 @pytest.fixture
@@ -107,7 +99,7 @@ def fetched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    for name in FETCHES:
+    for name in ("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "tail", "first"):
         monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
     return sizes
 
@@ -155,9 +147,7 @@ def test_lateness_of_many_tasks(spark: SparkSession, tmp_path: Path, fetched: li
     assert [row["p99_ms"] for row in summary["worst"]] == [*range(ROWS - 1, ROWS - 6, -1)]
 
 
-def test_rows_that_do_not_arrive_in_the_folder_are_an_error(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_get_lost_are_errors(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a cluster whose executors write to disks of their own."""
     output = OutputFolder(str(tmp_path), "forecast")
     elsewhere = (tmp_path / "of an executor").as_uri()
@@ -167,8 +157,7 @@ def test_rows_that_do_not_arrive_in_the_folder_are_an_error(
 
 
 def test_the_first_and_the_last_rows_are_read_across_parts(spark: SparkSession, tmp_path: Path) -> None:
-    output = OutputFolder(str(tmp_path), "forecast")
-    output.table("minutes", spark.range(10, numPartitions=4).toDF("n"))
+    OutputFolder(str(tmp_path), "forecast").table("minutes", spark.range(10, numPartitions=4).toDF("n"))
     [folder] = tmp_path.glob("minutes-*.parquet")
     for part in sorted(folder.glob("part-*.parquet"))[1:3]:  # several row groups each
         pq.write_table(pq.read_table(part), part, row_group_size=1)
@@ -187,8 +176,6 @@ def test_the_parts_of_the_run_before_the_last_are_removed(spark: SparkSession, t
         output._run = f"20270115T080000Z-{number}"
         output.table("minutes", spark.range(number).toDF("n"))
         output.finish(JobSummary("forecast", {}))
-    assert sorted(path.name for path in tmp_path.glob("minutes-*")) == [
-        "minutes-20270115T080000Z-1.parquet",
-        "minutes-20270115T080000Z-2.parquet",
-    ]
+    found = sorted(path.name for path in tmp_path.glob("minutes-*"))
+    assert found == ["minutes-20270115T080000Z-1.parquet", "minutes-20270115T080000Z-2.parquet"]
     assert JobResults(tmp_path).rows("minutes") == [{"n": 0}, {"n": 1}]

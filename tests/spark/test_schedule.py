@@ -105,10 +105,7 @@ KWARGS: list[dict[str, Any]] = [{"note": 'a "b"\n, ü \x1e'}, {"path": "C:\\new"
 def test_arguments_keep_their_own_text(
     call: Any, one: Site, tmp_path: Path, name: str, form: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    """In a CSV quotes are doubled, a backslash belongs to the JSON, and a text may have several lines.
-
-    A line of JSON without an argument gets no null of another line's argument.
-    """
+    """A backslash in a CSV belongs to the JSON, and a line of JSON gets no null of another line's argument."""
     path, local = tmp_path / name, "2031-01-01 10:00"
     with path.open("w", newline="", encoding=form.pop("encoding", "utf-8")) as file:
         if name.endswith("l"):

@@ -25,9 +25,7 @@ def test_the_running_session_is_returned_with_the_settings_of_the_jobs(spark: Sp
     assert spark.range(5).count() == 5
 
 
-def test_the_data_source_is_registered_where_spark_has_not_found_it(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_source_is_registered_if_spark_lacks_it(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the Python that looks for data sources is killed: Spark never looks again."""
     monkeypatch.setattr(WheelDataSource, "name", lambda: "wheel_that_is_not_found")
     session()

@@ -40,7 +40,6 @@ def numbers(store: SqlStore) -> list[int]:
 
 
 def micro_batches(store: SqlStore, stream: str = "orders") -> list[tuple[int, str, int]]:
-    """Number, state and run of the stream's loads."""
     return [(int(one.name.split("/")[-1]), one.state, one.run) for one in store.loads.by_prefix(f"{stream}/")]
 
 
@@ -49,9 +48,7 @@ def is_half_written(store: SqlStore, number: int) -> bool:
 
 
 @on_both
-def test_a_micro_batch_is_a_load_and_a_restart_continues(
-    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
-) -> None:
+def test_a_micro_batch_is_a_load_and_is_resumed(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, 0, range(30))
     write_file(tmp_path, 1, range(30, 50))
     start(spark, url, tmp_path).awaitTermination()
@@ -67,9 +64,7 @@ def test_a_micro_batch_is_a_load_and_a_restart_continues(
     assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
 
 
-def test_a_part_whose_process_was_killed_is_written_once(
-    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
-) -> None:
+def test_a_killed_part_is_written_once(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     """All of Spark's Python processes are killed with ``kill -9`` while a part is half written."""
     write_file(tmp_path, 0, range(10))
     write_file(tmp_path, 1, range(10, 5_000), size=2_000)
@@ -88,9 +83,7 @@ def test_a_part_whose_process_was_killed_is_written_once(
         query = start(spark, url, tmp_path, parts=1, through=stop_in_the_middle)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    wait_until(
-        lambda: is_half_written(store, 1) or not query.isActive, "half of the second micro-batch is written", 200
-    )
+    wait_until(lambda: is_half_written(store, 1) or not query.isActive, "half of micro-batch 1 is written", 200)
     assert micro_batches(store)[1:] == [(1, OPEN, 1)], query.exception()
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -101,9 +94,7 @@ def test_a_part_whose_process_was_killed_is_written_once(
     assert numbers(store) == [*range(5_000)]
 
 
-def test_a_micro_batch_that_failed_is_loaded_once_by_the_restarted_query(
-    spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
-) -> None:
+def test_a_failed_micro_batch_is_loaded_once(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, 0, range(20))
     write_file(tmp_path, 1, range(20, 60))
 
@@ -142,10 +133,7 @@ def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
 def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, 0, range(3))
     for values, words in (
-        (
-            {"batch": ""},
-            "^option batch must name this stream, so that a repeated micro-batch of its query is loaded once",
-        ),
+        ({"batch": ""}, "^option batch must name this stream, so that a repeated micro-batch .* is loaded once"),
         ({"batch": "x" * 490}, "^option batch must be shorter"),
         ({"key": "customer"}, "^option key must name a column, got 'customer'"),
     ):
@@ -158,20 +146,15 @@ def test_wrong_options_of_a_stream_are_one_line(spark: SparkSession, url: str, s
     assert store.loads.latest() == []
 
 
-# -- without Spark: what a driver that lives on would do --------------------------------------------------
-
 SCHEMA = StructType().add("task", "string").add("eta_ms", "long").add("queue", "string")
 
 
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The task that this process is, in a micro-batch."""
     at = SimpleNamespace(number=41)
     properties = {"sql.streaming.queryId": "9b0c3d2a-7c0e-4c55-9d41-6f6b4f4f2c11"}
-    context = SimpleNamespace(
-        partitionId=lambda: 0,
-        getLocalProperty=lambda name: properties.get(name, str(at.number)),
-    )
+    local = lambda name: properties.get(name, str(at.number))  # noqa: E731
+    context = SimpleNamespace(partitionId=lambda: 0, getLocalProperty=local)
     monkeypatch.setattr(TaskContext, "get", lambda: context)
     return at
 
@@ -212,9 +195,7 @@ def test_one_of_two_drivers_that_plan_at_once_commits(url: str, store: SqlStore,
 
 
 @on_both
-def test_micro_batches_that_are_accepted_are_forgotten_and_never_loaded_again(
-    url: str, one: Site, store: SqlStore, task: SimpleNamespace
-) -> None:
+def test_accepted_micro_batches_are_never_reloaded(url: str, one: Site, store: SqlStore, task: SimpleNamespace) -> None:
     for task.number in range(4):
         writer = plan(url)
         writer.commit([writer.write(batch())], task.number)

@@ -43,9 +43,7 @@ def matching_instants(wall: datetime, zone: str) -> list[datetime]:
     gap=st.sampled_from(GAPS),
     fold=st.sampled_from(FOLDS),
 )
-def test_an_instant_is_the_one_that_a_clock_in_the_zone_shows(
-    wall: datetime, zone: str, shift: int, gap: Gap, fold: Fold
-) -> None:
+def test_an_instant_is_what_the_zones_clock_shows(wall: datetime, zone: str, shift: int, gap: Gap, fold: Fold) -> None:
     wall = near_a_change(wall, zone) + timedelta(minutes=shift)
     found, all_ = to_instant(wall.isoformat(), zone, gap, fold), matching_instants(wall, zone)
     at = None if found.at_us is None else EPOCH + timedelta(microseconds=found.at_us)
@@ -134,13 +132,8 @@ def test_arguments_of_any_form_become_json(spark: SparkSession) -> None:
     found = task_rows.valid_tasks(task_rows.check_rows(frame, RowRules(NOW_MS)), None)
     assert set(found.columns) == {"task", "args", "kwargs", "eta", "queue", "key", "priority"}
     [row] = found.withColumn("eta", f.unix_millis("eta")).collect()
-    assert (row.task, row.args, row.kwargs, row.queue, row.key) == (
-        "shop.remind",
-        "[1,2]",
-        '{"to":"ann"}',
-        "mail",
-        "order-7",
-    )
+    found = row.task, row.args, row.kwargs, row.queue, row.key
+    assert found == ("shop.remind", "[1,2]", '{"to":"ann"}', "mail", "order-7")
     assert row.eta == int(datetime.fromisoformat(LATER).timestamp() * 1_000)
 
 
@@ -177,11 +170,8 @@ def test_a_rejected_row_has_its_reason_and_its_columns(spark: SparkSession) -> N
 
 def test_a_value_beyond_every_cast_or_calendar_is_rejected(spark: SparkSession) -> None:
     times = ["9999-01-01", "1969-12-31 23:59:59.999", "+12345-01-01", "08:00", "2031-01-01"]
-    frame = numbered(
-        spark,
-        [(text, "5", text) for text in times[:4]] + [(times[4], "x", None)],
-        "eta string, priority string, expires string",
-    )
+    rows = [(text, "5", text) for text in times[:4]] + [(times[4], "x", None)]
+    frame = numbered(spark, rows, "eta string, priority string, expires string")
     texts = reasons(task_rows.check_rows(frame, RowRules(NOW_MS, task="t")))
     beyond = "eta must be a time from 1970 to the end of 9998, got "
     assert texts == [
@@ -207,13 +197,8 @@ def test_texts_are_read_as_numbers_and_times(spark: SparkSession) -> None:
     checked = task_rows.check_rows(frame, RowRules(NOW_MS, task="t"))
     assert {row[task_rows.REASON] for row in checked.collect()} == {"not JSON", None}
     valid = task_rows.valid_tasks(task_rows.check_rows(frame.drop("_broken"), RowRules(NOW_MS, task="t")), None)
-    assert {name: kind for name, kind in valid.dtypes if name != "task"} == {
-        "args": "string",
-        "key": "string",
-        "priority": "int",
-        "expires": "timestamp",
-        "eta": "timestamp",
-    }
+    texts, times = dict.fromkeys(("task", "args", "key"), "string"), dict.fromkeys(("expires", "eta"), "timestamp")
+    assert dict(valid.dtypes) == {**texts, "priority": "int", **times}
     assert sorted(row.priority or 0 for row in valid.collect()) == [0, 7]
 
 

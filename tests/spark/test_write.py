@@ -99,9 +99,7 @@ def test_a_load_has_the_messages_of_apply_async(spark: SparkSession, one: Site) 
 
 
 @on_both
-def test_a_failed_load_leaves_nothing_and_a_retried_part_is_written_once(
-    spark: SparkSession, one: Site, tmp_path: Path
-) -> None:
+def test_a_failed_load_leaves_nothing_and_a_retry_writes_once(spark: SparkSession, one: Site, tmp_path: Path) -> None:
     rows = heavy(spark)
     once = rows.mapInArrow(fail_once(tmp_path / "failed", 5_000), rows.schema)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
@@ -129,19 +127,13 @@ def test_rows_without_a_key_have_ids_of_their_load(spark: SparkSession, one: Sit
 
 
 def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, one: Site) -> None:
-    rows = (
-        reminders(spark, 30, 2)
-        .drop("queue", "order")
-        .withColumns(
-            {
-                "key": functions.lit("customer:7"),
-                "priority": functions.lit(3),
-                "expires": functions.col("eta") + functions.expr("interval 1 hour"),
-                "task_id": functions.concat(functions.lit("remind-"), "eta"),
-            }
-        )
-    )
-    save(rows, one, app="tests.spark.shop:app")
+    columns = {
+        "key": functions.lit("customer:7"),
+        "priority": functions.lit(3),
+        "expires": functions.col("eta") + functions.expr("interval 1 hour"),
+        "task_id": functions.concat(functions.lit("remind-"), "eta"),
+    }
+    save(reminders(spark, 30, 2).drop("queue", "order").withColumns(columns), one, app="tests.spark.shop:app")
     found = loaded_messages(one.store)
     assert len(found) == 30
     assert {(one.key, one.priority, one.queue) for one in found} == {("customer:7", 3, "shop")}
@@ -154,9 +146,8 @@ def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, on
 def test_a_key_without_one_text_is_refused_on_the_driver(kind: DataType) -> None:
     """7 would be another row than 7.0, and other types fail in each task."""
     schema = StructType().add("task", "string").add("eta_ms", "long").add("nr", kind)
-    with pytest.raises(
-        SettingError, match=f"key must name a column of texts, whole numbers or times, got nr of {kind.simpleString()}"
-    ):
+    words = f"key must name a column of texts, whole numbers or times, got nr of {kind.simpleString()}"
+    with pytest.raises(SettingError, match=words):
         check_columns(schema, "nr")
     for good in ("string", "long", "decimal(38,0)", "date", "timestamp"):
         check_columns(StructType([*schema.fields[:2]]).add("nr", good), "nr")
@@ -175,8 +166,6 @@ def test_an_error_of_the_store_is_reported_for_the_load(one: Site, monkeypatch: 
     with pytest.raises(StoreError, match="the batch 'monday' was interrupted, and none of it is scheduled; load it"):
         writer.write(iter([rows]))
 
-
-# -- errors -------------------------------------------------------------------------------------------------
 
 WRONG = [
     ({"url": "sqlite:////nowhere/wheel.sqlite3"}, StoreUnusable, "there is no store at /nowhere/wheel.sqlite3"),

@@ -64,10 +64,8 @@ def test_one_class_name_has_one_meaning() -> None:
 
 
 def test_the_name_of_a_test_has_a_subject() -> None:
-    names = [
-        found[0] for _, text in modules("tests") for found in re.finditer(r"def test_(what|who|whoever|of)_\w+", text)
-    ]
-    assert names == []
+    name = re.compile(r"def test_(what|who|whoever|of)_\w+")
+    assert [found[0] for _, text in modules("tests") for found in name.finditer(text)] == []
 
 
 def test_every_command_and_page_in_a_text_for_people_can_be_followed_as_printed() -> None:
@@ -83,7 +81,6 @@ def test_every_command_and_page_in_a_text_for_people_can_be_followed_as_printed(
 
 
 def printed(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts that are no docstrings."""
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

@@ -119,9 +119,7 @@ def test_a_module_imports_only_rooms_of_lower_floors() -> None:
         ("pyarrow", ("celery_wheel/archive/", "celery_wheel/pipeline/", "celery_wheel/results/")),
     ],
 )
-def test_only_the_pipeline_knows_spark_and_only_its_archive_and_results_are_read_by_arrow(
-    library: str, rooms: tuple[str, ...]
-) -> None:
+def test_only_the_pipeline_knows_spark_and_only_results_are_read_by_arrow(library: str, rooms: tuple[str, ...]) -> None:
     importing = [
         path.relative_to(ROOT).as_posix()
         for package in ("celery_wheel", "django_wheel")

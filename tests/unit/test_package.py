@@ -28,7 +28,6 @@ BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.a
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel that is built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("build")
     for name in SOURCES:
         source, copy = ROOT / name, folder / name
@@ -43,13 +42,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(wheel: Path) -> set[str]:
-    """Return the names of the files in the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
 
 def files(package: str) -> set[str]:
-    """Return the package's files in the working tree."""
     paths = (path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(ROOT).as_posix() for path in paths}
 
@@ -129,5 +126,4 @@ def test_the_readme_of_the_index_has_no_relative_link_and_the_metadata_name_the_
     assert [target for target in targets if not target.startswith("https://")] == []
     assert f"{address}/raw/{tag}/docs/images/wheel-page.png" in targets
     assert f"{address}/blob/{tag}/docs/tasks.md" in targets
-    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
-    assert project["urls"]["Source"] == address
+    assert tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]["Source"] == address

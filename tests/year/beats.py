@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from celery_wheel import Celery
@@ -37,17 +37,13 @@ from tests.kit.virtual_machine import Host
 from tests.simulation.recurring_world import Renderer
 from tests.year.servers import StoreLine
 
-if TYPE_CHECKING:
-    from tests.year.world import Year
+#: ``tests.year.world.Year``, which imports this module.
+Year = Any
 
 logger = logging.getLogger("tests.year")
 
 #: After an end a process is started again after so many seconds, as by systemd.
 RESTART_S = 2.0
-
-
-#: A run takes so long.
-RUN_S = 2.0
 
 #: The year's app, where its children find it.
 APP: Any = None
@@ -58,8 +54,6 @@ class YearRenderer(Renderer):
 
 
 class Process:
-    """A process with a service."""
-
     _numbers = itertools.count(1)
     year: Year
     host: Host
@@ -131,8 +125,6 @@ class Child(Process):
 
 
 class Beat(Process):
-    """Beat's own process; ``start`` makes a new one of the same name."""
-
     def __init__(self, year: Year, name: str) -> None:
         self.year = year
         self.name = name
@@ -153,8 +145,7 @@ class Beat(Process):
         try:
             self.scheduler = scheduler = beat_module.WheelScheduler(self.year.app)
             while not self.stopping:
-                wait_s = scheduler.tick()
-                time.sleep(wait_s or 0.01)
+                time.sleep(scheduler.tick() or 0.01)
             scheduler.close()
         except Exception as error:  # it ends beat
             if host.is_dead:
@@ -165,7 +156,6 @@ class Beat(Process):
             self.year.later(RESTART_S, self.start)
 
     def stop(self) -> None:
-        """Ask it to end, as SIGTERM does."""
         self.stopping = True
 
     def kill(self) -> None:
@@ -196,7 +186,7 @@ class Worker:
         """Run a task for two seconds, and report its end."""
 
         def run() -> None:
-            self._year.machine.time.sleep(RUN_S)
+            self._year.machine.time.sleep(2.0)
             self.reporter.put(header)
 
         self._year.machine.spawn(run, self.host)
@@ -212,8 +202,6 @@ class Worker:
 
 @contextmanager
 def servers_instead(year: Year) -> Iterator[None]:
-    """Let the product open the year's servers."""
-
     def open_store(*_: Any, **__: Any) -> Any:
         year.store_line.gate()
         return StoreLine(year.disk, year.store_line)
@@ -221,8 +209,7 @@ def servers_instead(year: Year) -> Iterator[None]:
     def child(**options: Any) -> Child:
         return Child(next(beat for beat in year.beats if beat.host is year.machine.host), **options)
 
-    host = year.machine.host
-    assert host is year.machine.outside
+    assert year.machine.host is year.machine.outside
     with ExitStack() as stack:
         for module, name, value in (
             (service, "open_store_of", open_store),

@@ -5,11 +5,8 @@
     scheduler ─► attributes, slots, items, closures, methods, partials ─► sizes of containers by path
                  _service._runner.shards[]._backoffs     the items of a list, a dict or a set are one path
 
-A container grows where it was larger at each of STEPS measurements one after the other, by LEAST in all: a queue that
-is full for a moment is no growth, and one more item a month for ever is.
-
-A deque with a bound does not grow. The walk leaves out: classes, modules and functions of others than the product, the
-models of the year, and Celery's app.
+A container grows where it was larger at each of STEPS measurements one after the other, by LEAST in all. A deque with
+a bound does not. The walk leaves out classes, modules and functions of others, the models of the year, Celery's app.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ LEAST = 4
 #: Where the walk does not go, by the module of the class.
 OTHERS = ("tests.", "celery.", "kombu.", "sqlalchemy.", "greenlet", "logging", "unittest", "_weakref", "weakref")
 
-CONTAINERS = (list, tuple, set, frozenset, deque, Mapping, bytearray)
 PLAIN = (str, bytes, int, float, bool, type(None), type, ModuleType, BuiltinFunctionType, property)
 
 
@@ -56,7 +52,6 @@ class Growth:
 
 
 def walk(roots: tuple[object, ...]) -> Counter[str]:
-    """Return the number of items of each container, by its path."""
     sizes: Counter[str] = Counter()
     seen: set[int] = set()
     left: deque[tuple[str, Any]] = deque((type(root).__name__, root) for root in roots)
@@ -67,7 +62,7 @@ def walk(roots: tuple[object, ...]) -> Counter[str]:
             continue
         seen.add(id(one))
         kept.append(one)
-        if isinstance(one, CONTAINERS):
+        if isinstance(one, (list, tuple, set, frozenset, deque, Mapping, bytearray)):
             bounded = isinstance(one, deque) and one.maxlen is not None
             sizes[path] += 0 if bounded else len(one)
             if isinstance(one, Mapping):
@@ -81,7 +76,6 @@ def walk(roots: tuple[object, ...]) -> Counter[str]:
 
 
 def parts(one: Any) -> list[tuple[str, Any]]:
-    """Return what an object refers to, by name."""
     if isinstance(one, MethodType):
         return [("()", one.__self__)]
     if isinstance(one, partial):

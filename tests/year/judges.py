@@ -16,19 +16,16 @@ import json
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.store.model import SHARD_BITS, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import OCCURRENCE
 from tests.kit.virtual_machine import Host, Machine
-
-if TYPE_CHECKING:
-    from tests.year.beats import Process
-    from tests.year.world import Year
+from tests.year.beats import Process, Year
 
 #: After the end of an outage: the longest back-off (2 s), and a takeover (a lease of 2 s, and half a second).
 RECOVERY_MS = 6_000
@@ -45,9 +42,7 @@ EDIT_MS = 4_000
 #: outage sooner, since a back-off begins anew.
 REPORTED_MS, REPORTED_SOON_MS = 15_000, 6_000
 SHORT_MS = 2_000
-#: A control node listens: the longest back-off (10 s), a connection that hangs, and the second of an answer.
-LISTENS_MS = 20_000
-#: A shard changes hands only so long after trouble.
+#: A shard changes hands, and a row is sent again, only so long after trouble.
 HANDOVER_MS = 15_000
 #: Threads of a process, connections of a process to the store: what a scheduler needs, and a few.
 MOST_THREADS, MOST_CONNECTIONS = 16, 3
@@ -55,9 +50,6 @@ MOST_THREADS, MOST_CONNECTIONS = 16, 3
 RETENTION_MS = 7 * 86_400_000
 #: A process that was asked to end has no thread after so many seconds.
 STOP_S = 20.0
-
-#: A minute, less the rounding of clocks.
-MINUTE_S = 59.9
 
 ZONE = ZoneInfo("Europe/Berlin")
 
@@ -85,7 +77,8 @@ class Judge:
         self._edit: tuple[int, int] | None = None  #: the minute of the edited entry, and since when
         self._reports: dict[tuple[int, int], int] = {}
         self._epochs: list[int] = []
-        self._noons = [(at_ms, f"noon {day}") for day, at_ms in self._days(12, 0)]
+        self._entries = self._instants_of_entries()
+        self._noons = self.noons()
 
     # -- what happens ------------------------------------------------------------------------------------
 
@@ -107,16 +100,17 @@ class Judge:
         return row_id in self._pushed
 
     def noons(self) -> list[int]:
-        return [at_ms for at_ms, _ in self._noons]
+        return [at_ms for name, at_ms in self._entries if name == "noon"]
 
     def cancellable(self, now_ms: int) -> list[str]:
-        """Return the tasks whose time is far."""
         return sorted(task for task, one in self._tasks.items() if self._open.get(one, 0) > now_ms + 3_600_000)
 
     def pushed(self, row: Row, is_marked: bool) -> None:
         year, now_ms = self._year, self._year.machine.now_ms
         if row.id in self._pushed and is_marked:
             self.counts["marked"] += 1
+            if not self._troubles and now_ms > max(self._calm_ms, year.broker.in_doubt_ms) + HANDOVER_MS:
+                raise year.violation(f"row {row.id} was sent again, and nothing was in doubt")
             return
         if row.id in self._pushed:
             raise year.violation(f"row {row.id} was pushed twice")
@@ -170,9 +164,9 @@ class Judge:
         self._calm_ms = self._year.machine.now_ms
 
     def answered(self, asked: dict[str, Host], answers: set[str]) -> None:
-        """Nodes were asked by a broadcast, and some answered."""
         self.counts["nodes asked"] += len(asked)
-        calm = not self._troubles and self._calm_ms < self._year.machine.now_ms - LISTENS_MS
+        # A node listens after the longest back-off (10 s), a connection that hangs, and the second of an answer.
+        calm = not self._troubles and self._calm_ms < self._year.machine.now_ms - 20_000
         missing = [name for name, host in asked.items() if name not in answers and not host.is_dead]
         if calm and missing:
             found = self._year.violation(f"{missing} did not answer a revoke")
@@ -199,31 +193,23 @@ class Judge:
             eta_ms, envelope_id = heapq.heappop(self._due)
             if envelope_id in self._open:
                 self._overdue[envelope_id] = eta_ms
-        while self._noons and self._noons[0][0] <= now_ms:
-            at_ms, name = self._noons.pop(0)
-            for other in [one for one in self._overdue if one.startswith("noon")]:
-                del self._overdue[other]  # it was missed, or ran: ``at_the_end`` looks
-            self._overdue[name] = at_ms
-        for name in [one for one in self._overdue if one.startswith("noon")]:
-            if self.occurrences["noon", self._overdue[name]]:
-                del self._overdue[name]
+        while self._noons and self._noons[0] <= now_ms:
+            self._overdue["noon"] = self._noons.pop(0)  # that before was missed, or ran: ``at_the_end`` looks
+        if self.occurrences["noon", self._overdue.get("noon", 0)]:
+            del self._overdue["noon"]
         self._look_at_processes(now_ms)
-        if self._troubles:
-            return
-        self._look_at_tasks(now_ms)
-        self._look_at_the_rest(now_ms)
-
-    def _look_at_tasks(self, now_ms: int) -> None:
-        for envelope_id, eta_ms in self._overdue.items():
-            allowed_ms = LATE_MS if self._calm_ms < eta_ms - RECOVERY_MS else RECOVERY_MS
-            if now_ms > max(eta_ms, self._calm_ms) + allowed_ms:
-                raise self._year.violation(
-                    f"{envelope_id} is due since {(now_ms - eta_ms) / 1_000} s, and calm is since "
-                    f"{(now_ms - self._calm_ms) / 1_000} s"
-                )
+        if not self._troubles:
+            self._look_at_the_rest(now_ms)
 
     def _look_at_the_rest(self, now_ms: int) -> None:
         year = self._year
+        for envelope_id, eta_ms in self._overdue.items():
+            allowed_ms = LATE_MS if self._calm_ms < eta_ms - RECOVERY_MS else RECOVERY_MS
+            if now_ms > max(eta_ms, self._calm_ms) + allowed_ms:
+                raise year.violation(
+                    f"{envelope_id} is due since {(now_ms - eta_ms) / 1_000} s, and calm is since "
+                    f"{(now_ms - self._calm_ms) / 1_000} s"
+                )
         for task_id, since_ms in list(self._to_tell.items()):
             if task_id in year.revoked:
                 del self._to_tell[task_id]
@@ -294,10 +280,9 @@ class Judge:
                     raise self._year.violation(f"{beat.host.name} shows a disputed clock, and its clock is right")
                 if engine.state is not None and engine.stats.late_ms_max > RECOVERY_MS:
                     raise self._year.violation(f"{beat.host.name} shows a lateness of {engine.stats.late_ms_max} ms")
-            if beat.service is not None and beat.service._monitoring is not None:
-                found = beat.service._monitoring.health.not_live()
-                if found:
-                    raise self._year.violation(f"{beat.host.name} is not live: {found}")
+            monitoring = beat.service and beat.service._monitoring
+            if monitoring is not None and (found := monitoring.health.not_live()):
+                raise self._year.violation(f"{beat.host.name} is not live: {found}")
 
     def has_stopped(self, host: Host) -> None:
         if host.threads:
@@ -309,56 +294,38 @@ class Judge:
         shards, now_ms = self._year.shards, self._year.machine.now_ms
         oldest_ms = now_ms - RETENTION_MS - 86_400_000
         rows = [one.row for data in shards for one in data.rows.values()]
-        kept = [row for row in rows if row.due_ms < oldest_ms and row.id in self._pushed]
-        if kept:
+        if kept := [row for row in rows if row.due_ms < oldest_ms and row.id in self._pushed]:
             raise self._year.violation(f"{len(kept)} rows are kept beyond their retention")
-        answers = [one for data in shards for one in data.answers.values() if one.at_ms < oldest_ms]
-        if answers:
+        if answers := [one for data in shards for one in data.answers.values() if one.at_ms < oldest_ms]:
             raise self._year.violation(f"{len(answers)} answers are kept for more than a week")
-
-    def _days(self, hour: int, minute: int) -> list[tuple[date, int]]:
-        """Return each local day of the year with an instant of it, which exists and is no other."""
-        first = datetime.fromtimestamp(self._year.machine.now_ms / 1_000, ZONE).date()
-        days = (first + timedelta(days=n) for n in range(self._year.days))
-        found = ((day, datetime(day.year, day.month, day.day, hour, minute, tzinfo=ZONE)) for day in days)
-        upto_ms = self._year.end_ms
-        listed = ((day, int(at.astimezone(UTC).timestamp() * 1_000)) for day, at in found)
-        return [(day, ms) for day, ms in listed if self._year.machine.now_ms + 60_000 < ms < upto_ms - 60_000]
 
     def at_the_end(self) -> None:
         shards = self._year.shards
         schedules = {one.name: one.id for data in shards for one in data.schedules.values()}
-        expected = self._judged_days or []
-        for name, at_ms in expected:
+        for name, at_ms in self._entries:
             skips = [one for data in shards for one in data.skips if one.schedule == schedules.get(name)]
             times = self.occurrences[name, at_ms] + sum(one.from_ms <= at_ms <= one.to_ms for one in skips)
             if times != 1:
                 at = datetime.fromtimestamp(at_ms / 1_000, ZONE)
                 raise self._year.violation(f"entry {name!r} ran or was skipped {times} times at {at}")
 
-    @property
-    def _judged_days(self) -> list[tuple[str, int]]:
-        year = self._year
-        start_ms = year.start_ms
-        first = datetime.fromtimestamp(start_ms / 1_000, ZONE).date()
-        found = []
-        for day in (first + timedelta(days=n) for n in range(year.days)):
-            noon = datetime(day.year, day.month, day.day, 12, tzinfo=ZONE)
+    def _instants_of_entries(self) -> list[tuple[str, int]]:
+        """Return the name and the instant of each day's entries whose local time exists, and occurs once."""
+        start_ms, found = self._year.start_ms, []
+        first = datetime.fromtimestamp(start_ms / 1_000, ZONE).replace(hour=12, minute=0, second=0)
+        for noon in (first + timedelta(days=n) for n in range(self._year.days)):
             found.append(("noon", int(noon.timestamp() * 1_000)))
-            if (day.month, day.day) == (2, 29):
+            if (noon.month, noon.day) == (2, 29):
                 found.append(("leap day", int(noon.replace(hour=9).timestamp() * 1_000)))
-        return [(name, at_ms) for name, at_ms in found if start_ms + 60_000 < at_ms < year.end_ms - 60_000]
+        return [(name, at_ms) for name, at_ms in found if start_ms + 60_000 < at_ms < self._year.end_ms - 60_000]
 
 
-#: Fields that every record has.
+#: Fields that every record has, and extra ones that count, or name one of many that the same cause concerns.
 PLAIN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
-#: Extra fields that count, or name one of many that the same cause concerns.
-COUNTING = {"times", "count", "kept", "refused", "waiting", "task_id"}
+PLAIN |= {"times", "count", "kept", "refused", "waiting", "task_id"}
 
 
 class LogJudge(logging.Handler):
-    """Counts the lines of each cause in virtual time."""
-
     def __init__(self, machine: Machine) -> None:
         super().__init__(logging.INFO)
         self._machine = machine
@@ -371,7 +338,7 @@ class LogJudge(logging.Handler):
         host = self._machine.host
         if host.is_dead:
             return
-        extra = {name: value for name, value in record.__dict__.items() if name not in PLAIN | COUNTING}
+        extra = {name: value for name, value in record.__dict__.items() if name not in PLAIN}
         at = datetime.fromtimestamp(self._machine.now_ms / 1_000, UTC)
         line = f"{at:%m-%d %H:%M:%S} {host.name} {record.levelname} {record.getMessage()}"
         if record.exc_info and record.exc_info[1]:
@@ -382,7 +349,7 @@ class LogJudge(logging.Handler):
         cause = host.name, record.name, template, json.dumps(extra, sort_keys=True, default=repr)
         before_s, now_s = self._at_s.get(cause), self._machine.now_ms / 1_000  # in a leap, too, time passes
         self._at_s[cause] = now_s
-        if before_s is not None and now_s - before_s < MINUTE_S:
+        if before_s is not None and now_s - before_s < 59.9:  # a minute, less the rounding of clocks
             self._found = self._found or f"a line comes again after {now_s - before_s:.1f} s: {line}"
 
     def check(self) -> None:

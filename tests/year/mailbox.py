@@ -1,9 +1,5 @@
 """Celery's remote control in a simulated year: kombu's own mailbox over its transport in memory, with outages.
 
-::
-
-    user ─► celery.pidbox (fanout) ─► a queue of each node ─► Node, the product's own ─► the user's queue of answers
-
 Each call goes through the broker's line. A connection ends with its process or with an outage, and takes the queues
 that it alone reads with it.
 """
@@ -13,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from kombu import pools, transport
@@ -21,11 +17,8 @@ from kombu.transport import memory, virtual
 from kombu.utils import functional
 
 from celery_wheel.scheduler.remote_control import node
-
-if TYPE_CHECKING:
-    from tests.kit.virtual_machine import Host
-    from tests.year.world import Year
-
+from tests.kit.virtual_machine import Host
+from tests.year.beats import Year
 
 #: Rarer than the node's own heartbeats, which would cost a fifth of the year's time.
 HEARTBEAT_S = 20.0
@@ -52,7 +45,6 @@ class MailChannel(memory.Channel):  # type: ignore[misc]  # kombu carries no typ
 
     @classmethod
     def forget(cls, owner: object) -> None:
-        """Delete the queues of a channel or of a process."""
         for queue in [queue for queue, owners in cls.owners.items() if owner in owners]:
             del cls.owners[queue]
             cls.year.mailbox.global_state.queue_bindings_delete(queue)
@@ -83,7 +75,6 @@ class MailTransport(memory.Transport):  # type: ignore[misc]  # kombu carries no
 
 
 def mailbox(year: Year) -> type[MailTransport]:
-    """Return the transport of a year."""
     channel = type("Channel", (MailChannel,), {"year": year, "queues": {}, "owners": {}})
     parts = {"year": year, "Channel": channel, "global_state": virtual.BrokerState()}
     return type("Transport", (MailTransport,), parts)
@@ -91,7 +82,6 @@ def mailbox(year: Year) -> type[MailTransport]:
 
 @contextmanager
 def mailboxes(year: Year) -> Iterator[None]:
-    """Let Celery's app connect to the year's transport."""
     pools.reset()  # they are the process's, and may have connections of another year
     sleep = mock.patch.object(functional, "sleep", year.machine.time.sleep)
     every = mock.patch.object(node, "EVERY_S", HEARTBEAT_S)

@@ -5,6 +5,7 @@ Each of them lives for minutes unseen, and most of them for weeks: a test that e
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -13,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 from celery_wheel.broker.amqp.edge import AmqpIngress
+from celery_wheel.broker.amqp.publisher import AmqpPublisher
+from celery_wheel.engine import engine as engine_module
 from celery_wheel.engine import listen as listen_module
 from celery_wheel.engine import pool as pool_module
 from celery_wheel.engine import runner
@@ -50,11 +53,63 @@ SHARED = {"seed": 3, "days": 8, "month": 30, "deep_s": 30.0, "shards": 3, "proce
 
 ON_RABBITMQ = {"seed": 1, "days": 14, "month": 2, "deep_s": 60.0, "broker": Rabbit}
 
-Plant = Callable[[], AbstractContextManager[dict[str, Any]]]
+Part = dict[str, Any]
+Plant = Callable[[], AbstractContextManager[Part]]
+PLANTED: list[Plant] = []
 
 
-@contextmanager
-def power_without_a_cap() -> Iterator[dict[str, Any]]:
+def planted(bug: Callable[[], Iterator[Part]]) -> Plant:
+    PLANTED.append(contextmanager(bug))
+    return PLANTED[-1]
+
+
+def replaces(owner: Any, name: str, part: Part, *also: tuple[float, float, str, str]) -> Callable[[Any], Plant]:
+    """Plant a bug in place of a function of ``owner``, which it gets as its first argument; ``also`` are outages."""
+    right = getattr(owner, name)
+
+    def added(bug: Callable[..., Any]) -> Plant:
+        @functools.wraps(bug)
+        def plant() -> Iterator[Part]:
+            with mock.patch.object(owner, name, lambda *args, **named: bug(right, *args, **named)):
+                yield {**part, "also": also}
+
+        return planted(plant)
+
+    return added
+
+
+def instead(bug: str, owner: Any, name: str, wrong: Any, part: Part, *also: tuple[float, float, str, str]) -> None:
+    """Plant a bug by another attribute of ``owner``."""
+
+    def plant() -> Iterator[Part]:
+        with mock.patch.object(owner, name, wrong):
+            yield {**part, "also": also}
+
+    plant.__name__ = bug
+    planted(plant)
+
+
+# An error of a call that is tried again is logged each time.
+instead("line_for_each_round", retry, "LOG_INTERVAL_S", 0.0, SHORT, (3.6, 30, "store", "refused"))
+# The sources of a former holder are not stopped, or the threads of a pool do not end with it.
+instead("thread_for_each_takeover", Sources, "stop", lambda *_, **__: None, MONTH)
+instead("threads_that_outlive_a_stop", Pool, "close", lambda *_, **__: None, MONTH)
+# The pool waits by the wall clock, which a time service sets back.
+instead("timers_by_the_wall_clock", Pool, "now_s", lambda _: pool_module.time.time(), MONTH)
+# Housekeeping finds nothing to do.
+_nothing_to_do = lambda _: iter((Round.IDLE,))  # noqa: E731
+instead("history_that_is_never_forgotten", Engine, "keep_house", _nothing_to_do, {**FORTNIGHT, "month": 13})
+# A result backend that was away is not asked again.
+_away = (3.6, 60, "result backend", "refused")
+instead("announcement_that_is_not_tried_again", RevokedState, "_is_given_up", lambda *_, **__: True, SHORT, _away)
+# A scheduler that has died counts for ever, and its share is left free.
+instead("sign_of_life_that_stays", share_module, "SILENT_MS", 10**15, SHARED)
+# The server closes the channel of a consumer, and its connection is taken for one that still consumes.
+instead("consumer_that_is_not_opened_again", AmqpIngress, "_disconnect", lambda *_, **__: None, ON_RABBITMQ)
+
+
+@planted
+def power_without_a_cap() -> Iterator[Part]:
     """The wait is computed by a power of the failures, which has no float from the 1,024th on."""
 
     class Powers(Backoff):
@@ -73,8 +128,8 @@ def power_without_a_cap() -> Iterator[dict[str, Any]]:
         yield {**SHORT, "deep_s": 2_400.0, "also": [(3.6, 4_000, "broker", "refused")]}
 
 
-@contextmanager
-def wait_without_a_bound() -> Iterator[dict[str, Any]]:
+@planted
+def wait_without_a_bound() -> Iterator[Part]:
     """The wait is doubled for ever: an outage of an hour is followed by one of another hour."""
 
     def failed(self: Backoff) -> float:
@@ -85,73 +140,45 @@ def wait_without_a_bound() -> Iterator[dict[str, Any]]:
         yield {**SHORT, "deep_s": 2_400.0, "also": [(3.6, 4_000, "broker", "refused")]}
 
 
-@contextmanager
-def list_that_is_never_purged() -> Iterator[dict[str, Any]]:
+@replaces(Stats, "committed", FORTNIGHT)
+def list_that_is_never_purged(right: Any, self: Stats, *arguments: Any) -> None:
     """Each commit leaves an item in a list of the engine."""
-    committed = Stats.committed
-
-    def careless(self: Stats, *arguments: Any) -> None:
-        self.__dict__.setdefault("history", []).append(arguments)
-        committed(self, *arguments)
-
-    with mock.patch.object(Stats, "committed", careless):
-        yield FORTNIGHT
+    self.__dict__.setdefault("history", []).append(arguments)
+    right(self, *arguments)
 
 
-@contextmanager
-def wake_that_is_lost() -> Iterator[dict[str, Any]]:
-    """A row that is accepted late does not wake dispatch."""
-    with _deaf(lambda jobs: jobs.engine.ctx.wake):
-        yield SHORT
-
-
-@contextmanager
-def message_that_wakes_nobody() -> Iterator[dict[str, Any]]:
-    """The broker tells of a message, and ingest is not woken."""
-    with _deaf(lambda jobs: jobs.engine.ctx.queue.arrived):
-        yield SHORT
-
-
-@contextmanager
-def _deaf(signal_of: Callable[[ShardJobs], Signal]) -> Iterator[None]:
-    begin = ShardJobs.__init__
+def _deaf(signal_of: Callable[[ShardJobs], Signal]) -> Callable[..., None]:
+    right: Any = ShardJobs.__init__
 
     def careless(self: ShardJobs, *arguments: Any, **options: Any) -> None:
-        begin(self, *arguments, **options)
+        right(self, *arguments, **options)
         signal_of(self).listener = lambda: None
 
-    with mock.patch.object(ShardJobs, "__init__", careless):
-        yield
+    return careless
 
 
-@contextmanager
-def timer_that_is_not_set_again() -> Iterator[dict[str, Any]]:
+# A row that is accepted late does not wake dispatch; the broker tells of a message, and ingest is not woken.
+instead("wake_that_is_lost", ShardJobs, "__init__", _deaf(lambda jobs: jobs.engine.ctx.wake), SHORT)
+instead("message_that_wakes_nobody", ShardJobs, "__init__", _deaf(lambda jobs: jobs.engine.ctx.queue.arrived), SHORT)
+
+
+@replaces(ShardJobs, "_after_dispatch", SHORT)
+def timer_that_is_not_set_again(_: Any, self: ShardJobs, round_: Round, took_s: float) -> Wait:
     """Dispatch waits for a wake, and no longer for the next due time."""
-
-    def careless(self: ShardJobs, round_: Round, took_s: float) -> Wait:
-        return Wait(0.0, 0.0) if round_ is Round.BUSY else Wait()
-
-    with mock.patch.object(ShardJobs, "_after_dispatch", careless):
-        yield SHORT
+    return Wait(0.0, 0.0) if round_ is Round.BUSY else Wait()
 
 
-@contextmanager
-def job_that_ends_after_a_failure() -> Iterator[dict[str, Any]]:
+@replaces(ShardJobs, "_run", SHORT, (2 + NOON, 30, "store", "refused"))
+def job_that_ends_after_a_failure(right: Any, self: ShardJobs, name: str, *arguments: Any) -> Wait:
     """A job that has failed is not run again."""
-    run = ShardJobs._run
-
-    def careless(self: ShardJobs, name: str, *arguments: Any) -> Wait:
-        wait = run(self, name, *arguments)
-        if name == "prefetch" and wait.least_s == wait.most_s:
-            self.jobs[name].cancel()
-        return wait
-
-    with mock.patch.object(ShardJobs, "_run", careless):
-        yield {**SHORT, "also": [(2 + NOON, 30, "store", "refused")]}
+    wait: Wait = right(self, name, *arguments)
+    if name == "prefetch" and wait.least_s == wait.most_s:
+        self.jobs[name].cancel()
+    return wait
 
 
-@contextmanager
-def job_that_dies_silently() -> Iterator[dict[str, Any]]:
+@planted
+def job_that_dies_silently() -> Iterator[Part]:
     """A job meets an error that it does not expect, and nobody is told."""
     ingest = Engine.ingest
 
@@ -159,19 +186,19 @@ def job_that_dies_silently() -> Iterator[dict[str, Any]]:
         for step in ingest(self):
             if step is Round.FAILED:
                 raise LookupError("simulated")
-            yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
+            yield step
 
     with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "_fail"):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
 
 
-@contextmanager
-def flag_left_open() -> Iterator[dict[str, Any]]:
+@planted
+def flag_left_open() -> Iterator[Part]:
     """After an error the listener has gone, and its flag says that it listens."""
 
     def careless(ctx: Any, state: Any) -> Any:
         ctx.queue.is_open = True
-        yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
+        yield "listens"
         try:
             found = ctx.broker.await_message(ctx.shard, listen_module.LISTEN_MS)
         except BrokerError:
@@ -186,179 +213,85 @@ def flag_left_open() -> Iterator[dict[str, Any]]:
     def never(self: ShardJobs, *_: Any) -> Wait:
         return Wait() if self.engine.ctx.queue.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
 
-    from celery_wheel.engine import engine as engine_module
-
     with (
         mock.patch.object(engine_module, "listen", careless),
         mock.patch.object(ShardJobs, "_after_listen", never),
         mock.patch.object(pool_module, "IDLE_S", 10**9),
     ):
-        yield FORTNIGHT
+        yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
 
 
-@contextmanager
-def lease_not_renewed_after_a_step_of_the_clock() -> Iterator[dict[str, Any]]:
+@replaces(Engine, "_tend", MONTH)
+def lease_not_renewed_after_a_step_of_the_clock(right: Any, self: Engine) -> Any:
     """While the wall clock is disputed, no lease is renewed."""
-    tend = Engine._tend
-
-    def careless(self: Engine) -> Any:
-        if self.clock.disputed_ms:
-            self.clock.check(self.ctx.second_clock_ms)
-            return iter((Round.IDLE,))
-        return tend(self)
-
-    with mock.patch.object(Engine, "_tend", careless):
-        yield MONTH
+    if self.clock.disputed_ms:
+        self.clock.check(self.ctx.second_clock_ms)
+        return iter((Round.IDLE,))
+    return right(self)
 
 
-@contextmanager
-def gauge_of_the_clock_that_sticks() -> Iterator[dict[str, Any]]:
+@replaces(DueClock, "_compare", MONTH)
+def gauge_of_the_clock_that_sticks(right: Any, self: DueClock, *arguments: Any) -> Any:
     """A clock that was disputed once is shown as disputed for ever."""
-    compare = DueClock._compare
-
-    def careless(self: DueClock, *arguments: Any) -> Any:
-        before = self.disputed_ms
-        found = compare(self, *arguments)
-        self.disputed_ms = self.disputed_ms or before
-        return found
-
-    with mock.patch.object(DueClock, "_compare", careless):
-        yield MONTH
+    before, found = self.disputed_ms, right(self, *arguments)
+    self.disputed_ms = self.disputed_ms or before
+    return found
 
 
-@contextmanager
-def line_for_each_round() -> Iterator[dict[str, Any]]:
-    """An error of a call that is tried again is logged each time."""
-    with mock.patch.object(retry, "LOG_INTERVAL_S", 0.0):
-        yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}
-
-
-@contextmanager
-def line_of_balance_for_each_round() -> Iterator[dict[str, Any]]:
+@replaces(Balance, "_try_once", SHORT, (3.6, 30, "store", "refused"))
+def line_of_balance_for_each_round(_: Any, self: Balance) -> None:
     """The sign of life says twice a second that the store does not answer."""
-
-    def careless(self: Balance) -> None:
-        try:
-            self.once()
-        except Exception as error:
-            logging.getLogger("celery_wheel.scheduler.share").warning("%s", error, extra={"action": "balance"})
-
-    with mock.patch.object(Balance, "_try_once", careless):
-        yield {**SHORT, "also": [(3.6, 30, "store", "refused")]}
+    try:
+        self.once()
+    except Exception as error:
+        logging.getLogger("celery_wheel.scheduler.share").warning("%s", error, extra={"action": "balance"})
 
 
-@contextmanager
-def connection_for_each_failure() -> Iterator[dict[str, Any]]:
+@replaces(Sources, "look", MONTH, *((day + 0.6, 5, "store", "refused") for day in range(1, 29)))
+def connection_for_each_failure(right: Any, self: Sources) -> bool:
     """The store is opened anew after each failure, and the former connection stays open."""
-    look = Sources.look
-
-    def careless(self: Sources) -> bool:
-        found = look(self)
-        if not found:
-            self._process_store = ProcessStore(self._process_store._conf)
-        return found
-
-    with mock.patch.object(Sources, "look", careless):
-        yield {**MONTH, "also": [(day + 0.6, 5, "store", "refused") for day in range(1, 29)]}
+    found: bool = right(self)
+    if not found:
+        self._process_store = ProcessStore(self._process_store._conf)
+    return found
 
 
-@contextmanager
-def bell_that_stays_open() -> Iterator[dict[str, Any]]:
+@replaces(InboxWatch, "_run", SHORT)
+def bell_that_stays_open(right: Any, self: InboxWatch) -> Any:
     """Each look at the inbox listens anew."""
-
-    def careless(self: InboxWatch) -> Wait:
-        self._bell = None
-        return run(self)
-
-    run = InboxWatch._run
-    with mock.patch.object(InboxWatch, "_run", careless):
-        yield SHORT
+    self._bell = None
+    return right(self)
 
 
-@contextmanager
-def thread_for_each_takeover() -> Iterator[dict[str, Any]]:
-    """The sources of a former holder are not stopped: a thread more for each takeover."""
-    with mock.patch.object(Sources, "stop"):
-        yield MONTH
-
-
-@contextmanager
-def threads_that_outlive_a_stop() -> Iterator[dict[str, Any]]:
-    """The threads of a pool do not end with it."""
-    with mock.patch.object(Pool, "close"):
-        yield MONTH
-
-
-@contextmanager
-def timers_by_the_wall_clock() -> Iterator[dict[str, Any]]:
-    """The pool waits by the wall clock, which a time service sets back."""
-
-    def now_s() -> float:
-        return pool_module.time.time()
-
-    with mock.patch.object(Pool, "now_s", staticmethod(now_s)):
-        yield MONTH
-
-
-@contextmanager
-def standby_that_gives_up() -> Iterator[dict[str, Any]]:
+@replaces(Engine, "_stand_by", SHORT)
+def standby_that_gives_up(right: Any, self: Engine) -> None:
     """A scheduler that has found the shard held does not try again."""
-    stand_by = Engine._stand_by
-
-    def careless(self: Engine) -> None:
-        stand_by(self)
-        self.wanted = False
-
-    with mock.patch.object(Engine, "_stand_by", careless):
-        yield SHORT
+    right(self)
+    self.wanted = False
 
 
-@contextmanager
-def history_that_is_never_forgotten() -> Iterator[dict[str, Any]]:
-    """Housekeeping finds nothing to do."""
-    with mock.patch.object(Engine, "keep_house", side_effect=lambda: iter((Round.IDLE,))):
-        yield {**FORTNIGHT, "month": 13}
-
-
-@contextmanager
-def announcement_that_is_not_tried_again() -> Iterator[dict[str, Any]]:
-    """A result backend that was away is not asked again."""
-    with mock.patch.object(RevokedState, "_is_given_up", return_value=True):
-        yield {**SHORT, "also": [(3.6, 60, "result backend", "refused")]}
-
-
-@contextmanager
-def report_that_is_dropped() -> Iterator[dict[str, Any]]:
+@replaces(Reporter, "put", FORTNIGHT)
+def report_that_is_dropped(_: Any, self: Reporter, header: dict[str, Any]) -> None:
     """The end of a run that the broker did not take is not sent again."""
-    publish = reporter_module.report_of
-
-    def careless(self: Reporter, header: dict[str, Any]) -> None:
-        with self._changed:
-            self._kept.append(header)
-        with suppress(BrokerError):
-            self._forwarder.publish(publish(header))
-        self._kept.clear()
-
-    with mock.patch.object(Reporter, "put", careless):
-        yield FORTNIGHT
+    with self._changed:
+        self._kept.append(header)
+    with suppress(BrokerError):
+        self._forwarder.publish(reporter_module.report_of(header))
+    self._kept.clear()
 
 
-@contextmanager
-def child_that_is_not_started_again() -> Iterator[dict[str, Any]]:
+@replaces(Supervisor, "_note_end", SHARED)
+def child_that_is_not_started_again(
+    right: Any, self: Supervisor, one: Any, end: str, now_s: float, exit_code: int | None = None
+) -> None:
     """A process that the system did not start once is not tried again."""
-    note_end = Supervisor._note_end
-
-    def careless(self: Supervisor, one: Any, end: str, now_s: float, exit_code: int | None = None) -> None:
-        note_end(self, one, end, now_s, exit_code)
-        if exit_code is None:
-            one.start_s = 1e9
-
-    with mock.patch.object(Supervisor, "_note_end", careless):
-        yield SHARED
+    right(self, one, end, now_s, exit_code)
+    if exit_code is None:
+        one.start_s = 1e9
 
 
-@contextmanager
-def children_that_end_without_a_pause() -> Iterator[dict[str, Any]]:
+@planted
+def children_that_end_without_a_pause() -> Iterator[Part]:
     """A process that ends at once is started again at each tick, and each end is a line."""
 
     def careless(self: RetryLog, level: int, cause: str, message: str, *args: Any, **options: Any) -> None:
@@ -371,52 +304,22 @@ def children_that_end_without_a_pause() -> Iterator[dict[str, Any]]:
         yield SHARED
 
 
-@contextmanager
-def shard_that_is_never_released() -> Iterator[dict[str, Any]]:
+@replaces(share_module, "share", SHARED)
+def shard_that_is_never_released(right: Any, *arguments: Any) -> Share:
     """A scheduler keeps what it has, also where another one has come back."""
-
-    def careless(*arguments: Any) -> Share:
-        return Share(take=share(*arguments).take)
-
-    share = share_module.share
-    with mock.patch.object(share_module, "share", careless):
-        yield SHARED
+    return Share(take=right(*arguments).take)
 
 
-@contextmanager
-def sign_of_life_that_stays() -> Iterator[dict[str, Any]]:
-    """A scheduler that has died counts for ever, and its share is left free."""
-    with mock.patch.object(share_module, "SILENT_MS", 10**15):
-        yield SHARED
-
-
-@contextmanager
-def node_that_listens_once() -> Iterator[dict[str, Any]]:
+@replaces(Node, "_serve", {**FORTNIGHT, "month": 30, "deep_s": 60.0})
+def node_that_listens_once(right: Any, self: Node) -> None:
     """A control node that has lost its broker stays away."""
-    serve = Node._serve
-
-    def careless(self: Node) -> None:
-        try:
-            serve(self)
-        except OSError:
-            self._stop.wait()
-
-    with mock.patch.object(Node, "_serve", careless):
-        yield {**FORTNIGHT, "month": 30, "deep_s": 60.0}
+    try:
+        right(self)
+    except OSError:
+        self._stop.wait()
 
 
-@contextmanager
-def consumer_that_is_not_opened_again() -> Iterator[dict[str, Any]]:
-    """The server closes the channel of a consumer, and its connection is taken for one that still consumes."""
-    with mock.patch.object(AmqpIngress, "_disconnect"):
-        yield ON_RABBITMQ
-
-
-PLANTED: list[Plant] = [
-    value
-    for name, value in list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", None) == __name__
-    and not name.startswith("_")
-    and name != "Plant"
-]
+@replaces(AmqpPublisher, "_pop_settled", ON_RABBITMQ)
+def grouped_confirm_counted_as_one(right: Any, self: AmqpPublisher, tag: int, multiple: bool) -> Any:
+    """One confirm of all messages up to a tag counts as that of one message: the others are sent again, marked."""
+    return right(self, tag, False)

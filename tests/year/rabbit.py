@@ -52,6 +52,7 @@ class Rabbit:
         self.consumers: list[Channel] = []
         self.pushed: Callable[[Row, bool], None] = lambda row, is_marked: None
         self.closes_next = False  #: the second of the next messages closes their channel
+        self.in_doubt_ms = 0  #: when a message last closed its channel
         self._turn = itertools.count()
 
     def send(self, message: Message) -> None:
@@ -104,7 +105,6 @@ class Rabbit:
         self.lose([one for one in self.connections if one.host is host])
 
     def outage(self) -> None:
-        """The line has begun, or ceased, to fail."""
         if self.line.mode != SILENT:
             self.lose(self.connections[:])
         for shard in range(len(self.shards)):
@@ -191,8 +191,6 @@ class Channel:
         self.connection.events.append(tell)
         self.server.changed.notify_all()
 
-    # -- the consumer ------------------------------------------------------------------------------------
-
     def basic_consume(self, queue: str, *, callback: Callable[[Delivery], object], no_ack: bool) -> None:
         self.shard, self.callback = int(queue.rpartition(".")[2]), callback
         self.number = self.server.shards[self.shard].open()
@@ -210,16 +208,14 @@ class Channel:
             del self.server.shards[self.shard].unacked[self.number][: tag - self.acknowledged]
             self.acknowledged = tag
 
-    # -- the publisher -----------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Take what the client has written on this channel."""
         rows, self.unwritten = self.unwritten, []
         if self.server.line.mode != UP or not self.is_open:
             return
         for n, (row, is_marked) in enumerate(rows):
             if self.server.closes_next and n:  # a message that is sent alone would be rejected, and rightly
                 self.server.closes_next = self.is_open = False
+                self.server.in_doubt_ms = self.server.machine.now_ms
                 self.fail(amqp.exceptions.PreconditionFailed("simulated: a message that closes the channel"))
                 return
             self.tag += 1
@@ -275,7 +271,6 @@ class YearPublisher(AmqpPublisher):
 
 @contextmanager
 def links_instead() -> Iterator[None]:
-    """Let the edge connect to a ``Rabbit``."""
     parts = {"AmqpLink": YearLink, "AmqpPublisher": YearPublisher}
     parts |= {"HolderNote": lambda *_: SimpleNamespace(take=lambda *_: None), "decode": lambda one, _: one.message}
     with mock.patch.multiple(edge, **parts):

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_wheel.scheduler import supervisor
+from tests.year.beats import Year
 from tests.year.growth import globals_of_the_product
 from tests.year.judges import STOP_S
 from tests.year.rabbit import Rabbit
 from tests.year.servers import FULL, REFUSED, SILENT, UP, Server
-
-if TYPE_CHECKING:
-    from tests.year.world import Year
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -78,8 +76,6 @@ class Script:
         if year.processes > 1:
             self._at(at + 100 * SECOND / DAY, rng.choice((self._kill_a_child, self._fail_to_fork)))
 
-    # -- users -------------------------------------------------------------------------------------------
-
     def _some_tasks(self) -> None:
         year, rng = self._year, self._rng
         if year.broker_line.mode != UP:
@@ -110,8 +106,6 @@ class Script:
         found = year.judge.cancellable(year.machine.now_ms)
         if found and year.broker_line.mode == UP:
             year.revoke(found[0])
-
-    # -- takeovers ---------------------------------------------------------------------------------------
 
     def _kill(self) -> None:
         self._take_over("killed", lambda beat: (beat.kill(), self._year.later(5, beat.start)))
@@ -168,8 +162,6 @@ class Script:
         year.judge.trouble(f"holder {what}")
         year.later(0.001, lambda: year.judge.trouble_over(f"holder {what}"))
 
-    # -- outages -----------------------------------------------------------------------------------------
-
     def _outage(self, n: int) -> None:
         rng, year = self._rng, self._year
         most_ms = min(3 * DAY, year.days * DAY // 10)
@@ -225,8 +217,6 @@ class Script:
         for server in servers:
             self._year.mend(server)
 
-    # -- clocks ------------------------------------------------------------------------------------------
-
     def _clock_step(self, day: float) -> None:
         ms = self._rng.choice((-HOUR, -3 * SECOND, -200, 200, 3 * SECOND, HOUR, 40 * DAY))
         name = self._rng.choice("ab")
@@ -239,8 +229,6 @@ class Script:
         year.judge.counts["clock stepped"] += 1
         host = beat.host
         year.later(50, lambda: host.step_wall_ms(-ms))
-
-    # -- looks -------------------------------------------------------------------------------------------
 
     def _idle_hour(self) -> None:
         self._year.deep_until_s = self._year.machine.now_s + self._year.deep_s

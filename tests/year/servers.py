@@ -2,11 +2,9 @@
 
 ::
 
-    Server.mode   up        every call is answered
-                  refused   each call fails at once, as where nobody listens
+    Server.mode   refused   each call fails at once, as where nobody listens; otherwise up
                   silent    each call fails after SILENT_S, as where packets vanish
                   full      calls that write fail, as on a full disk
-
     Reached(what it is, server)     the same object through that line; a dead process reaches nothing any more
 
 The data are those of the simulation's models: what a process has written before it died stays.
@@ -21,7 +19,6 @@ from greenlet import GreenletExit
 
 from celery_wheel.broker import shard_of
 from celery_wheel.engine.port import BrokerOffset, Chunk, Published
-from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from tests.kit.virtual_machine import Host, Machine
@@ -61,8 +58,6 @@ class Server:
 
 
 class Reached:
-    """An object as a process reaches it through a server's line."""
-
     def __init__(self, target: Any, server: Server) -> None:
         self._target = target
         self._server = server
@@ -128,8 +123,6 @@ class Browse:
 
 
 class YearStore(ModelStore):
-    """The model store with what a whole scheduler needs of it."""
-
     name = "the year's store"
 
     def __init__(self, disk: YearDisk) -> None:
@@ -156,8 +149,6 @@ class YearStore(ModelStore):
 
 
 class StoreLine(Reached):
-    """A process's connection to the store."""
-
     def __init__(self, disk: YearDisk, server: Server) -> None:
         super().__init__(YearStore(disk), server)
         self._host = server.machine.host
@@ -174,6 +165,8 @@ class StoreLine(Reached):
 class BrokerServer:
     """Redis, with a memory for each shard."""
 
+    in_doubt_ms = 0
+
     def __init__(self, machine: Machine, line: Server, shards: int) -> None:
         self.machine = machine
         self.line = line
@@ -188,7 +181,6 @@ class BrokerServer:
         return Reached(YearRedis(self, pushed), self.line)
 
     def outage(self) -> None:
-        """The line has begun, or ceased, to fail."""
         self.changed.notify_all()
 
     def after_death(self, host: Host) -> None: ...
@@ -200,9 +192,7 @@ class YearRedis(ModelRedis):
 
     def __init__(self, servers: BrokerServer, pushed: Callable[[Row, bool], None]) -> None:
         self._servers = servers
-        super().__init__(
-            servers.shards[0], lambda: servers.machine.now_ms, pushed=lambda row, now_ms: pushed(row, False)
-        )
+        super().__init__(servers.shards[0], lambda: servers.machine.now_ms, pushed=lambda row, _ms: pushed(row, False))
 
     def adopt(self, shard: int, epoch: int) -> dict[int, BrokerOffset]:
         self.server = self._servers.shards[shard]
@@ -222,11 +212,3 @@ class YearRedis(ModelRedis):
             changed.wait_for(lambda: self.server.keys.wheel or line.mode == REFUSED, timeout_ms / 1_000)
         line.gate()
         return bool(self.server.keys.wheel)
-
-
-def store_server(machine: Machine) -> Server:
-    return Server(machine, "store", StoreError)
-
-
-def broker_server(machine: Machine) -> Server:
-    return Server(machine, "broker", BrokerError)

@@ -10,7 +10,6 @@ from celery_wheel.store.schedule_model import LAST_REVISION
 from celery_wheel.store.sql import schema
 from celery_wheel.store.store_model import EPOCH_LEAP
 
-YEAR_S = 366 * 86_400
 #: Integers up to this are exact in Lua, which reads epochs in Redis.
 EXACT = 2**53
 
@@ -26,7 +25,7 @@ EXACT = 2**53
     ],
 )
 def test_a_counter_lasts_for_decades(last: int, per_s: float, years: int) -> None:
-    assert last / per_s / YEAR_S > years
+    assert last / per_s / (366 * 86_400) > years
 
 
 def test_counters_have_64_bits_on_postgresql_and_revisions_31() -> None:

@@ -11,15 +11,7 @@
 A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
 idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
 middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
-resolution: more rounds than any back-off has powers of two.
-
-Judges (``judges``, ``growth``)::
-
-    never early, never twice · what was due in an outage is dispatched within RECOVERY_MS of its end, and else within
-    LATE_MS · a cancel is told within TOLD_MS · the end of a run is stored within REPORTED_MS, an edit of an entry in
-    EDIT_MS · no entry misses a day · no process ends, and each child comes back · shards are shared evenly, and none
-    changes hands without a cause · each control node answers · a copy on RabbitMQ is marked · no line of the log more
-    than once a minute for one cause · no container that a scheduler reaches grows from month to month
+resolution: more rounds than any back-off has powers of two. The oracles are ``judges`` and ``growth``.
 """
 
 from __future__ import annotations
@@ -36,6 +28,7 @@ from typing import Any
 
 from celery.schedules import crontab
 
+from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import STOPPED, Row
 from tests.kit.holder import message
 from tests.kit.virtual_machine import Host, Machine
@@ -45,7 +38,7 @@ from tests.year.judges import Judge, LogJudge, Violation
 from tests.year.mailbox import mailbox, mailboxes
 from tests.year.rabbit import Rabbit, links_instead
 from tests.year.script import Script
-from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore, broker_server, store_server
+from tests.year.servers import UP, BrokerServer, Server, YearDisk, YearStore
 
 #: A Friday; the year has 29 February 2028, and both changes of Berlin's clocks.
 START = datetime(2027, 11, 5, tzinfo=UTC)
@@ -54,8 +47,6 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 #: Full resolution before a leap, and before the next instant of interest.
 QUIET_S = 12.0
 LEAD_MS = 4_000
-#: A shorter leap is none.
-LEAST_LEAP_MS = 20_000
 
 #: An outage of at least DEEP_MS runs at full resolution for its first DEEP_S.
 DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
@@ -63,24 +54,16 @@ DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
 #: A year, with its leap day.
 DAYS = 366
 
-STEP_NS = 1_000_000_000
-
 
 class BackendAway(Exception):
     """The result backend does not answer."""
 
 
 class Year:
-    """A year, or a part of one.
+    """A year, or a part of one; with several shards, two schedulers share them.
 
-    Args:
-        start: its first day.
-        deep_s: how long outages of an hour and more, and idle hours, run at full resolution.
-        month: days between two measurements of all containers.
-        also: outages beside those of the seed: the day, seconds, server, mode.
-        shards: of the store; with several, two schedulers share them.
-        processes: of each scheduler, as ``wheel_processes``.
-        broker: ``BrokerServer`` for Redis, ``Rabbit`` for RabbitMQ.
+    ``month`` is the number of days between two measurements of all containers; ``also`` has outages beside those of the
+    seed: the day, seconds, server, mode.
     """
 
     def __init__(
@@ -103,7 +86,7 @@ class Year:
         self.start_ms = int(start.timestamp() * 1_000)
         self.machine = machine = Machine(self.start_ms)
         self.end_ms = self.start_ms + days * DAY_MS
-        self.store_line, self.broker_line = store_server(machine), broker_server(machine)
+        self.store_line, self.broker_line = Server(machine, "store", StoreError), Server(machine, "broker", BrokerError)
         self.backend_line = Server(machine, "result backend", BackendAway)
         self.disk = YearDisk(machine)
         self.shards = [self.disk.shard(n) for n in range(shards)]
@@ -164,7 +147,7 @@ class Year:
     def advance(self, seconds: float) -> None:
         until_ns = self.machine.now_ns + round(seconds * 1e9)
         while self.machine.now_ns < until_ns:
-            step_ns = min(until_ns, self.machine.now_ns + STEP_NS)
+            step_ns = min(until_ns, self.machine.now_ns + 1_000_000_000)
             if self._agenda and self._agenda[0][0] <= step_ns:
                 at_ns, _, act = self._agenda.pop(0)
                 self.machine.run_until(at_ns)
@@ -172,7 +155,13 @@ class Year:
                 self.touched()
                 continue
             self.machine.run_until(step_ns)
-            self._look()
+            if self.found is not None:
+                raise self.found
+            if self.machine.failures:
+                raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
+            self.broker.look()
+            self.judge.look()
+            self.log.check()
 
     def go_to(self, at_ms: int) -> None:
         while (left_ms := at_ms - self.machine.now_ms) > 0:
@@ -186,9 +175,8 @@ class Year:
         if self._agenda or self.judge.is_waiting() or (self.is_up and self._has_due(now_ms)):
             return
         self.judge.before_a_leap()
-        next_ms = min(at_ms, *self._interesting(now_ms))
-        ms = next_ms - LEAD_MS - now_ms
-        if ms < LEAST_LEAP_MS:
+        ms = min(at_ms, *self._interesting(now_ms)) - LEAD_MS - now_ms
+        if ms < 20_000:
             return
         self.machine.leap(ms)
         self.leaps, self.leapt_ms = self.leaps + 1, self.leapt_ms + ms
@@ -204,7 +192,6 @@ class Year:
                     engine.clock._readings._last = None
 
     def _has_due(self, now_ms: int) -> bool:
-        """Whether a row is due, and not dispatched yet."""
         for data in self.shards:
             for lane, order in data.order.items():
                 n = bisect.bisect_right(order, (now_ms, 2**63, 0))
@@ -213,7 +200,6 @@ class Year:
         return False
 
     def _interesting(self, now_ms: int) -> list[int]:
-        """Return the next instants at which something is due."""
         found = [self.end_ms]
         for data in self.shards:
             for lane, order in data.order.items():
@@ -226,15 +212,6 @@ class Year:
             ]
         return found
 
-    def _look(self) -> None:
-        if self.found is not None:
-            raise self.found
-        if self.machine.failures:
-            raise self.violation(f"a thread died: {self.machine.failures[0]!r}") from self.machine.failures[0]
-        self.broker.look()
-        self.judge.look()
-        self.log.check()
-
     def violation(self, what: str) -> Violation:
         at = datetime.fromtimestamp(self.machine.now_ms / 1_000, UTC)
         return Violation(f"seed {self.seed}, {at:%Y-%m-%d %H:%M:%S}: {what}\n  " + "\n  ".join(self.log.last))
@@ -242,7 +219,6 @@ class Year:
     # -- users -------------------------------------------------------------------------------------------
 
     def send(self, in_ms: int, **parts: Any) -> str:
-        """Send a task; returns its id."""
         self.sent += 1
         now_ms = self.machine.now_ms
         id_ = str(uuid.UUID(int=self.sent << 80 | self.seed << 64 | 7 << 76))  # it decides the shard
@@ -253,14 +229,10 @@ class Year:
         return one.task_id
 
     def cancel(self, task_id: str) -> None:
-        command = {
-            "task_ids": [task_id],
-            "id": str(uuid.UUID(int=self.rng.getrandbits(128))),
-            "reason": "",
-            "actor": "a user",
-        }
+        number = str(uuid.UUID(int=self.rng.getrandbits(128)))
+        command = {"task_ids": [task_id], "id": number, "reason": "", "actor": "a user"}
         item = "cancel", json.dumps(command).encode()
-        self.disk_store().put_inboxes({shard: [item] for shard in range(len(self.shards))})
+        YearStore(self.disk).put_inboxes({shard: [item] for shard in range(len(self.shards))})
         self.judge.cancelled(task_id)
 
     def revoke(self, task_id: str) -> None:
@@ -288,9 +260,6 @@ class Year:
         self.app.conf.beat_schedule = {**self.app.conf.beat_schedule, "edited": entry}
         holder.scheduler.schedule["edited"] = holder.scheduler._maybe_entry("edited", dict(entry))
         self.judge.edited(minute)
-
-    def disk_store(self) -> Any:
-        return YearStore(self.disk)
 
     def pushed(self, row: Row, is_marked: bool) -> None:
         """A row is in its queue, perhaps marked as one that may have been there before."""

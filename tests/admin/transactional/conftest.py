@@ -65,8 +65,6 @@ class Shop:
         assert isinstance(found, Message), found.reason
         return found
 
-    # -- processes ---------------------------------------------------------------------------------
-
     @cached_property
     def running(self) -> RunningSite:
         """Return the other processes of the same site, whose alias of the database is ``default``."""
@@ -81,7 +79,6 @@ class Shop:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a SQLite file with all tables of the site."""
     folder = tmp_path_factory.mktemp("template")
     migrated(folder, "sqlite://")
     return folder / "site.sqlite3"
@@ -95,7 +92,6 @@ def postgres_template(postgres: PostgresServer, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Return the entry of DATABASES."""
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("template"), tmp_path / "site.sqlite3")
         return {
@@ -142,7 +138,6 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def connected(shop: Shop, redis: RedisServer, conf: Configure) -> Iterator[Shop]:
-    """Return a shop whose producer and schedulers share one broker."""
     shop.redis = redis
     conf(broker_url=redis.url)
     yield shop
@@ -152,7 +147,6 @@ def connected(shop: Shop, redis: RedisServer, conf: Configure) -> Iterator[Shop]
 
 @pytest.fixture
 def live(connected: Shop) -> Shop:
-    """Return a shop with a scheduler that holds the shard."""
     process = connected.running.beat()
     wait_until(lambda: _holder(connected) == process.pid, "the scheduler holds the shard")
     return connected

@@ -22,8 +22,6 @@ from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.admin.transactional.test_scheduling import groups, send
 from tests.kit.site import celery_app
 
-ROOT = Path(__file__).parents[3]
-
 
 def order(request: HttpRequest) -> HttpResponse:
     Group.objects.using(ALIAS).create(name="order")
@@ -108,7 +106,7 @@ def test_without_django_the_error_of_the_call_names_the_missing_part(before: str
         "app.conf.update(wheel_store='django://default', wheel_transactional=True)\n"
         "app.send_task('task', countdown=5)\n"
     )
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": ""}
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

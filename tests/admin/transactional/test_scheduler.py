@@ -33,9 +33,6 @@ def accepted(shop: Shop, *task_ids: str) -> bool:
     return {row.task_id for row in shop.store.find(0, task_ids)} == set(task_ids)
 
 
-# -- scheduling ----------------------------------------------------------------------------------------
-
-
 def test_the_wheel_sees_a_task_soon_after_its_commit(live: Shop) -> None:
     """On a quiet machine the median is below 150 ms; other processes may be at work on this one."""
     took_s = []
@@ -101,9 +98,6 @@ def test_without_a_scheduler_a_task_waits_in_the_inbox(connected: Shop) -> None:
         send("a", countdown=0.1)
     connected.running.beat()
     wait_until(lambda: left(connected) == ["a"], "the task is dispatched")
-
-
-# -- commands ------------------------------------------------------------------------------------------
 
 
 def test_a_cancellation_is_part_of_the_transaction(live: Shop) -> None:
@@ -183,9 +177,6 @@ def test_a_gate_and_a_completion_are_no_part_of_a_transaction(connected: Shop) -
 def test_a_command_needs_the_store_in_the_transactions_database() -> None:
     with pytest.raises(SettingError, match="needs wheel_store = django://"):
         celery_app.wheel.cancel("a", transactional=True)
-
-
-# -- a file has one writer -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

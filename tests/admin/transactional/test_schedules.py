@@ -60,10 +60,8 @@ def test_changes_are_part_of_the_transaction(live: Shop) -> None:
 async def order(request: ASGIRequest) -> HttpResponse:
     wheel = celery_app.wheel
     answer = await wheel.schedules.acreate("ordered", NINE, "site.nothing", exists="update")
-    found = await wheel.schedules.aget("ordered")
-    return JsonResponse(
-        {"result": answer.result, "revision": found.revision, "tasks": len((await wheel.apending()).items)}
-    )
+    found, pending = await wheel.schedules.aget("ordered"), await wheel.apending()
+    return JsonResponse({"result": answer.result, "revision": found.revision, "tasks": len(pending.items)})
 
 
 urlpatterns = [path("order", order)]

@@ -33,7 +33,6 @@ from tests.unit.producer.memory_broker import Broker
 
 
 def send(task_id: str = "", **options: Any) -> str:
-    """Send a task, with a delay unless another time is given."""
     options = {"countdown": 60, **options}
     found: str = celery_app.send_task("site.nothing", (1,), task_id=task_id or None, **options).id
     return found
@@ -41,7 +40,6 @@ def send(task_id: str = "", **options: Any) -> str:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Run a block that ends by an exception."""
     with suppress(ZeroDivisionError), transaction.atomic(using=ALIAS):
         yield
         raise ZeroDivisionError
@@ -52,7 +50,6 @@ def groups() -> list[str]:
 
 
 def sent(queue: str = "celery") -> int:
-    """Return the messages that went to the broker."""
     waiting = Channel.queues.get(queue)
     return waiting.qsize() if waiting is not None else 0
 
@@ -216,9 +213,6 @@ def test_a_message_and_a_command_are_put_into_their_shards(shop: Shop, conf: Con
         assert (command.kind, b'"in 1"' in command.payload) == ("cancel", True)
 
 
-# -- what is scheduled, and what is not -------------------------------------------------------------------
-
-
 def test_the_options_of_a_call_are_kept(shop: Shop) -> None:
     wheel = {"unique": "order:1", "on_conflict": "replace", "watch": ["x", "y"], "misfire": 5}
     with transaction.atomic(using=ALIAS):
@@ -318,9 +312,8 @@ def same(message: Message) -> dict[str, Any]:
 def test_a_chain_with_delays_is_one_message_in_the_inbox(shop: Shop) -> None:
     step = celery_app.signature("site.nothing")
     with transaction.atomic(using=ALIAS):
-        chain(step.clone().set(countdown=5), step.clone().set(countdown=9)).apply_async(
-            link=step.clone().set(countdown=3)
-        )
+        first, second, link = (step.clone().set(countdown=seconds) for seconds in (5, 9, 3))
+        chain(first, second).apply_async(link=link)
         assert shop.waiting() == []
     [item] = shop.items()
     assert b'"countdown": 9' in shop.message(item).body
@@ -330,9 +323,6 @@ def test_a_route_cannot_have_the_option_transactional(shop: Shop, conf: Configur
     conf(task_routes={"site.nothing": {"wheel": {"transactional": True}}})
     with pytest.raises(TypeError, match="must be a call's"):
         send()
-
-
-# -- a task that runs --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -386,9 +376,6 @@ def test_another_task_that_a_task_schedules_is_part_of_its_transaction(shop: Sho
 
     running(body)
     assert (shop.waiting(), sent("wheel.0")) == (["b"], 0)
-
-
-# -- where it cannot be ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

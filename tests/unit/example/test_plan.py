@@ -25,9 +25,7 @@ def flight(into_day_ms: int) -> Flight:
         (0, 600, -4_500),  # before the beginning of the day: due at once
     ],
 )
-def test_a_reminder_is_due_45_minutes_before_departure_in_compressed_time(
-    into_day_ms: int, speed: float, after_ms: int
-) -> None:
+def test_a_reminder_is_due_45_compressed_minutes_before_take_off(into_day_ms: int, speed: float, after_ms: int) -> None:
     assert ReplayPlan(DAY, speed, START).due_at_ms(flight(into_day_ms)) == START + after_ms
 
 

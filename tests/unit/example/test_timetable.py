@@ -10,7 +10,6 @@ import pytest
 from flights import timetable
 from flights.timetable import NEW_YORK, TimetableError, day_length_ms, day_start_ms, flights_on
 
-HOUR_MS = 3_600_000
 CLOCKS_FORWARD = date(2013, 3, 10)
 CLOCKS_BACK = date(2013, 11, 3)
 SUMMER = date(2013, 7, 10)
@@ -37,9 +36,7 @@ def by_local_time() -> dict[date, Counter[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("day", DAYS, ids=str)
-def test_the_instants_agree_with_the_local_columns(
-    day: date, by_local_time: dict[date, Counter[tuple[str, int]]]
-) -> None:
+def test_instants_agree_with_the_local_columns(day: date, by_local_time: dict[date, Counter[tuple[str, int]]]) -> None:
     flights = flights_on(day)
     assert Counter((flight.carrier + flight.number, flight.departs_at_ms) for flight in flights) == by_local_time[day]
 
@@ -70,7 +67,7 @@ def test_a_day_begins_and_ends_by_the_clock_of_new_york(day: date, count: int, f
 
 @pytest.mark.parametrize(("day", "hours"), [(CLOCKS_FORWARD, 23), (SUMMER, 24), (CLOCKS_BACK, 25)])
 def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(day: date, hours: int) -> None:
-    assert day_length_ms(day) == hours * HOUR_MS
+    assert day_length_ms(day) == hours * 3_600_000
     midnight = datetime.fromtimestamp(day_start_ms(day) / 1000, UTC).astimezone(NEW_YORK)
     assert (midnight.date(), midnight.hour, midnight.minute) == (day, 0, 0)
 

@@ -88,9 +88,7 @@ def test_opentelemetry_gets_the_same_metrics_by_one_reading() -> None:
         (opentelemetry.check_installed, "celery-wheel[opentelemetry]", "opentelemetry.metrics"),
     ],
 )
-def test_a_missing_package_is_named_with_the_remedy(
-    check: object, package: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(check: object, package: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PackageMissing, match=re.escape(package)):
         check()  # type: ignore[operator]

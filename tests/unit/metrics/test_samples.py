@@ -171,9 +171,7 @@ def test_rejected_messages_have_a_reason(rig: Rig, metrics: ProcessMetrics) -> N
     assert read(metrics.collect)["rejected"] == {("0", "unreadable"): 1, ("0", "unique"): 1, ("0", "broker"): 0}
 
 
-def test_a_message_that_is_too_late_for_its_misfire_option_is_counted_as_expired(
-    rig: Rig, metrics: ProcessMetrics
-) -> None:
+def test_a_message_too_late_for_its_misfire_option_is_counted_as_expired(rig: Rig, metrics: ProcessMetrics) -> None:
     rig.send("a", 1_000, misfire_ms=10)
     rig.run(rounds=2)
     rig.run(rounds=2, after_ms=5_000)

@@ -37,9 +37,8 @@ def fail(accept: str) -> HttpAnswer:
 
 def test_pages_are_served_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
-    served = MetricsServer(
-        ("127.0.0.1", port), {"/metrics": lambda accept: HttpAnswer(200, accept.encode()), "/bad": fail}
-    )
+    pages = {"/metrics": lambda accept: HttpAnswer(200, accept.encode()), "/bad": fail}
+    served = MetricsServer(("127.0.0.1", port), pages)
     served.start()
     wait_until(lambda: listens(port), "the server listens")
     assert fetch(port, "/metrics?x=1") == (200, "")
@@ -57,9 +56,7 @@ def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
 ) -> None:
     monkeypatch.setattr(server, "RETRY_FIRST_S", 0.01)
     caplog.set_level(logging.INFO)
-    with closing(socket.socket()) as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         served = MetricsServer(("127.0.0.1", port), {"/metrics": lambda accept: HttpAnswer(200, b"here")})
         served.start()
@@ -70,15 +67,11 @@ def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
     served.stop()
 
 
-def test_a_server_that_never_got_its_address_stops_at_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_without_its_address_stops(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(server, "RETRY_FIRST_S", 3_600)
     monkeypatch.setattr(server, "RETRY_MOST_S", 3_600)
     monkeypatch.setattr(server, "JOIN_S", patience())
-    with closing(socket.socket()) as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         served = MetricsServer(other.getsockname(), {})
         served.start()
         wait_until(lambda: "cannot be served" in caplog.text, "the log has the error")

@@ -45,6 +45,5 @@ def test_the_line_has_the_name_that_the_app_reads(of_app: Conf, name: str) -> No
     ],
 )
 def test_the_url_names_the_same_store_without_its_password(given: str, printed: str) -> None:
-    line = settings_line(conf(), given)
-    assert line == f'app.conf.wheel_store = "{printed}"'
+    assert settings_line(conf(), given) == f'app.conf.wheel_store = "{printed}"'
     assert is_store_url(printed)

@@ -100,8 +100,6 @@ def test_a_change_of_the_process_is_shown_at_once() -> None:
 
 
 class Browse:
-    """Answers with an empty store that has ``due`` tasks in the next hour, each with a name of its own."""
-
     def __init__(self, due: int, shards: int = 0) -> None:
         self.shards = [ShardHead(ShardRecord(n, 1, None, None, 0, None, None), 0) for n in range(shards)]
         self.browse, self.due = self, due
@@ -119,9 +117,7 @@ class Browse:
 
 
 @pytest.mark.parametrize(("due", "counted"), [(0, [1, 2, 3, 4]), (20_000, [1, 2, 3, 4]), (50_000, [1, 4])])
-def test_seconds_are_counted_the_more_rarely_the_more_they_are(
-    due: int, counted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_seconds_are_counted_more_rarely(due: int, counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_S", 0)
     store: Any = Browse(due)
     now = [NOW]

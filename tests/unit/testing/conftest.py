@@ -57,7 +57,6 @@ def make_app() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def wheel_app(make_app: Callable[..., Any], request: pytest.FixtureRequest) -> Any:
-    """Return the app of the fixture ``wheel``, with the settings of ``with_settings``."""
     return make_app(**getattr(request, "param", {}))
 
 

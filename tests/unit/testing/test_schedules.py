@@ -39,11 +39,8 @@ def test_a_schedule_runs_at_each_of_its_instants(app: Any) -> None:
         hours = [round((one.at - BEGIN) / timedelta(hours=1), 3) for one in ran]
         assert hours == [1, 2, 25, 49], "on the second day clocks go forward"
         first, second = ran[1].at, ran[2].at
-        assert [one.result for one in ran[:3]] == [
-            None,
-            ("nightly", first, None, 1),
-            ("nightly", second, first, 1),
-        ]
+        found = [one.result for one in ran[:3]]
+        assert found == [None, ("nightly", first, None, 1), ("nightly", second, first, 1)]
         app.wheel.schedules.pause("nightly")
         assert wheel.advance(days=2) == []
         assert app.wheel.schedules.resume("nightly")
@@ -69,8 +66,7 @@ def test_a_trigger_and_a_backfill_run_at_once(app: Any) -> None:
         assert [one.result[1] for one in ran_] == [BEGIN - timedelta(hours=46), BEGIN - timedelta(hours=22)]
         with pytest.raises(RecurrenceError, match="every needs the overlap \"allow\", and this backfill has 'skip'"):
             schedules.backfill("nightly", first, last, every=60)
-        paced = schedules.backfill("nightly", first, last, overlap="allow", every=timedelta(minutes=10))
-        assert paced.task_ids
+        assert schedules.backfill("nightly", first, last, overlap="allow", every=timedelta(minutes=10)).task_ids
         assert [one.at - BEGIN for one in wheel.advance(minutes=30)] == pytest.approx(
             [timedelta(0), timedelta(minutes=10)], abs=timedelta(seconds=30)
         )
@@ -82,11 +78,7 @@ def test_an_instant_during_a_run_is_skipped_until_the_run_has_ended(app: Any) ->
         schedules = app.wheel.schedules
         schedules.create("minutely", 60, "app.report", (True,), overlap="skip")
         ran = wheel.advance(minutes=4, seconds=30)
-        assert [(one.state, (one.at - BEGIN).total_seconds()) for one in ran] == [
-            ("RETRY", 60.0),
-            ("SUCCESS", 150.0),
-            ("RETRY", 180.0),
-            ("SUCCESS", 270.0),
-        ]
+        found = [(one.state, (one.at - BEGIN).total_seconds()) for one in ran]
+        assert found == [("RETRY", 60.0), ("SUCCESS", 150.0), ("RETRY", 180.0), ("SUCCESS", 270.0)]
         assert ran[1].result[3] == 2
         assert {one.reason for one in schedules.history("minutely").skips} == {"overlapped"}

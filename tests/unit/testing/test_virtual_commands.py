@@ -19,9 +19,7 @@ def test_a_cancelled_task_does_not_run(wheel: VirtualWheel, add: Any) -> None:
 
 
 @pytest.mark.wheel(freeze=True)
-def test_a_task_may_cancel_another_that_is_due_at_the_same_instant(
-    wheel: VirtualWheel, wheel_app: Any, add: Any
-) -> None:
+def test_a_task_may_cancel_another_due_at_the_same_instant(wheel: VirtualWheel, wheel_app: Any, add: Any) -> None:
     @wheel_app.task(name="proj.stop", shared=False)
     def stop() -> str:
         return wheel.cancel(later)
@@ -63,8 +61,7 @@ def test_reschedule_needs_exactly_one_time(wheel: VirtualWheel) -> None:
 
 def test_run_now_makes_a_task_the_next_to_run(wheel: VirtualWheel, add: Any) -> None:
     add.apply_async((1, 1), countdown=60)
-    urgent = add.apply_async((2, 2), countdown=7200)
-    assert wheel.run_now(urgent) == "done"
+    assert wheel.run_now(add.apply_async((2, 2), countdown=7200)) == "done"
     assert [one.args for one in wheel.run_due()] == [(2, 2)]
 
 

@@ -48,8 +48,7 @@ def test_time_stands_still_while_a_task_runs(wheel: VirtualWheel, tasks: Any) ->
 
 def test_tasks_that_are_scheduled_meanwhile_run_in_the_same_advance(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.again"].apply_async((5,), countdown=600)
-    ran = wheel.advance(minutes=35)
-    assert [one.args for one in ran] == [(5,), (4,), (3,)]
+    assert [one.args for one in wheel.advance(minutes=35)] == [(5,), (4,), (3,)]
     assert [one.args for one in wheel.pending] == [(2,)]
 
 
@@ -298,9 +297,6 @@ def test_a_task_class_with_its_own_call_keeps_its_request(wheel: VirtualWheel, w
     result = counted.apply_async(countdown=1)
     wheel.advance(seconds=1)
     assert result.get() == result.id
-
-
-# -- options that need the store, in calls without a delay ------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,7 @@ def test_the_remedy_is_the_last_part_of_an_errors_message(message: str, problem:
     ],
     ids=["plain", "disabled", "short delays"],
 )
-def test_the_visibility_finding_names_the_cause_of_the_delays_in_workers(
-    app: Any, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_visibility_finding_names_a_delays_cause(app: Any, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "in_django", lambda: False)
     [found] = settings.visibility(app, Conf(app))
     assert found.remedy == remedy

@@ -92,9 +92,8 @@ def test_a_task_that_the_app_does_not_have_is_a_warning(store: FullStore) -> Non
     create(Holder(store), "d", next_ms=now_ms() + 60_000, definition='{"task": "billing.charge"}')
     _, one, other = found(store)
     assert one.grade is Grade.WARNING
-    assert one.text.startswith(
-        "the app does not have the task app.unknown of 2 schedules (a, …): it is sent by its name"
-    )
+    words = "the app does not have the task app.unknown of 2 schedules (a, …): it is sent by its name"
+    assert one.text.startswith(words)
     assert other.text.startswith("the app does not have the task billing.charge of 1 schedule (d): ")
 
 

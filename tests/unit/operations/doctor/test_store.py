@@ -69,17 +69,13 @@ def test_a_server_that_keeps_its_commits_is_fine(safe: PostgresServer) -> None:
     assert found[1].text.startswith("none: ")
 
 
-def test_a_scheduler_logs_the_settings_by_which_commits_are_lost(
-    url: str, safe: PostgresServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_that_lose_commits_are_told(url: str, safe: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         for one in (url, safe.url()):
             with closing(open_store(one)) as opened:
                 _warn_of_server(opened)
-    assert [(record.levelname, getattr(record, "setting", None)) for record in caplog.records] == [
-        ("WARNING", "fsync"),
-        ("WARNING", "full_page_writes"),
-    ]
+    found = [(record.levelname, getattr(record, "setting", None)) for record in caplog.records]
+    assert found == [("WARNING", "fsync"), ("WARNING", "full_page_writes")]
 
 
 def test_the_kind_of_replication_is_named(safe: PostgresServer) -> None:
@@ -131,9 +127,8 @@ def test_the_oldest_transaction_that_keeps_replaced_rows_is_named(url: str, monk
 
 def test_a_user_who_may_not_see_the_transactions_of_others_is_told_so(postgres: PostgresServer, url: str) -> None:
     database = url.rpartition("/")[2]
-    postgres.sql(
-        "CREATE ROLE limited LOGIN", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited", database=database
-    )
+    grant = "GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited"
+    postgres.sql("CREATE ROLE limited LOGIN", grant, database=database)
     try:
         with psycopg.connect(url) as session:
             session.execute("CREATE TABLE other ()")
@@ -150,8 +145,7 @@ def test_a_user_who_may_not_see_the_transactions_of_others_is_told_so(postgres: 
 
 
 def test_a_file_has_no_server(tmp_path: Path) -> None:
-    url = _with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3")
-    assert looked_at(url) == []
+    assert looked_at(_with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3")) == []
 
 
 def test_the_command_for_history_that_waits_too_long_for_its_archive_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from celery_wheel.operations.drain.to_broker import with_eta
 from celery_wheel.store.model import Message, Row, StoredMessage
 from tests.kit.holder import message
 
-LIMIT = 2**20
 DRAIN = "0b8f7c9e-6a55-4c34-8a4c-2f0e5d1b7a11"
 
 PROTOCOL_2 = '{"lang": "py", "task": "app.remind", "id": "1", "eta": null, "greeting": "Gr\\u00fc\\u00dfe"}'
@@ -31,7 +30,7 @@ def made(headers: str = PROTOCOL_2, properties: str = PROPERTIES, **parts: Any) 
 
 def back(kept: StoredMessage, envelope_id: str | None = None) -> Message:
     task = task_of(line_of(kept, 1))
-    found = QueuedMessageReader("wheel", LIMIT).decode((task.with_id(envelope_id) if envelope_id else task).wire)
+    found = QueuedMessageReader("wheel", 2**20).decode((task.with_id(envelope_id) if envelope_id else task).wire)
     assert isinstance(found, Message), found.reason
     return found
 

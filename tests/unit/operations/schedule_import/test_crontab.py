@@ -118,9 +118,7 @@ def read(tmp_path: Path, text: str = TAB, **options: Any) -> dict[str, ForeignSc
     return {one.name: one for one in READERS["crontab"](ImportOptions(app, file=file, **options))}
 
 
-def test_each_line_is_a_schedule_of_its_command_or_has_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_line_is_a_schedule_of_its_command_or_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
     found = read(tmp_path)
     assert {name: one.reason for name, one in found.items() if one.definition is None} == {
