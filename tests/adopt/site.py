@@ -39,11 +39,9 @@ class Site:
 
     @property
     def root(self) -> Path:
-        """Return the folder with the site's modules, in which its commands run."""
         return self.folder / self.project.root
 
     def environment(self, settings: str | None = None, *more: Path) -> dict[str, str]:
-        """Return the variables of a process; ``more`` are further folders from which it can import."""
         own = {key: value.format(folder=self.folder) for key, value in (self.project.environment or {}).items()}
         return {
             **own,
@@ -64,7 +62,6 @@ class Site:
         return process
 
     def run(self, name: str, *arguments: str, settings: str | None = None) -> None:
-        """Run a command that must succeed."""
         code, said = self.python(name, *arguments, settings=settings).end(PREPARE_S)
         assert code == 0, f"{' '.join(arguments)} failed:\n{said[-3000:]}"
 
@@ -109,7 +106,6 @@ class Site:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def errors(self) -> list[str]:
-        """Return the lines of beat that name an error."""
         text = (self.folder / "beat.log").read_text(encoding="utf-8")
         return [line for line in text.splitlines() if "ERROR" in line or "Traceback" in line]
 

@@ -35,7 +35,6 @@ def folder_of_tests(site: Site, name: str, sdists: Path) -> Path:
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """Return test → passed, or the tag of its failure."""
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - our own file
         tags = [one.tag for one in case if one.tag in {"failure", "error", "skipped"}]
@@ -44,7 +43,6 @@ def outcomes(report: Path) -> dict[str, str]:
 
 
 def run(site: Site, folder: Path, kind: str) -> dict[str, str]:
-    """Run the project's tests of tasks with some settings."""
     report = site.folder / f"{kind}.xml"
     settings = MODULES[kind] or site.project.suite
     start = folder / "src" if (folder / "src").exists() else site.root
@@ -62,7 +60,6 @@ def run(site: Site, folder: Path, kind: str) -> dict[str, str]:
 
 
 def compare(site: Site, folder: Path) -> dict[str, object]:
-    """Return the counts of both runs, and the tests whose outcomes differ."""
     module = site.root / f"{MODULES['wheel']}.py"
     module.write_text(f"from {site.project.suite} import *\n\n{site.project.lines}", encoding="utf-8")
     with_wheel, without = run(site, folder, "wheel"), run(site, folder, "plain")

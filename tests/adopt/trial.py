@@ -31,7 +31,6 @@ class Trial:
 
 
 def queued(app: Any) -> list[str]:
-    """Return the ids of the tasks in every list of the broker."""
     found = []
     with redis.Redis.from_url(app.conf.broker_url) as client:
         for key in client.scan_iter(_type="list"):
@@ -48,7 +47,6 @@ def held(app: Any) -> list[str]:
 
 
 def runs(site: Site, task: str, retries: int) -> list[dict[str, Any]]:
-    """Return the notes of a task's first tries, or of the tries after so many retries."""
     return [one for one in site.notes() if (one["task"], one["retries"]) == (task, retries)]
 
 

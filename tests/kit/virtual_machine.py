@@ -108,7 +108,6 @@ class Machine:
 
     @property
     def now_ms(self) -> int:
-        """The true time: Unix milliseconds."""
         return (self.epoch_ns + self.now_ns) // 1_000_000
 
     @property
@@ -150,7 +149,6 @@ class Machine:
             self._host_of.pop(thread).threads.discard(thread)
 
     def end(self, thread: greenlet) -> None:
-        """End a thread of a dead host where it stands."""
         self._host_of[thread].last_waits = 0
         thread.parent = getcurrent()
         thread.throw(GreenletExit)
@@ -218,7 +216,6 @@ class Machine:
 
     @staticmethod
     def name_of(thread: greenlet) -> str:
-        """Return the line at which a thread waits."""
         frame = thread.gr_frame
         while frame is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
@@ -254,8 +251,6 @@ def product() -> list[ModuleType]:
 
 
 class VirtualTime:
-    """In place of the module ``time``."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
@@ -438,8 +433,6 @@ class VirtualThread:
 
 
 class VirtualThreading:
-    """In place of the module ``threading``."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 

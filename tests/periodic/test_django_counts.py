@@ -33,7 +33,6 @@ class Counted:
         self.counts = self.new()
 
     def new(self) -> RunCounts:
-        """Return the counts of a new holder."""
         return RunCounts(self.tables.source, self.tables.now_ms, lambda: self.tables.monotonic_s)
 
     def schedule(self, name: str) -> Schedule:
@@ -44,7 +43,6 @@ class Counted:
         return one
 
     def make(self, one: Schedule, times: int = 1) -> None:
-        """Make the next instants of a schedule, one a minute."""
         for _ in range(times):
             assert one.next_ms is not None
             row, run = occurrence(self.holder, one, one.next_ms)

@@ -60,7 +60,6 @@ def edit(of: str, **values: Any) -> None:
 
 @pytest.fixture
 def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many rows Django's queries have read so far."""
     own, count = SQLCompiler.results_iter, [0]
 
     def results_iter(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -73,7 +72,6 @@ def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 def age() -> None:
-    """Make all tasks so old that only an edit is new."""
     PeriodicTask.objects.update(date_changed=timezone.now() - timedelta(days=1))
 
 
@@ -214,7 +212,6 @@ def test_a_one_off_task_that_has_run_is_disabled(three: Tables) -> None:
 
 @pytest.fixture
 def many(tables: Tables, interval: Any, nine: Any) -> Tables:
-    """MANY tasks with an interval, and the task "a" with a crontab."""
     plain = {"task": "site.nothing", "interval": interval}
     PeriodicTask.objects.bulk_create([PeriodicTask(name=f"n{n}", **plain) for n in range(MANY)])
     PeriodicTask.objects.create(name="a", task="site.nothing", crontab=nine)

@@ -83,14 +83,12 @@ def faults(expected: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, A
 
 
 def flat(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers, the properties and the rest of a message as one object."""
     parts = ("headers", "properties")
     rest = {name: value for name, value in message.items() if name not in parts}
     return rest | {f"{part}.{name}": one for part in parts for name, one in message[part].items()}
 
 
 def name_of(message: Mapping[str, Any]) -> str:
-    """Return the id of a message's task."""
     found = message["headers"].get("id") or json.loads(base64.b64decode(message["body"]))["id"]
     return str(found)
 

@@ -244,7 +244,6 @@ def pair_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def note_processes(folder: Path, servers: Mapping[str, Any]) -> None:
-    """Write down the ports and the ids of the servers; after each start."""
     ports = {part: (server.port, getattr(server, "ports", {})) for part, server in servers.items()}
     (folder / "ports.json").write_text(json.dumps(ports))
     families = [server.running.family() for server in servers.values() if server.is_up]

@@ -120,9 +120,6 @@ def test_lanes_have_offsets_of_their_own_and_closed_ones_are_forgotten(fencing: 
     edge.drop_lanes(SHARD, EPOCH, [])
 
 
-# -- failures ----------------------------------------------------------------------------------------------
-
-
 def test_a_row_that_no_queue_accepts_is_reported_in_every_answer(fencing: Any) -> None:
     edge = adopted(fencing)
     rows = [make_row(1), fencing.broken_row(2), make_row(3)]
@@ -149,9 +146,6 @@ def test_the_checksum_is_kept_beside_the_offset(fencing: Any) -> None:
     assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0)
     edge.publish(make_chunk(0, 2, checksum=make_checksum(1)))
     assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0), "a repetition changes nothing"
-
-
-# -- verify ------------------------------------------------------------------------------------------------
 
 
 def test_the_last_chunk_is_the_confirmed_one_or_a_later_one(fencing: Any) -> None:
@@ -193,9 +187,6 @@ def test_chunk_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_an_epoch(f
     edge.verify(SHARD, EPOCH + 1, 0)
     edge.publish(make_chunk(1, 2, number=1, epoch=EPOCH + 1))
     edge.verify(SHARD, EPOCH + 1, 1)
-
-
-# -- stores ------------------------------------------------------------------------------------------------
 
 
 def test_another_stores_offsets_are_never_adopted(fencing: Any) -> None:

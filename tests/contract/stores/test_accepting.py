@@ -120,9 +120,6 @@ def test_an_empty_change_is_no_error(holder: Holder) -> None:
     assert holder.ids() == []
 
 
-# -- known ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1700])
 def test_known_takes_any_number_of_ids_and_knows_the_accepted_ones(holder: Holder, count: int) -> None:
     envelopes = [row.message.envelope_id for row in holder.accept(NOW + 1, *[NOW] * count)][1:]
@@ -147,9 +144,6 @@ def test_another_shard_knows_nothing_of_it(store: Store) -> None:
     assert store.count(0, 0, *EVERYTHING) == store.count(1, 0, *EVERYTHING) == 1
 
 
-# -- rejected -------------------------------------------------------------------------------------------
-
-
 def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
     reject = holder.reject(b"\x80garbage", at_ms=NOW + 7)
     holder.apply(rejects=[reject])
@@ -158,9 +152,6 @@ def test_a_rejected_message_is_stopped_with_its_bytes(holder: Holder) -> None:
     assert (row.id, row.lane, row.due_ms, row.seq) == (reject.id, STOPPED, NOW + 7, reject.id)
     if isinstance(holder.store, SqlStore):  # the model keeps the bytes elsewhere
         assert row.parts().body == b"\x80garbage"
-
-
-# -- all or nothing -------------------------------------------------------------------------------------
 
 
 def test_a_change_that_fails_leaves_nothing(sql_holder: Holder) -> None:
@@ -203,9 +194,6 @@ def test_one_envelope_is_accepted_once(holder: Holder) -> None:
     with pytest.raises((StoreError, AssertionError)):
         holder.accept(NOW, envelope_id=row.message.envelope_id)
     assert holder.ids() == [row.id]
-
-
-# -- what else a change carries -------------------------------------------------------------------------
 
 
 def test_the_highest_seq_is_kept_and_never_goes_back(holder: Holder) -> None:

@@ -48,7 +48,6 @@ def content(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def go_on(url: str) -> None:
-    """Accept a task, as a scheduler does that was started meanwhile."""
     with closing(open_store(url, shards=2)) as store:
         holder = Holder(store)
         holder.accept(NOW + 9_000)
@@ -64,8 +63,7 @@ def is_usable(url: str) -> bool:
     return True
 
 
-def ignore(step: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+def ignore(step: str, done: int, total: int) -> None: ...
 
 
 @pytest.mark.parametrize("old", KINDS)

@@ -21,7 +21,6 @@ def entry(results: dict[str, Any], request: str | None = None, **parts: Any) -> 
 
 
 def names(store: SqlStore, limit: int = 100, **criteria: Any) -> list[str]:
-    """Return the first name of each request, page after page."""
     found, at = [], None
     while True:
         page = store.browse.audit(AuditCriteria(**criteria), at, limit)

@@ -146,9 +146,6 @@ def command_id() -> str:
     return str(uuid.uuid4())
 
 
-# -- commands -------------------------------------------------------------------------------------------
-
-
 def test_a_command_is_read_by_its_shards_holder_alone(store: Store) -> None:
     item = store.put_command(1, "cancel", b"{}")
     assert store.read_inbox(0, 10) == []
@@ -204,9 +201,6 @@ def test_a_fenced_holder_expires_nothing(holder: Holder) -> None:
     with pytest.raises(Fenced):
         holder.store.expire(0, epoch, NOW + 1, NOW)
     assert [*holder.store.tombstone_ids(0)] == ["a"]
-
-
-# -- what is kept ---------------------------------------------------------------------------------------
 
 
 def test_tombstones_are_found_by_their_task_ids_and_a_later_one_replaces_the_earlier(holder: Holder) -> None:
@@ -277,9 +271,6 @@ def test_the_misfire_option_of_a_row_is_read_back(holder: Holder) -> None:
     assert holder.slice()[0].misfire_ms == 5_000
     [found] = holder.store.find(0, [row.message.task_id])
     assert found.misfire_ms == 5_000
-
-
-# -- what leaves once more ------------------------------------------------------------------------------
 
 
 def test_stopped_rows_are_found_by_task_id_with_their_last_outcome(holder: Holder) -> None:

@@ -33,7 +33,6 @@ def begun(store: SqlStore, name: str = "monday") -> BulkLoad:
 
 
 def written(store: SqlStore, load: BulkLoad, part: int, *chunks: PartChunk) -> PartResult:
-    """Write a whole part."""
     claim, _ = store.loads.claim(load.id, load.run, part)
     store.loads.put(claim, chunks)
     store.loads.finish(claim, max((one.number for one in chunks), default=-1) + 1)
@@ -50,21 +49,16 @@ def state(store: SqlStore, name: str = "monday") -> str | None:
 
 
 def loaded(store: SqlStore, name: str = "monday", *chunks: PartChunk) -> BulkLoad:
-    """Load one part, by default of one slice of shard 0."""
     load = begun(store, name)
     return commit(store, load, {0: written(store, load, 0, *(chunks or slice_of(0, 0)))})
 
 
 def left(store: SqlStore) -> list[tuple[int, int, int]]:
-    """Return part, number and shard of every chunk, committed or not."""
     return sorted((row["part"], row["number"], row["shard"]) for row in rows_of(store, load_chunk))
 
 
 def payloads(store: SqlStore, shard: int = 0, max_rows: int = 1_000) -> list[bytes]:
     return [bytes(one.payload) for one in store.read_loads(shard, max_rows)]
-
-
-# -- from beginning to end ------------------------------------------------------------------------------
 
 
 def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> None:
@@ -130,9 +124,6 @@ def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(
     assert state(sql_store) == DONE
     expire(NOW + 2 + KEPT_MS)
     assert state(sql_store) is None
-
-
-# -- it is stopped ----------------------------------------------------------------------------------------
 
 
 def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlStore) -> None:
@@ -202,9 +193,6 @@ def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
         assert left(stores[0]) == []
 
 
-# -- it is done again ---------------------------------------------------------------------------------------
-
-
 def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     first, there = sql_store.loads.claim(load.id, load.run, 0)
@@ -229,7 +217,6 @@ def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) 
 
 
 def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: list[tuple[str, int, str]]) -> None:
-    """Write so many slices as one part."""
     claim, _ = store.loads.claim(load.id, load.run, 0)
     for number in range(count):
         store.loads.put(claim, slice_of(number, 0, digest=digest))
@@ -238,7 +225,6 @@ def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: lis
 
 
 def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
-    """One attempt wins as a whole, without a slice of the other."""
     first, second = make_sql_store(), make_sql_store()
     for turn in range(8):
         load, won = begun(first, f"turn {turn}"), list[tuple[str, int, str]]()
@@ -299,9 +285,6 @@ def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> 
     assert not [one for one in left(stores[0]) if one[2] == 1], "something of a late part is there"
 
 
-# -- around it ------------------------------------------------------------------------------------------------
-
-
 def test_loads_are_listed_with_their_remaining_chunks(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
@@ -319,9 +302,6 @@ def test_a_store_with_an_unfinished_load_is_not_resharded(sql_store: SqlStore, c
         commit(sql_store, load, parts)
     with pytest.raises(StoreUnusable, match=r"the load 'monday' is (open|committed); nothing was changed; "):
         sql_store.maintenance.reshard(3, lambda *_: 0, NOW)
-
-
-# -- runs that several processes join -------------------------------------------------------------------
 
 
 def test_the_processes_of_a_run_join_it_and_a_later_run_fences_them(sql_store: SqlStore) -> None:

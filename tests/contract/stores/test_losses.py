@@ -111,7 +111,6 @@ def small_disk() -> Iterator[Path]:
 
 
 def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
-    """Return how many messages were accepted before the error, and the error."""
     for accepted in range(0, 100 * ROWS, ROWS):
         try:
             holder.accept(*[NOW] * ROWS, body=body)
@@ -201,7 +200,6 @@ def cut(postgres: PostgresServer) -> Iterator[Cut]:
 
 @pytest.fixture
 def far(cut: Cut, url: str, pg_store: SqlStore, postgres: PostgresServer) -> Iterator[SqlStore]:
-    """Return the same store behind the proxy."""
     with closing(open_store(url.replace(f":{postgres.port}/", f":{cut.port}/"), lease_ms=LEASE_MS)) as store:
         yield store
 

@@ -46,7 +46,6 @@ def rows(count: int) -> list[Any]:
 
 
 def waiting(store: SqlStore) -> list[Message]:
-    """Return the messages of the inboxes, in the order in which the holder of each shard reads them."""
     found: list[Message] = []
     for shard in range(SHARDS):
         for item in store.read_inbox(shard, 10_000):

@@ -31,9 +31,6 @@ def accept(holder: Holder, *due_ms: int, **parts: Any) -> list[StoredMessage]:
     return rows
 
 
-# -- figures -------------------------------------------------------------------------------------------
-
-
 def test_an_overview_has_the_state_of_each_shard(sql_holder: Holder, sql_store: SqlStore) -> None:
     sql_holder.apply(lanes=[LaneState(1, ORIGIN, ORIGIN, "mail", scope="queue")])
     accept(sql_holder, NOW - 90_000, NOW - 1, NOW, NOW + 1)
@@ -84,9 +81,6 @@ def test_a_pause_of_everything_leaves_nothing_overdue(sql_holder: Holder, sql_st
     assert (first.overdue, first.held, first.behind_ms) == (0, 1, 0)
 
 
-# -- statements -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shards", [1, 64])
 def test_a_reading_takes_four_statements_for_any_number_of_shards(sql_store: SqlStore, shards: int) -> None:
     sql_store.maintenance.reshard(shards, shard_of, LATER)
@@ -102,12 +96,8 @@ def test_a_reading_takes_four_statements_for_any_number_of_shards(sql_store: Sql
         assert len(statements) == 4
 
 
-# -- the sums -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sums_are_those_of_the_rows_after_random_changes(make_sql_store: MakeSqlStore, seed: int) -> None:
-    """Rows are accepted, moved, settled, rolled back, drained and resharded."""
     rng, store = random.Random(seed), make_sql_store()
     for _ in range(4):
         holders = [Holder(store, shard) for shard in range(len(store.holders()))]

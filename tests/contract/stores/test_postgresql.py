@@ -43,11 +43,7 @@ def refusal(url: str, **options: object) -> str:
     return str(caught.value)
 
 
-# -- opening --------------------------------------------------------------------------------------------
-
-
 def test_two_schedulers_that_start_at_once_make_one_store(url: str, tmp_path: Path) -> None:
-    """Two processes open a store in an empty database."""
     program = (
         "import sys; from celery_wheel.store import open_store; print('ready', flush=True); sys.stdin.readline(); "
         "store = open_store(sys.argv[1], shards=2); print(store.uuid, flush=True); store.close()"
@@ -107,9 +103,6 @@ def test_a_missing_right_to_make_tables_is_named(url: str, postgres: PostgresSer
     assert "secret" not in said
 
 
-# -- sessions -------------------------------------------------------------------------------------------
-
-
 def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
     expected = {
         "idle_in_transaction_session_timeout": "1500ms",
@@ -144,9 +137,6 @@ def test_the_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) 
     [(after,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
     assert now_ms is not None
     assert before - 1 <= now_ms <= after
-
-
-# -- tables and plans -----------------------------------------------------------------------------------
 
 
 def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlStore, postgres: PostgresServer) -> None:
@@ -248,9 +238,6 @@ def test_every_text_that_the_rule_allows_fits_into_every_index(pg_store: SqlStor
     row = holder.row(**dict(zip(names, longest, strict=True)))
     holder.apply(rows=[row], tally={hour_of(row): 1})
     assert [row.route.task for row in holder.slice()] == longest[:1]
-
-
-# -- words ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,6 @@ def name_of(url: str) -> str:
     return url.rsplit("/", 1)[1]
 
 
-# -- what the operator has set --------------------------------------------------------------------------
-
-
 #: The settings of a session, in spite of those of the database; all other settings are the operator's.
 FORCED = {
     "client_encoding": "UTF8",
@@ -158,9 +155,6 @@ def test_nothing_is_accepted_while_a_synchronous_standby_is_missed() -> None:
         assert len(accepted) == holder.highest_seq >> SHARD_BITS
 
 
-# -- poolers --------------------------------------------------------------------------------------------
-
-
 def test_the_connection_has_no_parameter_that_a_pooler_refuses(postgres: PostgresServer, pg_store: SqlStore) -> None:
     """pgbouncer: "unsupported startup parameter: options"."""
     assert "options" not in connect_args(make_url(postgres.url()), LEASE_MS)
@@ -181,9 +175,6 @@ def test_a_pooler_that_shares_sessions_is_named(pg_store: SqlStore) -> None:
     with pytest.raises(StoreError, match=r"gives this process's sessions to other processes.*pool_mode=session"):
         pg_store.state(0)
     pg_store.state(0)
-
-
-# -- URLs -----------------------------------------------------------------------------------------------
 
 
 def test_several_hosts_with_ports_as_libpq_has_them(postgres: PostgresServer, url: str) -> None:
@@ -232,9 +223,6 @@ def server() -> Iterator[PostgresServer]:
         yield found
 
 
-# -- a server that lets nobody in -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def few(server: PostgresServer) -> Iterator[str]:
     """Return the URL of a store whose user is no superuser: limits do not count for those."""
@@ -267,7 +255,6 @@ def end(server: PostgresServer, url: str) -> None:
 
 
 def _ask(store: SqlStore) -> bool:
-    """Write to the store; nothing is read first."""
     return bool(store.put_command(0, "cancel", b"{}"))
 
 

@@ -26,7 +26,6 @@ ALL = ScheduleCriteria()
 
 
 def walk(store: SqlStore, criteria: ScheduleCriteria, limit: int) -> list[list[str]]:
-    """Return the names of all pages."""
     pages, after = list[list[str]](), ""
     while True:
         page = store.browse.schedules(criteria, after, limit)

@@ -45,7 +45,6 @@ def _database(url: str) -> str:
 
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
-    """Start a holder in a process of its own, which has stopped at ``where``."""
     with python(folder / "held.log", "-m", "tests.contract.stores.stopped", "held", url, where, kind=CELERY) as process:
         process.wait_for("stopped")
         yield process
@@ -146,9 +145,6 @@ def test_a_server_clock_that_was_put_back_delays_no_takeover(
     assert standby.acquire(0, "host-b", NOW, LEASE) == 2
 
 
-# -- of several users -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
     """Return the URLs of the tables' owner and of another user with rights to them, for schedulers of two users."""
@@ -184,9 +180,6 @@ def test_a_role_without_the_right_to_end_a_session_says_so(
         assert "the shard is not taken" in said[-1]
         postgres.sql("GRANT pg_signal_backend TO other_one")
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
-
-
-# -- trouble in between ---------------------------------------------------------------------------------
 
 
 def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(

@@ -69,14 +69,12 @@ class NewProject:
         return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **self.variables}
 
     def run(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run ``python <arguments>`` to its end."""
         command = [sys.executable, *arguments]
         return subprocess.run(
             command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
 
     def output(self, *arguments: str, folder: Path | None = None) -> str:
-        """Return the output of ``python <arguments>``, which must succeed."""
         done = self.run(*arguments, folder=folder)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
@@ -93,7 +91,6 @@ class NewProject:
         return said[-1].stdout.rstrip("\n")
 
     def start(self, name: str, *arguments: str, folder: Path | None = None) -> Process:
-        """Start ``celery -A <arguments>`` for as long as the test runs."""
         process = Process(
             [sys.executable, "-m", "celery", "-A", *arguments],
             self.folder / f"{name}.log",

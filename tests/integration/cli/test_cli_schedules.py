@@ -18,8 +18,6 @@ from tests.kit.stack import Stack
 
 @pytest.fixture
 def run(command: Commands) -> Any:
-    """Run a command of the group; returns its output, parsed with ``--json``."""
-
     def call(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
         found = command("schedules", *arguments, stdin=stdin)
         assert found.exit_code == code, found.output
@@ -229,8 +227,6 @@ def test_names_are_escaped_on_a_terminal(run: Any) -> None:
         assert "\x1b" not in shown
         assert r"\x1b[2J\u202e[red]" in shown
 
-
-# -- import ---------------------------------------------------------------------------------------------
 
 TAB = "CRON_TZ=Europe/Paris\n30 2 * * * nightly --all\n@reboot start\n"
 

@@ -29,7 +29,6 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def stack(run_dir: Path) -> Iterator[Stack]:
-    """Return the stack, not started yet."""
     parts = Stack(run_dir, None, wait)
     yield parts
     parts.stop()

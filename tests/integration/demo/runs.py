@@ -19,7 +19,6 @@ TEST_S = 3 * PATIENCE_S
 
 
 def wait(reached: Callable[[], object], what: str) -> None:
-    """Poll until the condition is true."""
     wait_until(reached, what, PATIENCE_S)
 
 
@@ -36,6 +35,5 @@ def processes_of(run_dir: Path) -> list[psutil.Process]:
 
 
 def executed(run_dir: Path) -> int:
-    """Return how many executions the worker has recorded."""
     with closing(sqlite3.connect(run_dir / "flights.sqlite3", timeout=PATIENCE_S)) as database:
         return int(database.execute("select count(*) from flights_execution").fetchone()[0])

@@ -19,8 +19,6 @@ FLIGHTS = 1004
 
 
 class Runner:
-    """The demo as a process, with its output in a file."""
-
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.port = free_port()  # demos of several tests run at once, and each takes 8000 by default
@@ -53,7 +51,6 @@ class Runner:
         return code
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of the printed summary; each is printed once."""
         found = re.findall(r"^([a-z]+(?: p?[0-9a-z]+)?) +([0-9,]+)(?: ms)?$", self.output, re.MULTILINE)
         assert len(found) == len(dict(found)), self.output
         return {name: int(value.replace(",", "")) for name, value in found}

@@ -67,9 +67,6 @@ def outcomes(stack: LeavingStack) -> list[tuple[str, str]]:
     return [(bytes_to_task_id(id_), kind) for id_, kind in found]
 
 
-# -- to the broker -----------------------------------------------------------------------------------------
-
-
 def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingStack) -> None:
     ids = filled(stack, 30, shards=2)
     inbox = send(stack, "in the wheel queue", 7_200, expires=9_000, priority=3)
@@ -218,9 +215,6 @@ def test_postgresql_is_drained_in_the_same_way(
         with closing(Wheel(stack.app)) as wheel:
             assert len(wheel.outcomes("moved", limit=1_000).items) == 300
             assert wheel.batches().items == []
-
-
-# -- to a file, and back -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -33,7 +33,6 @@ def hourly() -> dict[str, Any]:
 
 
 def ask(stack: LeavingStack, do: str, names: Any, **more: Any) -> dict[str, Any]:
-    """Let a scheduler carry out a command on schedules; returns its answer."""
     number = str(uuid.uuid4())
     named = {"definitions": names} if isinstance(names, dict) else {"names": names}
     payload = json.dumps({"do": do, **named, "id": number, "actor": "ann", "reason": "test", **more}).encode()
@@ -223,5 +222,4 @@ def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
 
 
 def instants(stack: LeavingStack) -> list[int]:
-    """Return the intended times of the occurrences that ran."""
     return [note["headers"][OCCURRENCE]["scheduled_for"] for note in stack.notes()["tick"]]

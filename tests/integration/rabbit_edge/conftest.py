@@ -42,13 +42,11 @@ class Yard:
         return edge
 
     def adopted(self) -> AmqpBroker:
-        """Return an edge that holds shard 0."""
         edge = self.edge()
         edge.adopt(0, 1)
         return edge
 
     def send(self, count: int, **options: Any) -> list[str]:
-        """Send delayed tasks to the wheel queue; returns their ids."""
         return [self.app.send_task("tasks.add", (n,), countdown=60, queue="mail", **options).id for n in range(count)]
 
     def cut_all(self) -> None:
@@ -75,7 +73,6 @@ class Yard:
         return name
 
     def take(self, queue: str, count: int = 1_000) -> list[amqp.Message]:
-        """Return at most ``count`` messages of a queue, oldest first."""
         found: list[amqp.Message] = []
         while len(found) < count and (message := self.channel.basic_get(queue, no_ack=True)) is not None:
             found.append(message)

@@ -71,9 +71,6 @@ def test_a_full_queue_refuses_and_accepts_again_when_there_is_room(yard: Yard) -
     assert ids(yard.take("small")) == [f"task-{one.id}" for one in left[:2]]
 
 
-# -- trouble ----------------------------------------------------------------------------------------------
-
-
 def test_a_connection_that_ends_within_a_chunk_reports_the_confirmed_rows(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

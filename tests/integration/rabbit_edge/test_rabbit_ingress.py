@@ -127,9 +127,6 @@ def task_ids(peeked: Peeked) -> list[str]:
     return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
 
 
-# -- the wheel queue --------------------------------------------------------------------------------------
-
-
 def test_a_wheel_queue_that_is_deleted_and_made_again_is_read_again(yard: Yard) -> None:
     edge = yard.adopted()
     yard.channel.queue_delete("wheel.0")
@@ -189,7 +186,6 @@ def test_unreadable_properties_stop_no_other_message(yard: Yard, table: bytes) -
 
 
 def test_a_heartbeat_reads_no_message_into_memory(yard: Yard) -> None:
-    """The bounds of ``peek`` are the only ones that memory has."""
     edge = yard.adopted()
     yard.send(50)
     assert peek(edge, 1).arrivals
@@ -229,9 +225,6 @@ def test_two_schedulers_at_one_queue_lose_nothing_between_them(yard: Yard) -> No
     wait_until(lambda: held() == 40, "both schedulers have all messages")
     one.close()
     assert sorted(task_ids(peek(other, 40))) == sorted(sent)
-
-
-# -- the connection ---------------------------------------------------------------------------------------
 
 
 def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
@@ -274,9 +267,6 @@ def test_the_url_may_have_several_servers_and_options(yard: Yard, broker: str) -
         edge.close()
         app.close()
     assert ids(yard.take("mail")) == ["task-1"]
-
-
-# -- dispatch ---------------------------------------------------------------------------------------------
 
 
 def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,9 +327,6 @@ def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
     assert [one.getMessage() for one in caplog.records if one.name.startswith("amqp")] == []
 
 
-# -- waiting ---------------------------------------------------------------------------------------------
-
-
 def outcome(waiting: Future[bool]) -> bool | BrokerError:
     try:
         return waiting.result(patience(60))
@@ -383,7 +370,6 @@ def test_a_wheel_queue_that_is_deleted_meanwhile_is_a_failure_and_is_made_again(
 
 
 def test_the_wait_reads_one_message_and_the_rest_stays_in_the_socket(yard: Yard) -> None:
-    """The bounds of ``peek`` are the only ones that memory has."""
     edge = yard.adopted()
     yard.send(20)
     for _ in range(20):

@@ -115,9 +115,6 @@ def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
     assert owner.lives
 
 
-# -- real processes -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "settings",
     [{}, {"task_default_queue_type": "quorum", "worker_detect_quorum_queues": True}],

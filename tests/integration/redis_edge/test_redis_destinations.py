@@ -26,9 +26,6 @@ def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> 
     client.sadd(f"_kombu.binding.{exchange}", *[SEP.join(member) for member in members])
 
 
-# -- queues ------------------------------------------------------------------------------------------
-
-
 def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole_and_in_order(
     broker: RedisBroker, client: redis.Redis
 ) -> None:
@@ -80,9 +77,6 @@ def test_each_publish_renews_the_expiry_of_every_list_of_an_expiring_queue(
 def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, client: redis.Redis) -> None:
     publish(broker, make_row(1, queue_expires_ms=0))
     assert pushed(client) == [1]
-
-
-# -- exchanges ---------------------------------------------------------------------------------------
 
 
 def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
@@ -168,9 +162,6 @@ def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
     tags = [json.loads(raw)["properties"]["delivery_tag"] for raw in (native, released)]
     assert [uuid.UUID(tag).version for tag in tags] == [4, 7]
     assert released.replace(tags[1].encode(), tags[0].encode()) == native
-
-
-# -- refused by Redis --------------------------------------------------------------------------------
 
 
 def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(

@@ -35,9 +35,6 @@ from tests.kit.servers.redis import RedisServer
 CLAIMED = {0: BrokerOffset(at(7))}
 
 
-# -- keys ----------------------------------------------------------------------------------------------
-
-
 def test_a_key_that_is_no_list_does_not_expire_with_the_queue_of_its_name(
     broker: RedisBroker, client: redis.Redis
 ) -> None:
@@ -100,9 +97,6 @@ def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
         with pytest.raises(BrokerError, match="choose another wheel_namespace"):
             call()
     assert client.dump(OFFSETS) == before
-
-
-# -- another store -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -161,9 +161,6 @@ def test_a_broker_may_be_used_again_after_close(broker: RedisBroker) -> None:
     assert publish(adopted(broker), ORIGIN, at(1), 1).result is PublishResult.PUBLISHED
 
 
-# -- the wheel queue ---------------------------------------------------------------------------------
-
-
 def raws(peeked: Peeked) -> list[bytes]:
     """A reader that returns bytes unchanged, since these tests push bytes that are no messages."""
     assert all(isinstance(arrival, Unreadable) for arrival in peeked.arrivals)

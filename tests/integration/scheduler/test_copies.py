@@ -41,7 +41,6 @@ def stacks() -> Iterator[ExitStack]:
 
 
 def start(stack: Stack) -> None:
-    """Let a scheduler adopt the shard, and stop it."""
     with stack.service():
         wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
 
@@ -207,7 +206,6 @@ def name_of(url: str) -> str:
 
 @pytest.fixture
 def used(stack: Stack) -> Stack:
-    """A stack whose store has had a scheduler; its app has another broker now."""
     start(stack)
     stack.change(broker_url=f"{stack.broker.rpartition('/')[0]}/5")
     return stack
@@ -272,11 +270,7 @@ def test_beat_waits_for_an_unknown_broker_that_is_down(used: Stack) -> None:
     assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
 
 
-# -- a broker that was emptied, and a store that was restored ---------------------------------------------
-
-
 def dispatch(stack: Stack) -> Counter[str]:
-    """Dispatch tasks that no worker consumes; returns their ids once the store knows."""
     ids = stack.send(0.2, EMPTIED)
     wait_until(lambda: len(stack.dispatched()) == EMPTIED and sum(stack.pending()) == 0, "they are dispatched")
     return Counter(ids)

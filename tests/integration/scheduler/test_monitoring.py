@@ -120,7 +120,6 @@ def page(port: int) -> str:
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Return the ports of two processes, the second next to the first."""
     first = free_port(2)
     return [first, first + 1]
 
@@ -165,9 +164,6 @@ def test_prometheus_sees_every_process_each_shard_once_and_every_metric(
     wait_until(lambda: missing() == [], "the page of the first process has every metric")
 
 
-# -- jobs that end or hang -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
@@ -210,7 +206,6 @@ def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory
 def test_each_job_that_hangs_is_seen_and_ends_the_scheduler_in_the_end(
     memory: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is seen while it hangs, and no more once its call returns."""
     end = threading.Event()
     with running(memory) as service:
         jobs = [one for one in service._pool._jobs if one.name in JOBS]

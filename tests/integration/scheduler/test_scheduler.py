@@ -199,9 +199,6 @@ def test_the_worker_can_embed_the_scheduler(stack: Stack) -> None:
     wait_until(lambda: stack.dispatched() == ids, "the embedded scheduler dispatches")
 
 
-# -- starts and stops ------------------------------------------------------------------------------------
-
-
 def test_beat_waits_for_a_server_that_is_down(tmp_path: Path, redis_server: RedisServer) -> None:
     with PostgresServer() as server, Stack(tmp_path, redis_server, server.new_database()) as stack:
         server.stop()
@@ -284,8 +281,6 @@ def test_a_scheduler_waits_while_another_process_locks_the_file(
 
 
 class Reaction(logging.Handler):
-    """Calls a function at each record of an action."""
-
     def __init__(self, action: str, react: Callable[[], None]) -> None:
         super().__init__()
         self._action, self._react = action, react

@@ -73,12 +73,8 @@ def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack
     traffic.wait_for_all()
 
 
-# -- two processes ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def paired(stack: Stack, postgres: PostgresServer) -> Stack:
-    """Return a stack whose beat serves two shards by two processes, on PostgreSQL."""
     stack.change(wheel_store=postgres.new_database(), wheel_shards=2, wheel_processes=2)
     return stack
 
@@ -166,11 +162,7 @@ def test_beat_does_not_start_where_children_cannot_import_the_app(paired: Stack)
     assert "no module has it as a global variable" in said
 
 
-# -- another number of shards ----------------------------------------------------------------------------
-
-
 def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, datetime] | None = None) -> list[str]:
-    """Send tasks with one of 5 keys, in the order in which they are due; adds the eta of each to ``etas``."""
     stack.app.conf.update(wheel_shards=shards)
     ids = []
     for n in range(count):
@@ -188,7 +180,6 @@ def hold_all(stack: Stack, shards: int) -> Process:
 
 
 def stop(stack: Stack, beat: Process) -> None:
-    """Stop a scheduler once it has accepted all sent tasks."""
     queues = [f"wheel.{shard}" for shard in range(8)]
     wait_until(lambda: not any(stack.redis.llen(queue) for queue in queues), "all is accepted")
     code, output = beat.terminate(), beat.said()

@@ -40,8 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
 
 
 class Installation:
-    """An app with a wheel queue of its own, with access to the queue through kombu and through boto3."""
-
     def __init__(self, server: SqsServer) -> None:
         self.name = f"n{next(_names)}-{os.getpid()}"
         self.server = server
@@ -57,7 +55,6 @@ class Installation:
         return edge
 
     def adopted(self) -> KombuBroker:
-        """Return an edge that holds shard 0."""
         edge = self.edge()
         edge.adopt(0, 1)
         return edge
