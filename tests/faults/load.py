@@ -21,8 +21,7 @@ from typing import Any, Self
 
 from kombu.exceptions import OperationalError
 
-from tests.faults.auditor import audit
-from tests.faults.judge import Verdict, judge
+from tests.faults.judge import Verdict, audit, judge
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Broker, Stack
 

@@ -105,7 +105,7 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
 
 @pytest.mark.parametrize("step", ["copied", "arrived", "sealed"])
 @pytest.mark.parametrize("new", KINDS)
-def test_a_move_that_is_killed_loses_nothing_and_at_most_one_store_can_be_used(
+def test_a_killed_move_loses_nothing_and_leaves_one_store(
     make_url: MakeUrl, tmp_path: Path, step: str, new: str
 ) -> None:
     old_url, new_url = make_url("sqlite"), make_url(new)

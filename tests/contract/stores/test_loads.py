@@ -101,9 +101,7 @@ def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Ho
     assert (sql_holder.ids(), payloads(sql_store)[0]) == ([row.id], b"2/0 monday")
 
 
-def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(
-    sql_holder: Holder, sql_store: SqlStore
-) -> None:
+def test_a_wholly_accepted_load_is_done_and_its_name_kept_for_a_year(sql_holder: Holder, sql_store: SqlStore) -> None:
     load = begun(sql_store)
     there = written(sql_store, load, 0, *slice_of(0, 0, 1))
     assert not sql_store.has_arrivals(0), "the load is not committed"
@@ -144,13 +142,16 @@ def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlSto
     assert left(sql_store) == []
 
 
-def test_abort_of_a_run_spares_a_later_run(sql_store: SqlStore) -> None:
+def test_abort_of_a_run_spares_a_later_run_and_an_aborted_load_is_begun_again(sql_store: SqlStore) -> None:
     first = begun(sql_store)
     second = begun(sql_store)
     assert (second.id, second.run) == (first.id, first.run + 1)
     assert not sql_store.loads.abort(first.id, NOW, run=first.run)
     assert state(sql_store) == OPEN
     assert sql_store.loads.abort(first.id, NOW)
+    again = begun(sql_store)
+    assert (again.id, again.run, again.state, again.created_ms) == (first.id, 3, OPEN, first.created_ms)
+    commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
 
 
 def raced(*calls: Callable[[], R], between: Callable[[], None] = lambda: None) -> list[R | LoadEnded]:
@@ -253,14 +254,6 @@ def test_an_abandoned_load_is_resumed(sql_store: SqlStore) -> None:
     assert payloads(sql_store) == [b"0/0 same"]
 
 
-def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
-    load = begun(sql_store)
-    sql_store.loads.abort(load.id, NOW)
-    again = begun(sql_store)
-    assert (again.id, again.run, again.state, again.created_ms) == (load.id, 2, OPEN, load.created_ms)
-    commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
-
-
 def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> None:
     """Either the part or the commit is refused, as a whole."""
     stores = [make_sql_store() for _ in range(2)]
@@ -323,19 +316,14 @@ def test_the_processes_of_a_run_join_it_and_a_later_run_fences_them(sql_store: S
     done = commit(sql_store, later, {0: PartResult(claim.attempt, 3)})
     assert (done.rows, payloads(sql_store)) == (3, [b"0/0 d"]), "without the part that only the first run had"
     assert loads.join("orders/41", 7, NOW + 4) == done
+    aborted = loads.join("orders/42", 1, NOW)
+    loads.abort(aborted.id, NOW)
+    with pytest.raises(LoadEnded, match="the load 'orders/42' is aborted"):
+        loads.join("orders/42", 1, NOW)
+    assert loads.join("orders/42", 2, NOW).state == OPEN
 
 
-def test_a_run_that_was_aborted_is_not_joined_and_the_next_one_is(sql_store: SqlStore) -> None:
-    load = sql_store.loads.join("orders/41", 1, NOW)
-    sql_store.loads.abort(load.id, NOW)
-    with pytest.raises(LoadEnded, match="the load 'orders/41' is aborted"):
-        sql_store.loads.join("orders/41", 1, NOW)
-    assert sql_store.loads.join("orders/41", 2, NOW).state == OPEN
-
-
-def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done(
-    sql_holder: Holder, sql_store: SqlStore
-) -> None:
+def test_loads_are_found_by_a_prefix_and_forgotten_once_done(sql_holder: Holder, sql_store: SqlStore) -> None:
     for name in ("a%/1", "a%/2", "a%/3", "A%/1", "ab/1", "a%"):
         loaded(sql_store, name)
     assert [one.name for one in sql_store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]

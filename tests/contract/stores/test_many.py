@@ -85,9 +85,7 @@ def test_accepted_messages_equal_the_loaded_ones(app: Any, sql_holder: Holder) -
         assert values_of(row) == values_of(loaded)
 
 
-def test_a_failure_in_the_middle_reports_the_durable_part(
-    app: Any, sql_backend: SqlBackend, sql_store: SqlStore
-) -> None:
+def test_a_failure_midway_reports_the_durable_part(app: Any, sql_backend: SqlBackend, sql_store: SqlStore) -> None:
     database, seen = str(make_url(sql_backend.url).database), list[int]()
 
     def progress(done: Any) -> None:

@@ -71,9 +71,7 @@ def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> 
         (ScheduleCriteria(shard=9), []),
     ],
 )
-def test_a_page_is_filtered(
-    sql_holder: Holder, sql_store: SqlStore, criteria: ScheduleCriteria, expected: list[str]
-) -> None:
+def test_page_filters(sql_holder: Holder, sql_store: SqlStore, criteria: ScheduleCriteria, expected: list[str]) -> None:
     create(sql_holder, "mail-daily", "mail_x", "100% sure")
     create(sql_holder, "from-beat", source="beat")
     create(sql_holder, "quoted", source="code", definition='{"args":[],"task":"app.\\"100%\\""}')
@@ -84,7 +82,7 @@ def test_a_page_is_filtered(
     assert sorted(one.name for one in sql_store.browse.schedules(criteria).items) == sorted(expected)
 
 
-def test_a_filter_that_matches_little_ends_a_page_early(
+def test_a_rare_match_ends_a_page_early(
     sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(sql_holder, *[f"s-{n:03}" for n in range(100)])

@@ -85,9 +85,7 @@ def test_a_standby_does_not_wait_for_a_lease_that_ends_meanwhile(
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
 
 
-def test_a_standby_does_not_wait_for_a_shard_with_a_transaction_of_its_holder(
-    url: str, standby: SqlStore, postgres: PostgresServer
-) -> None:
+def test_a_standby_waits_for_no_transaction_of_a_holder(url: str, standby: SqlStore, postgres: PostgresServer) -> None:
     """The holder's lease is over, and the transaction may be about to renew it."""
     Holder(standby)
     standby.renew(0, 1, NOW, 1, {})
@@ -135,9 +133,7 @@ def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> N
             assert standby.acquire(0, "host-b", NOW, LEASE) is standby.acquire(0, "host-a", NOW, LEASE) is None
 
 
-def test_a_server_clock_that_was_put_back_delays_no_takeover(
-    url: str, standby: SqlStore, postgres: PostgresServer
-) -> None:
+def test_a_server_clock_put_back_delays_no_takeover(url: str, standby: SqlStore, postgres: PostgresServer) -> None:
     """The lease of a holder that died just before ends an hour from now."""
     with closing(open_store(url, shards=2, lease_ms=LEASE)) as dead:
         Holder(dead)
@@ -160,7 +156,7 @@ def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
     postgres.sql(*(f"DROP ROLE {role}" for role in roles))
 
 
-def test_a_role_without_the_right_to_end_a_session_says_so(
+def test_a_role_that_may_end_no_session_is_named(
     users: tuple[str, str], postgres: PostgresServer, tmp_path: Path
 ) -> None:
     owner, other = users

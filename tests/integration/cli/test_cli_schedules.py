@@ -213,9 +213,7 @@ def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(r
         (("--definition", "-", "--task", "t"), 2, "name no other part"),
     ],
 )
-def test_a_wrong_definition_is_refused_with_its_rule(
-    run: Any, arguments: tuple[str, ...], code: int, said: str
-) -> None:
+def test_a_wrong_definition_is_refused_by_its_rule(run: Any, arguments: tuple[str, ...], code: int, said: str) -> None:
     assert said in run("create", "one", *arguments, code=code, stdin="no json")
     assert "no schedules" in run("list")
 

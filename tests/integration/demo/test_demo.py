@@ -1,17 +1,20 @@
-"""``python -m demo``, which ``make demo`` runs, leaves nothing behind, however it ends."""
+"""``python -m demo``, which ``make demo`` runs: it leaves nothing behind, and loses no flight of a day under kills."""
 
+import json
+import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo.stack import Stack
 
-from tests.integration.demo.orders import order_paid_and_unpaid
-from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, processes_of, wait
+from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, order_paid_and_unpaid, processes_of, wait
 from tests.kit.processes import Process, python
 from tests.kit.servers import free_port
 
@@ -123,9 +126,7 @@ def test_a_port_in_use_is_reported_and_nothing_is_started(demo: Runner) -> None:
     assert f"demo: port {port} is in use; name another: make demo PORT=" in demo.output
 
 
-def test_a_broker_that_does_not_answer_is_named_without_its_password(
-    demo: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_broker_is_named_without_its_password(demo: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("BROKER_URL", f"redis://:secret@127.0.0.1:{port}/0")
     assert demo.start().end() == 1
@@ -144,3 +145,55 @@ def test_a_folder_with_other_files_is_left_alone(demo: Runner) -> None:
     assert demo.start().end() == 1
     assert "holds files that no demo made" in demo.output
     assert (demo.run_dir / "thesis.txt").read_text() == "mine"
+
+
+SPEED = 4320  # a day in 20 s
+KILL_AT = (100, 250, 400)  # executions; a beat that starts again sends what is overdue at once
+
+
+def test_kill_9_of_beat_loses_nothing_and_runs_nothing_early_or_twice(stack: Stack) -> None:
+    stack.start_broker()
+    stack.migrate()
+    stack.start_beat()
+    stack.wait_for_worker(stack.start_worker())
+    replay = stack.manage("replay", "replay_flights", f"--speed={SPEED}", "--lead=5", "--json")
+    assert replay.log is not None
+
+    for count in KILL_AT:
+        wait(lambda at=count: executed(stack.folder) >= at, f"{count} executions")
+        stack.processes.kill("beat")
+        assert executed(stack.folder) < FLIGHTS, "the kill came after the day"
+        stack.start_beat()
+
+    wait(lambda: stack.processes.ended() is not None, "the end of the replay")
+    ended = stack.processes.ended()
+    assert ended is replay, f"{ended.name} crashed: {ended.tail()}"
+    summary = json.loads(next(line for line in replay.log.read_text().splitlines() if line.startswith("{")))
+    assert replay.popen.returncode == 0, summary
+    assert {summary[name] for name in ("scheduled", "dispatched", "executed")} == {FLIGHTS}
+    assert (summary["lost"], summary["duplicated"], summary["early"], summary["waiting"]) == (0, 0, 0, 0)
+    assert summary["lateness_max_ms"] < PATIENCE_S * 1_000, "a restart of beat took too long"
+
+
+def manage(run_dir: Path, *arguments: str) -> tuple[int, str]:
+    """Return the exit code and the output of a command of the project, in which a warning is an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "manage.py", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "RUN_DIR": str(run_dir)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "--fail-level=WARNING"), ("makemigrations", "--check", "--dry-run")])
+def test_djangos_checks_find_nothing(arguments: tuple[str, ...], run_dir: Path) -> None:
+    code, said = manage(run_dir, *arguments)
+    assert code == 0, said
+
+
+def test_a_day_that_is_not_in_the_data_is_refused_with_a_sentence(run_dir: Path) -> None:
+    refusal = "CommandError: date must be a day of 2013, got 2014-01-01\n"
+    assert manage(run_dir, "replay_flights", "--date=2014-01-01") == (1, refusal)

@@ -202,7 +202,7 @@ def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(sta
     assert not file.exists()
 
 
-def test_postgresql_is_drained_in_the_same_way(
+def test_postgresql_is_drained_as_sqlite_is(
     tmp_path: Path, redis_server: RedisServer, postgres: PostgresServer
 ) -> None:
     with LeavingStack(tmp_path, redis_server.url, postgres.new_database()) as stack:
@@ -277,9 +277,7 @@ def test_a_file_is_imported_into_the_same_store_once(redis_stack: LeavingStack, 
 
 
 @pytest.mark.parametrize(("what", "after"), [("written", 1_000), ("moved", 1_000)])
-def test_a_drain_to_a_file_that_is_killed_and_run_again_loses_nothing(
-    redis_stack: LeavingStack, file: Path, what: str, after: int
-) -> None:
+def test_a_killed_drain_to_a_file_loses_nothing(redis_stack: LeavingStack, file: Path, what: str, after: int) -> None:
     ids = filled(redis_stack, 2_000)
     redis_stack.drain(str(file), what, str(after))
     assert file.exists() == (what == "moved")
@@ -315,7 +313,7 @@ def test_rejected_tasks_are_drained_with_include(redis_stack: LeavingStack, tmp_
     redis.close()
 
 
-def test_a_bad_file_is_refused_and_bad_lines_are_reported(
+def test_a_bad_file_is_refused_bad_lines_reported(
     redis_stack: LeavingStack, tmp_path: Path, other: str, file: Path
 ) -> None:
     stack, bad = redis_stack, tmp_path / "bad.jsonl"

@@ -75,9 +75,7 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     store.release(0, holder.epoch)
 
 
-def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStack, other: str, file: Path) -> None:
     before = three(redis_stack)
     with redis_stack.opened() as store:
         assert would_drain(redis_stack.app, store).schedules_left == 3
@@ -112,9 +110,7 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
 
 
-def test_occurrences_of_another_store_are_not_taken_for_those_of_this_one(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:
     """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
     stack = redis_stack
     definition, found = hourly(), []
@@ -177,9 +173,7 @@ def test_a_drain_to_the_broker_leaves_schedules_in_the_store(redis_stack: Leavin
     assert schedules(redis_stack.store) == before
 
 
-def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_on(
-    redis_stack: LeavingStack, file: Path
-) -> None:
+def test_a_line_that_cannot_be_read_is_reported_and_the_others_go_on(redis_stack: LeavingStack, file: Path) -> None:
     filled(redis_stack, 1)
     three(redis_stack)
     drained(redis_stack, file=file)
@@ -192,9 +186,7 @@ def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_
     assert [one.number for one in found.lines] == [4, 6]
 
 
-def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_every_instant_runs_once_though_the_wheel_moves(redis_stack: LeavingStack, other: str, file: Path) -> None:
     redis_stack.beat()
     wheel = redis_stack.app.wheel
     wait_until(lambda: redis_stack.count_pending() >= 0, "there is a store")

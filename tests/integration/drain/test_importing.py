@@ -162,7 +162,7 @@ def test_tasks_come_back_into_the_store_from_which_another_store_had_them(stores
     assert "back.jsonl" in stores.lines[0]
 
 
-def test_the_file_of_a_copy_adds_to_the_store_that_went_on_the_tasks_that_it_does_not_have(
+def test_the_file_of_a_copy_adds_the_tasks_that_a_store_does_not_have(
     redis_stack: LeavingStack, tmp_path: Path
 ) -> None:
     stores = of_sqlite(redis_stack)

@@ -18,11 +18,6 @@ from tests.kit.chunks import at, chunk_of
 from tests.kit.servers.rabbit import RabbitServer
 
 
-@pytest.fixture
-def server(rabbit_server: RabbitServer) -> RabbitServer:
-    return rabbit_server
-
-
 class Yard:
     """A virtual host with an app that publishes to it, an edge, and methods that read its queues."""
 
@@ -94,8 +89,8 @@ class Yard:
 
 
 @pytest.fixture
-def yard(server: RabbitServer) -> Iterator[Yard]:
-    found = Yard(server)
+def yard(rabbit_server: RabbitServer) -> Iterator[Yard]:
+    found = Yard(rabbit_server)
     yield found
     found.close()
 

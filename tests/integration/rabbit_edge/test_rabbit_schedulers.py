@@ -29,9 +29,8 @@ def at(yard: Yard, place: str, instance: str, uuid: str = "u") -> AmqpBroker:
     return edge
 
 
-def is_silent(edge: AmqpBroker) -> bool:
-    owner = edge.owner(0)
-    return owner is not None and not owner.lives
+def wait_for_silence(edge: AmqpBroker) -> None:
+    wait_until(lambda: (owner := edge.owner(0)) is not None and not owner.lives, "its connection has ended")
 
 
 def test_a_copy_is_refused_while_the_other_lives(yard: Yard) -> None:
@@ -57,7 +56,7 @@ def test_a_silent_holder_is_succeeded_at_its_own_place_alone(yard: Yard) -> None
     first, restored, copied = at(yard, "a", "1"), at(yard, "a", "2"), at(yard, "b", "3")
     first.adopt(0, 5)
     first.leave(0, 5)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     with pytest.raises(StoreConflict):
         copied.adopt(0, 6)
     restored.adopt(0, 4)
@@ -71,7 +70,7 @@ def test_a_claimed_copy_goes_on_and_the_other_is_refused_for_good(yard: Yard) ->
     first.leave(0, 5)
     second.adopt(0, 5 + EPOCH_LEAP)
     second.leave(0, 5 + EPOCH_LEAP)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     with pytest.raises(StoreConflict, match="/srv/b on here"):
         first.adopt(0, 6)
 
@@ -82,7 +81,7 @@ def test_another_store_is_refused_while_the_first_lives(yard: Yard, caplog: pyte
     with pytest.raises(StoreConflict, match="belongs to another store"):
         other.adopt(0, 1)
     first.leave(0, 5)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     other.adopt(0, 1)
     assert "whose pending tasks stay there" in caplog.text
 
@@ -91,7 +90,7 @@ def test_a_holder_whose_connection_was_cut_finds_the_copy_that_came_meanwhile(ya
     first, restored = at(yard, "a", "1"), at(yard, "a", "2")
     first.adopt(0, 5)
     yard.cut_all()
-    wait_until(lambda: is_silent(restored), "its connection has ended")
+    wait_for_silence(restored)
     restored.adopt(0, 6)
     with pytest.raises(BrokerError, match="was lost"):
         first.peek(0, 1, 1)

@@ -88,9 +88,7 @@ def test_verify_reads_as_little_where_there_are_thousands_of_lanes(broker: Redis
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
-def test_lanes_shards_and_namespaces_have_offsets_of_their_own(
-    broker: RedisBroker, server: RedisServer, connect: Connect
-) -> None:
+def test_lanes_shards_and_namespaces_have_offsets(broker: RedisBroker, server: RedisServer, connect: Connect) -> None:
     broker.set_offset(SHARD, EPOCH, 12, at(4))
     publish(broker, ORIGIN, at(1), 1)
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1), {}), 12: BrokerOffset(at(4), {})}
@@ -183,7 +181,7 @@ def test_any_count_is_peeked_in_order_and_trimmed_exactly(broker: RedisBroker, c
 
 
 @pytest.mark.parametrize(("max_bytes", "expected"), [(1, 1), (100, 1), (199, 1), (200, 2), (399, 3), (1_000, 10)])
-def test_the_bytes_are_bounded_but_for_one_message(
+def test_bytes_are_bounded_for_all_but_one(
     broker: RedisBroker, client: redis.Redis, max_bytes: int, expected: int
 ) -> None:
     push(client, *[bytes([65 + n]) * 100 for n in range(20)])
@@ -240,7 +238,7 @@ def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client:
     assert client.llen(QUEUE) == 1
 
 
-def test_shards_and_namespaces_have_queues_of_their_own(
+def test_shards_and_namespaces_have_their_own_queues(
     server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     client.lpush("night.1", b"1")

@@ -287,7 +287,7 @@ def errors(stack: Stack) -> str:
 
 
 @pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL"])
-def test_tasks_that_were_not_consumed_come_back_while_the_scheduler_runs(
+def test_tasks_that_nobody_consumed_come_back_at_work(
     stack: Stack, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stack.change(wheel_shards=2)
@@ -307,7 +307,7 @@ def test_tasks_that_were_not_consumed_come_back_while_the_scheduler_runs(
         wait_until(lambda: later[0] in stack.dispatched(), "the later task is dispatched")
 
 
-def test_tasks_that_were_not_consumed_come_back_with_the_next_start(
+def test_tasks_that_nobody_consumed_come_back_with_the_next_start(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     with stack.service():

@@ -91,9 +91,7 @@ def test_the_probe_takes_little_cpu_and_exits_with_the_answer(stack: Stack) -> N
     assert subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, check=False).returncode == 4
 
 
-def test_systemd_learns_that_the_scheduler_runs_lives_and_stops(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_learns_that_it_runs_and_stops(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(patience())
@@ -203,9 +201,7 @@ def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory
         assert not_live(service) == []
 
 
-def test_each_job_that_hangs_is_seen_and_ends_the_scheduler_in_the_end(
-    memory: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_job_that_hangs_is_seen_and_ends_the_scheduler(memory: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     with running(memory) as service:
         jobs = [one for one in service._pool._jobs if one.name in JOBS]

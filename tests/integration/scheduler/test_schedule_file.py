@@ -131,7 +131,7 @@ def tick(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_moved_aside_and_beat_goes_on(
+def test_a_damaged_file_is_moved_aside(
     scheduler: Any, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     DAMAGES[damage](path)
