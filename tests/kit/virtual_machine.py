@@ -30,6 +30,7 @@ import time as real_time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -434,22 +435,11 @@ class VirtualThread:
 
 class VirtualThreading:
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        self.Thread = partial(VirtualThread, machine)
+        self.Lock = partial(VirtualLock, machine)
+        self.RLock = partial(VirtualLock, machine, reentrant=True)
+        self.Condition = partial(VirtualCondition, machine)
+        self.Event = partial(VirtualEvent, machine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real_threading, name)
-
-    def Thread(self, group: None = None, target: Any = None, name: str = "thread", **rest: Any) -> VirtualThread:  # noqa: N802
-        return VirtualThread(self._machine, target, name, **rest)
-
-    def Lock(self) -> VirtualLock:  # noqa: N802
-        return VirtualLock(self._machine)
-
-    def RLock(self) -> VirtualLock:  # noqa: N802
-        return VirtualLock(self._machine, reentrant=True)
-
-    def Condition(self, lock: VirtualLock | None = None) -> VirtualCondition:  # noqa: N802
-        return VirtualCondition(self._machine, lock)
-
-    def Event(self) -> VirtualEvent:  # noqa: N802
-        return VirtualEvent(self._machine)

@@ -52,7 +52,6 @@ def _schedule(wheel: Wheel, one: Any) -> list[Any]:
 
 def _history(wheel: Wheel, name: str) -> list[Any]:
     found = wheel.schedules.history(name)
-    assert found is not None
     return [[one.what for one in found.revisions], len(found.runs), [one.reason for one in found.skips]]
 
 

@@ -22,22 +22,15 @@ def adopted(peer: Any, *lanes: int) -> Any:
     return edge
 
 
-def test_a_new_shard_has_no_offsets(fencing: Any) -> None:
-    assert fencing.edge().adopt(SHARD, EPOCH) == {}
-
-
 def test_chunks_are_published_in_order_and_the_offset_moves(fencing: Any) -> None:
+    assert fencing.edge().adopt(SHARD, EPOCH) == {}
     edge = adopted(fencing)
     assert edge.publish(make_chunk(0, 3)) == Published(PublishResult.PUBLISHED)
     assert edge.publish(make_chunk(3, 5, number=2)) == Published(PublishResult.PUBLISHED)
     assert fencing.dispatched() == [1, 2, 3, 4, 5]
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}
-
-
-def test_an_empty_chunk_only_moves_the_offset(fencing: Any) -> None:
-    edge = adopted(fencing)
-    assert edge.publish(make_chunk(0, 9, [])).result is PublishResult.PUBLISHED
-    assert edge.adopt(SHARD, EPOCH)[0].offset == at(9)
+    assert edge.publish(make_chunk(5, 9, [], number=3)).result is PublishResult.PUBLISHED
+    assert edge.adopt(SHARD, EPOCH)[0].offset == at(9), "an empty chunk moves the offset alone"
 
 
 def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
@@ -49,18 +42,13 @@ def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
     assert fencing.dispatched() == [1, 2, 3]
 
 
-def test_an_offset_before_the_chunk_is_a_rollback(fencing: Any) -> None:
+@pytest.mark.parametrize(("offset", "after", "upto"), [(0, 5, 6), (5, 3, 9)], ids=["before it", "inside it"])
+def test_an_offset_before_or_inside_the_chunk_is_a_rollback(fencing: Any, offset: int, after: int, upto: int) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(5, 6)) == Published(PublishResult.ROLLED_BACK)
+    edge.set_offset(SHARD, EPOCH, 0, at(offset))
+    assert edge.publish(make_chunk(after, upto)) == Published(PublishResult.ROLLED_BACK)
     assert fencing.dispatched() == []
-    assert edge.adopt(SHARD, EPOCH)[0].offset == ORIGIN
-
-
-def test_an_offset_inside_the_chunk_is_treated_as_a_rollback(fencing: Any) -> None:
-    edge = adopted(fencing)
-    edge.set_offset(SHARD, EPOCH, 0, at(5))
-    assert edge.publish(make_chunk(3, 9)).result is PublishResult.ROLLED_BACK
-    assert fencing.dispatched() == []
+    assert edge.adopt(SHARD, EPOCH)[0].offset == at(offset)
 
 
 def test_an_unknown_lane_or_epoch_is_missing(fencing: Any) -> None:

@@ -46,16 +46,12 @@ def produce(peer: Any, *numbers: int) -> None:
         peer.produce(number)
 
 
-def test_an_empty_queue_has_nothing_and_trims_to_nothing(peer: Any) -> None:
+def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any) -> None:
     edge = adopted(peer)
     found = edge.peek(SHARD, 10, BIG)
     assert (found.arrivals, found.more) == ([], False)
     assert edge.trim(SHARD, EPOCH, found.token)
-
-
-def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any) -> None:
     produce(peer, 1, 2, 3, 4, 5)
-    edge = adopted(peer)
     for _ in range(2):
         assert names(peek(edge, 5)) == tasks(1, 2, 3, 4, 5)
     first = peek(edge, 3, max_count=3)
@@ -64,7 +60,11 @@ def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any)
     assert edge.trim(SHARD, EPOCH, first.token)
     rest = peek(edge, 2)
     assert names(rest) == tasks(4, 5)
+    produce(peer, 6)
     assert edge.trim(SHARD, EPOCH, rest.token)
+    late = peek(edge, 1)
+    assert names(late) == tasks(6), "a message that arrives after the peek stays"
+    assert edge.trim(SHARD, EPOCH, late.token)
     assert edge.peek(SHARD, 10, BIG).arrivals == []
     assert edge.depth(SHARD) == 0
 
@@ -155,15 +155,6 @@ def test_a_wait_goes_on_after_its_connection_has_ended(peer: Any) -> None:
         assert (waiting or pool.submit(wait)).result(patience(60)) is True
     assert len(failures) <= 1
     assert names(peek(edge, 1)) == tasks(1)
-
-
-def test_a_message_that_arrives_after_the_peek_stays(peer: Any) -> None:
-    produce(peer, 1)
-    edge = adopted(peer)
-    found = peek(edge, 1)
-    produce(peer, 2)
-    assert edge.trim(SHARD, EPOCH, found.token)
-    assert names(peek(edge, 1)) == tasks(2)
 
 
 def test_a_token_trims_once(peer: Any) -> None:

@@ -86,7 +86,6 @@ def test_a_detail_has_the_bytes_and_outcomes_of_its_task(
     found = {one.task.id: one.state for one in sql_store.browse.find("same")}
     assert found == {early.id: "dispatched", late.id: "pending", gone.id: "cancelled", other.id: "pending"}
     left = sql_store.browse.detail(early.id)
-    assert left is not None
     assert (left.task.late_ms, left.body, left.queue, left.outcomes) == (3, b"\x00\xff", "celery", [])
     assert left.envelope_id == early.message.envelope_id
     sql_holder.apply(lanes=[LaneState(0, Position(*place(early)), Position(*place(late)))])

@@ -235,7 +235,6 @@ def test_only_closed_lanes_without_history_are_forgotten(sql_holder: Holder, sql
 def test_a_task_of_a_closed_lane_is_shown_as_dispatched(sql_holder: Holder, sql_store: SqlStore) -> None:
     row = settled_lane(sql_holder)
     detail = sql_store.browse.detail(row.id)
-    assert detail is not None
     assert (detail.state, detail.task.dispatched_ms, detail.blocked_by) == ("dispatched", NOW, None)
     assert (detail.lane and detail.lane.lane, detail.dispatches_ms) == (NUMBER, [NOW])
     assert [one.id for one in sql_store.browse.dispatched(Criteria()).items] == [row.id]

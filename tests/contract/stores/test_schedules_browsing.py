@@ -107,7 +107,6 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
         lanes=[LaneState(0, place(rows[0]), place(rows[2]))],
     )
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert found.schedule == changed
     changes = [(one.number, one.what, one.actor, one.before) for one in found.revisions]
     assert changes == [(2, "changed", "anna", "{}"), (1, "created", "anna", "")]
@@ -129,7 +128,6 @@ def test_the_last_sixty_runs_are_shown_as_due_at_their_instants(sql_holder: Hold
     rows = [replace(row, due_ms=NOW + 8_000) for row, _ in made]
     sql_holder.apply(rows=rows, runs=[run for _, run in made])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert [(run.instant_ms - NOW, run.due_ms - NOW) for run in found.runs] == [(n, n) for n in range(69, 9, -1)]
 
 
@@ -140,7 +138,6 @@ def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Hold
     sql_holder.settle(ORIGIN, Position(NOW, row.seq))
     sql_holder.apply(removed_schedules=[one.id], revisions=[revision(replace(one, revision=2), "deleted")])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert (found.schedule, [one.what for one in found.revisions]) == (None, ["deleted", "created"])
     assert [run.state for run in found.runs] == ["dispatched"]
     assert sql_store.browse.schedule("unknown") is None
@@ -148,7 +145,6 @@ def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Hold
     new: Schedule = schedule(sql_holder, "report")
     sql_holder.apply(schedules=[new], revisions=[revision(new)])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert (found.schedule, len(found.revisions), found.runs) == (new, 3, [])
 
 

@@ -24,6 +24,7 @@ SEND = "import django; django.setup(); from shop.celery import touch; touch.appl
 def test_the_error_of_mixed_names_has_the_old_name_of_the_scheduler(project: NewProject, old_names: int) -> None:
     """With one name of each kind, Celery proposes to rename the project's own."""
     lines = ['CELERY_RESULT_BACKEND = "cache+memory://"', 'CELERY_TASK_SERIALIZER = "json"'][:old_names]
+    project.is_warm = True
     project.write("tasks.py", MODULE)
     project.write("celeryconfig.py", "\n".join([*lines, 'beat_scheduler = "wheel"']))
     for command in ("beat", "worker", "report"):

@@ -7,6 +7,7 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,7 +85,6 @@ def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStac
     assert schedules(redis_stack.store) == {}
     with redis_stack.opened() as store:
         detail = store.browse.schedule("hourly")
-        assert detail is not None
         assert [(one.what, one.actor) for one in detail.revisions] == [("deleted", "drain"), ("created", "ann")]
         assert [one.state for one in detail.runs] == ["moved"]
     redis_stack.change(wheel_store=other, wheel_shards=3)
@@ -103,7 +103,6 @@ def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStac
         assert after[name].revision == one.revision + 1
     with closing(open_store(other, shards=None, create=False)) as store:
         detail = store.browse.schedule("changed")
-        assert detail is not None
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
         [row] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
@@ -139,7 +138,6 @@ def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, file: Pa
     assert schedules(redis_stack.store)["hourly"].next_ms == before["hourly"].next_ms
     with redis_stack.opened() as store:
         detail = store.browse.schedule("changed")
-    assert detail is not None
     changes = [(one.number, one.what) for one in detail.revisions]
     assert changes == [(4, "imported"), (3, "deleted"), (2, "changed"), (1, "created")]
 
@@ -148,12 +146,8 @@ def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_ha
     redis_stack: LeavingStack, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(redis_stack)
-
-    def end(*_: object) -> None:
-        raise RuntimeError("the end")
-
     with monkeypatch.context() as patched:
-        patched.setattr(drain_file, "_remove_schedules", end)
+        patched.setattr(drain_file, "_remove_schedules", Mock(side_effect=RuntimeError("the end")))
         with pytest.raises(RuntimeError, match="the end"):
             drained(redis_stack, file=file)
     ask(redis_stack, "resume", ["paused"])

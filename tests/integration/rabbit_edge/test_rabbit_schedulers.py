@@ -43,7 +43,6 @@ def test_a_copy_is_refused_while_the_other_lives(yard: Yard) -> None:
             assert part in str(refused.value)
     assert first.peek(0, 1, 1).arrivals == []
     owner = first.owner(0)
-    assert owner is not None
     assert (owner.lives, owner.place) == (True, "/srv/a on here")
 
 
@@ -110,7 +109,6 @@ def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
     freed.start()
     owner = edge.owner(0)
     freed.join()
-    assert owner is not None
     assert owner.lives
 
 

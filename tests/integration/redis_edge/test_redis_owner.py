@@ -124,7 +124,6 @@ def test_a_claim_makes_a_store_the_only_owner(broker: RedisBroker, other: RedisB
     for _ in range(2):
         other.claim(SHARD, {0: at(7)})
     owner = other.owner(SHARD)
-    assert owner is not None
     assert (owner.uuid, owner.place) == (OTHER_STORE, "/srv/b on there")
     assert publish_rows(broker, at(1), at(2), [make_row(2)]).result is PublishResult.MISSING
     with pytest.raises(StoreConflict):
@@ -243,7 +242,6 @@ def test_the_owner_knows_the_copy_that_was_refused(copy_at: CopyAt) -> None:
     with pytest.raises(StoreConflict):
         copy_at("b", "2").adopt(SHARD, EPOCH + 1)
     owner = first.owner(SHARD)
-    assert owner is not None
     assert (owner.lives, owner.refused) == (True, "/srv/b on here")
     assert owner.is_copy_of(copy_at("b", "2")._store)
     assert not owner.is_copy_of(first._store)

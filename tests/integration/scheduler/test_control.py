@@ -107,7 +107,6 @@ def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(shop: Stack) ->
     assert wheel.reschedule([paid, unpaid], countdown=0.1) == {paid: "too_late", unpaid: "done"}, "their time is over"
     wait_until(lambda: shop.dispatched() == [unpaid], "the order that is not paid is cancelled, and it alone")
     found = wheel.get(paid)
-    assert found is not None
     assert found.state == "cancelled"
     [outcome] = wheel.outcomes("cancelled").items
     assert (outcome.reason, outcome.actor) == ("completed by the key 'order:1': paid", "till 3")

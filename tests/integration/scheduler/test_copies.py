@@ -216,16 +216,20 @@ def places(stack: Stack) -> set[str]:
         return {place.rpartition("/")[2] for place in store.brokers()}
 
 
-def test_a_scheduler_of_an_app_with_another_broker_does_not_start(used: Stack) -> None:
+def test_an_app_with_another_broker_neither_starts_nor_drains_and_the_doctor_names_it(used: Stack) -> None:
     with pytest.raises(StoreConflict, match=r"dispatches to redis://127.0.0.1:\d+/0, and this app's broker is .*/5"):
         start(used)
     assert (places(used), used.app.connection_for_read().default_channel.client.keys()) == ({"0"}, [])
-
-
-def test_beat_says_so_in_a_line_and_ends(used: Stack) -> None:
     code, said = used.beat().end()
     assert (code, "Traceback" in said) == (1, False)
     assert "give each app a wheel_store of its own" in said
+    with Installation(used.app) as site:
+        [found] = [one for one in broker.check(site) if one.grade is Grade.ERROR]
+    assert (found.about, "claim-broker" in (found.remedy or "")) == ("other broker", True)
+    with closing(open_store(used.store, shards=None, create=False)) as store:
+        for ways in ({"to_broker": True}, {"file": used.folder / "tasks"}):
+            with pytest.raises(StoreConflict, match="give each app a wheel_store of its own"):
+                drain(used.app, store, **ways)
 
 
 def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
@@ -237,31 +241,12 @@ def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
     assert "already" in claim(used, "claim-broker").output
 
 
-def test_the_doctor_names_the_other_broker(used: Stack) -> None:
-    with Installation(used.app) as site:
-        [found] = [one for one in broker.check(site) if one.grade is Grade.ERROR]
-    assert (found.about, "claim-broker" in (found.remedy or "")) == ("other broker", True)
-
-
 def test_a_broker_with_the_offsets_of_the_store_is_its_broker_by_any_name(stack: Stack) -> None:
     start(stack)
     stack.change(broker_url=stack.broker.replace("127.0.0.1", "127.1"))
     start(stack)
     with closing(open_store(stack.store, shards=None, create=False)) as store:
         assert len(store.brokers()) == 2
-
-
-def test_no_task_is_drained_to_another_broker(used: Stack, tmp_path: Path) -> None:
-    with closing(open_store(used.store, shards=None, create=False)) as store:
-        for ways in ({"to_broker": True}, {"file": tmp_path / "tasks"}):
-            with pytest.raises(StoreConflict, match="give each app a wheel_store of its own"):
-                drain(used.app, store, **ways)  # type: ignore[arg-type]
-
-
-def test_an_emptied_broker_is_still_the_broker_of_the_store(stack: Stack) -> None:
-    start(stack)
-    stack.redis.flushdb()
-    start(stack)
 
 
 def test_beat_waits_for_an_unknown_broker_that_is_down(used: Stack) -> None:

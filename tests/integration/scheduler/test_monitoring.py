@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -187,12 +188,9 @@ def not_live(service: WheelService) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory: Stack, name: str) -> None:
-    def fail() -> Wait:
-        raise RuntimeError("a defect")
-
     with running(memory) as service:
         [job] = [one for one in service._pool._jobs if one.name == name]
-        job.run = fail
+        job.run = Mock(side_effect=RuntimeError("a defect"))
         job.wake()
         wait_until(lambda: not_live(service), "it is not live")
         with pytest.raises(WheelError, match=f"the job {name} ended: .*a defect.*nothing was lost"):

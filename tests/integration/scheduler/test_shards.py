@@ -49,7 +49,7 @@ def traffic(stack: Stack) -> Iterator[Traffic]:
         yield found
 
 
-def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
+def test_shares_are_even_over_starts_and_ends_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
     first = sharded.beat()
     wait_until(lambda: counts(sharded) == [4], "one scheduler holds all")
     wait_until(lambda: len(traffic.arrived) > 40, "tasks of all shards are dispatched")
@@ -62,14 +62,10 @@ def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic
     traffic.wait_for_all()
     assert len(stayed) == 2
     assert epochs(sharded, stayed) == {shard: before[shard] for shard in stayed}, "a shard that stays has one holder"
-
-
-def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack, traffic: Traffic) -> None:
-    sharded.beat()
-    victim = sharded.beat()
+    victim = sharded.beat("victim")
     wait_until(lambda: counts(sharded) == [2, 2], "two schedulers have half each")
     victim.kill()
-    wait_until(lambda: counts(sharded) == [4], "the other has all", TAKEOVER_S)
+    wait_until(lambda: counts(sharded) == [4], "the first has the shards of the one that was killed", TAKEOVER_S)
     traffic.wait_for_all()
 
 

@@ -127,7 +127,6 @@ KILLED = ("occurrence", ["is killed"], {"holds": True}, {"time_limit": 1})
 @contextmanager
 def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator[Stack]:
     if broker == "rabbitmq":
-        assert rabbit is not None
         with Stack(folder, rabbit.fresh()) as stack:
             yield stack
     elif broker == "sqs":
