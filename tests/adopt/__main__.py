@@ -23,8 +23,7 @@ COLUMNS = (
 
 
 def attempt(name: str, results: Path, sdists: Path) -> None:
-    from tests.adopt import suite, trial  # the table is printed where neither Celery nor Redis is installed
-    from tests.adopt.site import Site
+    import tests.adopt.site as own  # the table is printed where neither Celery nor Redis is installed
 
     began_s = time.monotonic()
     packages = ("celery", "django", "redis", "celery-wheel")
@@ -32,13 +31,16 @@ def attempt(name: str, results: Path, sdists: Path) -> None:
     results.mkdir(parents=True, exist_ok=True)
     report = results / f"{name}.json"
     report.write_text(json.dumps({**result, "error": "did not end"}), encoding="utf-8")
-    with tempfile.TemporaryDirectory(prefix=f"adopt-{name}-") as folder, Site(name, Path(folder) / "site") as site:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"adopt-{name}-") as folder,
+        own.Site(name, Path(folder) / "site") as site,
+    ):
         app = site.app()
-        own, again = trial.delayed(site, app), trial.retried(site, app)
-        trial.once(site)
+        first, again = own.delayed(site, app), own.retried(site, app)
+        own.once(site)
         assert site.errors() == [], "beat logged errors:\n" + "\n".join(site.errors())
-        result |= {"delayed": asdict(own), "retried": asdict(again)}
-        result["suite"] = suite.compare(site, suite.folder_of_tests(site, name, sdists))
+        result |= {"delayed": asdict(first), "retried": asdict(again)}
+        result["suite"] = own.compare(site, own.folder_of_tests(site, name, sdists))
         app.wheel.close()
     result["seconds"] = round(time.monotonic() - began_s)
     report.write_text(json.dumps(result, indent=1), encoding="utf-8")

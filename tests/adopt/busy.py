@@ -23,8 +23,6 @@ RETRY_AFTER_MS = 4_500
 
 
 class BusyServer(ThreadingTCPServer):
-    """Refuses the first ``refused`` clients."""
-
     daemon_threads = True
 
     def __init__(self, handler: Callable[..., Any], refused: int) -> None:
@@ -36,7 +34,6 @@ class BusyServer(ThreadingTCPServer):
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 
     def refuses(self) -> bool:
-        """Return whether this client is one of the first."""
         with self._lock:
             self._refused -= 1
             return self._refused >= 0

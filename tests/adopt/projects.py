@@ -95,7 +95,6 @@ CLOSED = "http://127.0.0.1:9/"
 
 
 def _mail(place: Place) -> str:
-    """Return the mail server, as pretix and pretalx are told of it."""
     return f"[mail]\nhost=127.0.0.1\nport={place.busy_port}\nfrom=site@example.net\n"
 
 

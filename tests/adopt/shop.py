@@ -48,7 +48,6 @@ def add(left: int, right: int) -> int:
 
 @shared_task
 def context() -> dict[str, Any]:
-    """Return what a line of the log would carry."""
     return {name: str(value) for name, value in structlog.contextvars.get_contextvars().items()}
 
 

@@ -34,7 +34,6 @@ DELAY_S = 2
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """Start the shop's worker, and beat with the wheel; return its module."""
     folder = tmp_path_factory.mktemp("shop")
     with RedisServer(folder / "redis") as server:
         own = {"SHOP_FOLDER": str(folder), "SHOP_BROKER": server.url, "PYTHONPATH": str(ROOT), "C_FORCE_ROOT": "1"}

@@ -81,8 +81,6 @@ PLANS = [
 
 
 class Arrival(NamedTuple):
-    """A message in the queue of the tasks."""
-
     name: str
     instant_ms: int
     arrived_ms: int

@@ -1,11 +1,25 @@
-"""The judge of the fault tests compares scheduled tasks with executions: lost, duplicated and early ones. Pure."""
+"""The judge of the fault tests compares scheduled tasks with executions: lost, duplicated and early ones.
+
+``FAULTS_JUDGE=reconcile`` lets the job ``reconcile`` judge instead, by the same logs; they stay in the folder:
+
+    celery-wheel-pipeline reconcile --scheduled DIR/scheduled.jsonl --executed DIR/executed.jsonl …
+
+When Redis is killed, its worker may lose the message that it has just popped (kombu pops first and records second); the
+log of Redis (appendonly, never rewritten) distinguishes such a task from one that was never published.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from celery_wheel.results.reader import JobResults
 
 #: The tolerance between instants of one machine's clock that two processes read.
 CLOCK_MS = 2
@@ -71,3 +85,108 @@ def judge(
             marked = sum(run["marked"] for run in messages.values()) >= len(messages) - 1
             (verdict.twice_marked if marked else verdict.twice_unmarked).append(task_id)
     return verdict
+
+
+#: The job's name of each kind of finding, and the judge's.
+FIELDS = {
+    "lost": "lost",
+    "lost_by_worker": "worker_lost",
+    "duplicated": "twice_unmarked",
+    "repeated": "twice_marked",
+    "dispatched_twice": "published_twice",
+    "early": "early",
+    "unknown": "strange",
+}
+
+
+def in_a_process(*arguments: str) -> None:
+    """Run the command; exit code 1, for findings, is no failure, any higher code is."""
+    command = [sys.executable, "-m", "celery_wheel.pipeline", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
+
+
+def audit(
+    folder: Path,
+    scheduled: Iterable[str],
+    perhaps: Iterable[str],
+    notes: Iterable[Mapping[str, Any]],
+    published: Mapping[str, int] | None = None,
+    run: Callable[..., object] = in_a_process,
+) -> Verdict:
+    """Return the result of ``judge``, from logs in ``folder``."""
+    folder.mkdir(parents=True)
+    arguments = ["reconcile", "--json", "--output", str(folder / "verdict"), "--clock", f"{CLOCK_MS}ms"]
+    arguments += ["--scheduled", _write(folder / "scheduled.jsonl", _scheduled(scheduled, perhaps))]
+    arguments += ["--executed", _write(folder / "executed.jsonl", map(_executed, notes))]
+    if published is not None:
+        lines = ({"task_id": task_id} for task_id, count in published.items() for _ in range(count))
+        arguments += ["--dispatched", _write(folder / "dispatched.jsonl", lines)]
+    run(*arguments)
+    found = JobResults(folder / "verdict")
+    assert not found.summary["rejects"], found.summary["rejects"]
+    verdict = Verdict(found.summary["scheduled"], found.summary["ran"], late_ms=max(found.summary["latest_ms"] or 0, 0))
+    for row in found.rows("findings", ["task_id", "finding"]):
+        getattr(verdict, FIELDS[row["finding"]]).append(row["task_id"])
+    return verdict
+
+
+def _scheduled(scheduled: Iterable[str], perhaps: Iterable[str]) -> Iterable[dict[str, Any]]:
+    yield from ({"task_id": task_id} for task_id in scheduled)
+    yield from ({"task_id": task_id, "in_doubt": True} for task_id in perhaps)
+
+
+def _executed(note: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "task_id": note["id"],
+        "started_ms": note["ran_ms"],
+        "eta_ms": note["args"][0],
+        "wheel_redelivered": note["marked"],
+        **{name: note[name] for name in ("redelivered", "delivery")},
+    }
+
+
+def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> str:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    return str(path)
+
+
+#: Settings under which Redis keeps the whole log, with every write at once.
+WHOLE_LOG = {"appendonly": "yes", "appendfsync": "always", "auto_aof_rewrite_percentage": "0"}
+
+
+def published_by(folder: Path, queue: str) -> Counter[str]:
+    """Return task id → how often the wheel or a producer pushed it; kombu's own returns to the queue do not count."""
+    found: Counter[str] = Counter()
+    messages: set[str] = set()
+    for path in sorted(folder.rglob("*.incr.aof")):
+        with path.open("rb") as log:
+            for name, key, *values in _commands(log):
+                if name.upper() == b"LPUSH" and key == queue.encode():
+                    for value in values:
+                        message = json.loads(value)
+                        tag = message["properties"]["delivery_tag"]
+                        if tag not in messages:
+                            messages.add(tag)
+                            found[message["headers"]["id"]] += 1
+    return found
+
+
+def _commands(log: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield commands of two words at least. A kill may have cut the last command short."""
+    while (head := log.readline()).endswith(b"\r\n"):
+        if not head.startswith(b"*"):
+            continue
+        parts = []
+        for _ in range(int(head[1:])):
+            size = log.readline()
+            if not size.endswith(b"\r\n"):
+                return
+            value = log.read(int(size[1:]) + 2)
+            if not value.endswith(b"\r\n"):
+                return
+            parts.append(value[:-2])
+        if len(parts) > 1:
+            yield parts

@@ -21,8 +21,7 @@ from typing import Any, Self
 
 from kombu.exceptions import OperationalError
 
-from tests.faults.auditor import audit
-from tests.faults.judge import Verdict, judge
+from tests.faults.judge import Verdict, audit, judge
 from tests.kit.patience import patience, wait_until
 from tests.kit.stack import Broker, Stack
 
@@ -64,7 +63,6 @@ class StackUnderLoad(Stack):
     # -- processes -----------------------------------------------------------------------------------
 
     def kill_scheduler(self, name: str) -> None:
-        """Kill a scheduler by kill -9, and start another in its place at once, as a supervisor would."""
         self[name].kill()
         self.beat(name)
 
@@ -101,7 +99,6 @@ class StackUnderLoad(Stack):
                 self.schedule(self.rng.uniform(0.05, 4))
 
     def schedule(self, countdown_s: float) -> None:
-        """Send a task, which is judged with the others."""
         task_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         eta_ms = time.time_ns() // 1_000_000 + int(countdown_s * 1_000)
         try:
@@ -118,7 +115,6 @@ class StackUnderLoad(Stack):
         return not set(self.scheduled) - set(self.ran())
 
     def _wait_for_the_worker(self) -> None:
-        """Wait as long as the worker makes progress."""
         ran = -1
         while ran < len(self.runs()):
             ran = len(self.runs())

@@ -89,7 +89,6 @@ class StackWithSchedules(Stack):
         self.beat(name, **self._ways.get(name, {}))
 
     def shards_of(self, name: str) -> int:
-        """Return how many shards a scheduler holds."""
         return list(self.holders().values()).count(self[name].pid)
 
     def _consume(self, client: Any) -> None:
@@ -115,12 +114,10 @@ class StackWithSchedules(Stack):
         self.kills_of_holders += len(set(names) & set(holding))
 
     def skips(self) -> dict[str, list[Any]]:
-        """Return the skips of each schedule that has any."""
         found = {plan.name: self.app.wheel.schedules.history(plan.name) for plan in self.plans}
         return {name: list(history.skips) for name, history in found.items() if history is not None and history.skips}
 
     def has_arrived(self, instant_ms: int) -> bool:
-        """Whether a message of an instant or of a later one has arrived."""
         return any(one.instant_ms >= instant_ms for one in list(self.arrivals))
 
     def settle(self, seconds: float = 30) -> InstantVerdict:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import aof
 from tests.faults.copies import CUTS, Cut
 from tests.faults.instants import Arrival, Plan, judge_instants
+from tests.faults.judge import WHOLE_LOG, published_by
 from tests.faults.load import SCHEDULERS, StackUnderLoad
 from tests.faults.recurring import LEASE_S, SHARDS, StackWithSchedules, now_ms, stack_on
 from tests.kit.patience import wait_until
@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     with ExitStack() as servers:
         if request.param == "redis":
-            yield servers.enter_context(RedisServer(tmp_path / "redis", **aof.OPTIONS))
+            yield servers.enter_context(RedisServer(tmp_path / "redis", **WHOLE_LOG))
         else:
             yield servers.enter_context(RabbitServer(tmp_path / "rabbitmq"))
 
@@ -75,7 +75,7 @@ def test_no_task_is_lost_or_early_and_second_copies_are_marked(
         for fault in order:
             fault()
             stack.wait_for_runs(len(stack.runs()) + rng.randrange(20, 150))
-        log = (lambda: aof.published(tmp_path / "redis", "celery")) if isinstance(broker, RedisServer) else None
+        log = (lambda: published_by(tmp_path / "redis", "celery")) if isinstance(broker, RedisServer) else None
         verdict = stack.settle(30, log)
         print(f"seed {SEED}: {verdict}")
         assert verdict.broken() == {}, str(verdict)

@@ -47,8 +47,6 @@ def test_a_second_run_goes_on_with_the_folder_of_the_first(kept: Path, monkeypat
     assert b"<svg" in (kept / "soak.svg").read_bytes()[:1_000]
 
 
-# -- the judge -----------------------------------------------------------------------------------------
-
 SCHEDULE = instants.Plan(3, copy=1)
 
 ARRIVE = "INSERT INTO arrivals (place, number, at_ms, publication, marked) VALUES (?, ?, ?, ?, ?)"

@@ -58,7 +58,6 @@ def minutes(found: DataFrame, path: str) -> int:
 
 
 def geometry(pairs: DataFrame, shapes: Sequence[WheelShape], path: str) -> int:
-    """Compare the costs; returns the number of tasks."""
     longest_ms = tune.longest_delay_ms(pairs)
     [ours] = tune.total_costs(pairs, shapes, longest_ms).collect()
     with duck.connect() as connection:

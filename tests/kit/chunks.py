@@ -26,7 +26,6 @@ def at(number: int) -> Position:
 
 
 def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
-    """Return row ``number``, due at that millisecond."""
     values: dict[str, Any] = {
         "id": number,
         "lane": 0,
@@ -103,7 +102,6 @@ def raw(number: int, **fields: Any) -> bytes:
 
 
 def number_of(body: bytes | str) -> int:
-    """Return the number of the row of a dispatched message, from its body."""
     return int(json.loads(body)[0][0])
 
 

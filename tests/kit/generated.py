@@ -148,13 +148,11 @@ OBJECTS: dict[str, type[Any]] = {
 
 
 def objects() -> str:
-    """Return the fields of the objects that queries return, each with its comment in the code."""
     rows = ((method, "; ".join(fields_of(of)).replace("``", "`")) for method, of in OBJECTS.items())
     return table("returned by | fields", rows)
 
 
 def fields_of(of: type[Any]) -> Iterator[str]:
-    """Yield the fields of a class, then its properties, with their comments."""
     lines = inspect.getsource(of).splitlines()
     for node in ast.parse(textwrap.dedent("\n".join(lines))).body[0].body:  # type: ignore[attr-defined]
         if isinstance(node, ast.AnnAssign):
@@ -181,7 +179,6 @@ def calculator() -> str:
 
 
 def places(wheel: TimingWheel) -> dict[Any, str]:
-    """Return the place of each timer in words."""
     return {
         timer: f"level {level.number}, bucket {bucket.index} (from {bucket.expiration_ms:,})"
         for level in wheel.levels()
@@ -245,7 +242,6 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
 
 
 def part(name: str) -> re.Pattern[str]:
-    """Return the pattern of a part, without its two comments."""
     return re.compile(rf"(?<=<!-- {name}: begin -->\n).*(?=<!-- {name}: end -->)", re.DOTALL)
 
 

@@ -75,8 +75,6 @@ def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = 
 
 
 class Holder:
-    """Holds a shard of a store and writes to it."""
-
     def __init__(self, store: Store, shard: int = 0, name: str = "host-a") -> None:
         self.store = store
         self.shard = shard
@@ -95,8 +93,6 @@ class Holder:
     @property
     def highest_seq(self) -> int:
         return self._count << SHARD_BITS | self.shard
-
-    # -- the parts of a change ----------------------------------------------------------------------
 
     def row(self, due_ms: int = NOW, *, lane: int = 0, **parts: Any) -> StoredMessage:
         seq = self.seq()
@@ -118,8 +114,6 @@ class Holder:
     def batch(self, from_: Position, to: Position, *, at_ms: int = NOW, weight: int = 100, lane: int = 0) -> Batch:
         return Batch(self.seq(), lane, from_, to, 1, weight, at_ms)
 
-    # -- writing -------------------------------------------------------------------------------------
-
     def apply(self, **parts: Any) -> None:
         self.store.apply(self.shard, self.epoch, Change(seq=self.highest_seq, **parts))
 
@@ -129,14 +123,11 @@ class Holder:
         return rows
 
     def settle(self, from_: Position, to: Position, *, at_ms: int = NOW, weight: int = 100, lane: int = 0) -> None:
-        """Move the offset over a range and store the batch."""
         batch = self.batch(from_, to, at_ms=at_ms, weight=weight, lane=lane)
         self.apply(batches=[batch], lanes=[LaneState(lane, to, to)])
 
     def put_offset(self, offset: Position, lane: int = 0) -> None:
         self.apply(lanes=[LaneState(lane, offset, offset)])
-
-    # -- reading -------------------------------------------------------------------------------------
 
     def slice(self, after: Position = ORIGIN, upto: Position = END, lane: int = 0) -> list[Row]:
         return self.store.slice(self.shard, lane, after, upto)

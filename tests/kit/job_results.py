@@ -44,7 +44,6 @@ def hour(task: str, ago: int = 0, queue: str | None = "mail", **changes: Any) ->
 
 
 def leave(folder: Path, job: str, tables: dict[str, pa.Table], run: datetime = RUN, **facts: Any) -> Path:
-    """Write the files of a run; ``folder`` is the folder of all jobs."""
     place, name = folder / job, f"{run:%Y%m%dT%H%M%SZ}-7"
     place.mkdir(parents=True, exist_ok=True)
     for table, found in tables.items():

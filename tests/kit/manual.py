@@ -20,12 +20,10 @@ FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
 def page(name: str) -> str:
-    """Return the text of a page of docs/."""
     return PAGES[DOCS / name]
 
 
 def code(text: str, language: str) -> Iterator[str]:
-    """Yield each block of code in a language."""
     return (found[1] for found in re.finditer(rf"```{language}\n(.*?)```", text, re.DOTALL))
 
 
@@ -47,7 +45,6 @@ def wheel_commands() -> dict[str, Any]:
 
 
 def links(text: str) -> set[str]:
-    """Return the targets of a page's relative links and images."""
     return set(re.findall(r"\]\((?!https?:)([^)\s]+)\)", FENCED.sub("", text)))
 
 

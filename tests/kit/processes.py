@@ -87,22 +87,18 @@ class Process:
     # -- its words -----------------------------------------------------------------------------------
 
     def said(self) -> str:
-        """Return the output of the process so far."""
         with self.log.open("rb") as file:
             file.seek(self._begins_at)
             return file.read().decode(errors="replace")
 
     def lines(self) -> list[str]:
-        """Return the complete lines of the output."""
         return [line.rstrip("\r\n") for line in self.said().splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for(self, text: str, times: int = 1, seconds: float = PATIENCE_S) -> None:
-        """Wait until the process has printed a text so often."""
         wait_until(lambda: self.said().count(text) >= times or not self.is_alive(), f"{self} prints {text!r}", seconds)
         assert self.said().count(text) >= times, f"{self} ended without printing {text!r}:\n{self.said()[-TAIL:]}"
 
     def tell(self, text: str = "") -> None:
-        """Write a line to its standard input."""
         assert self._popen.stdin is not None
         self._popen.stdin.write(f"{text}\n".encode())
         self._popen.stdin.flush()
@@ -178,7 +174,6 @@ def last_words() -> Iterator[tuple[str, str]]:
 
 
 def forget_ended() -> None:
-    """Forget the ended processes; those of a module still run in its next test."""
     _started[:] = [process for process in _started if process.is_alive()]
 
 

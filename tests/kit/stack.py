@@ -92,7 +92,6 @@ class Stack:
 
     @property
     def file(self) -> Path:
-        """Return the SQLite file of the store."""
         return Path(self.store.removeprefix("sqlite:///"))
 
     def make_app(self, kind: Any = None, **settings: Any) -> Any:
@@ -169,13 +168,11 @@ class Stack:
         return process
 
     def output(self, *arguments: str) -> str:
-        """Return the output of a celery command, which must succeed."""
         code, said = self.celery(*arguments).end()
         assert code == 0, said
         return said
 
     def __getitem__(self, name: str) -> Process:
-        """Return the process of that name that was started last."""
         return next(process for one, process in reversed(self._processes) if one == name)
 
     def suspend(self, process: Process) -> None:
@@ -247,14 +244,12 @@ class Stack:
         return self._notes
 
     def notes(self) -> dict[Any, list[Note]]:
-        """Return the notes by tag."""
         found = defaultdict[Any, list[Note]](list)
         for note in self.runs():
             found[note["tag"]].append(note)
         return found
 
     def ran(self) -> list[str]:
-        """Return task ids."""
         return [note["id"] for note in self.runs()]
 
     def wait_for(self, *tags: Any, seconds: float = PATIENCE_S, counts: Mapping[Any, int] | None = None) -> None:
@@ -292,5 +287,4 @@ class Stack:
         return len(self.in_queue("tick"))
 
     def send(self, countdown: float, count: int = 1) -> list[str]:
-        """Schedule tasks; returns their ids."""
         return [self.app.send_task("note", (n,), countdown=countdown).id for n in range(count)]

@@ -30,6 +30,7 @@ import time as real_time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -108,7 +109,6 @@ class Machine:
 
     @property
     def now_ms(self) -> int:
-        """The true time: Unix milliseconds."""
         return (self.epoch_ns + self.now_ns) // 1_000_000
 
     @property
@@ -150,7 +150,6 @@ class Machine:
             self._host_of.pop(thread).threads.discard(thread)
 
     def end(self, thread: greenlet) -> None:
-        """End a thread of a dead host where it stands."""
         self._host_of[thread].last_waits = 0
         thread.parent = getcurrent()
         thread.throw(GreenletExit)
@@ -218,7 +217,6 @@ class Machine:
 
     @staticmethod
     def name_of(thread: greenlet) -> str:
-        """Return the line at which a thread waits."""
         frame = thread.gr_frame
         while frame is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
@@ -254,8 +252,6 @@ def product() -> list[ModuleType]:
 
 
 class VirtualTime:
-    """In place of the module ``time``."""
-
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
@@ -438,25 +434,12 @@ class VirtualThread:
 
 
 class VirtualThreading:
-    """In place of the module ``threading``."""
-
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        self.Thread = partial(VirtualThread, machine)
+        self.Lock = partial(VirtualLock, machine)
+        self.RLock = partial(VirtualLock, machine, reentrant=True)
+        self.Condition = partial(VirtualCondition, machine)
+        self.Event = partial(VirtualEvent, machine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real_threading, name)
-
-    def Thread(self, group: None = None, target: Any = None, name: str = "thread", **rest: Any) -> VirtualThread:  # noqa: N802
-        return VirtualThread(self._machine, target, name, **rest)
-
-    def Lock(self) -> VirtualLock:  # noqa: N802
-        return VirtualLock(self._machine)
-
-    def RLock(self) -> VirtualLock:  # noqa: N802
-        return VirtualLock(self._machine, reentrant=True)
-
-    def Condition(self, lock: VirtualLock | None = None) -> VirtualCondition:  # noqa: N802
-        return VirtualCondition(self._machine, lock)
-
-    def Event(self) -> VirtualEvent:  # noqa: N802
-        return VirtualEvent(self._machine)

@@ -169,9 +169,6 @@ def start(
     return Forked(_starters[kind], _starters[kind].ask(request))
 
 
-# -- in the process itself -----------------------------------------------------------------------------
-
-
 def serve() -> dict[str, Any]:
     """Answer requests; returns in each process that it forks, with its request."""
     for line in sys.stdin:

@@ -33,7 +33,6 @@ def test_findings_fail_the_run_without_another_try() -> None:
     result = run(audit)
     assert not result.success
     failure = result.failure_data_for_node("audit")
-    assert failure is not None
     assert "lost: 3" in str(failure.user_failure_data)
     assert not [event for event in result.all_events if event.is_step_restarted]
 

@@ -33,7 +33,6 @@ class Counted:
         self.counts = self.new()
 
     def new(self) -> RunCounts:
-        """Return the counts of a new holder."""
         return RunCounts(self.tables.source, self.tables.now_ms, lambda: self.tables.monotonic_s)
 
     def schedule(self, name: str) -> Schedule:
@@ -44,7 +43,6 @@ class Counted:
         return one
 
     def make(self, one: Schedule, times: int = 1) -> None:
-        """Make the next instants of a schedule, one a minute."""
         for _ in range(times):
             assert one.next_ms is not None
             row, run = occurrence(self.holder, one, one.next_ms)
@@ -126,7 +124,6 @@ def test_a_one_off_task_is_disabled_after_its_run(counted: Counted) -> None:
     found = PeriodicTask.objects.get(name="a")
     assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
     changes = counted.tables.source.read()
-    assert changes is not None
     assert changes.gone == ["a"]
 
 

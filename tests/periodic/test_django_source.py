@@ -43,9 +43,7 @@ def test_the_first_look_reads_every_enabled_task_of_all_kinds(tables: Tables, ta
 def test_nothing_is_read_while_the_marker_is_as_it_was(tables: Tables, task: Make) -> None:
     task("a")
     tables.read()
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
+    with CaptureQueriesContext(connection) as queries:
         assert tables.source.read() is None
     assert len(queries) == 1
     assert "periodictasks" in queries[0]["sql"]
@@ -60,7 +58,6 @@ def edit(of: str, **values: Any) -> None:
 
 @pytest.fixture
 def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many rows Django's queries have read so far."""
     own, count = SQLCompiler.results_iter, [0]
 
     def results_iter(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -73,7 +70,6 @@ def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 def age() -> None:
-    """Make all tasks so old that only an edit is new."""
     PeriodicTask.objects.update(date_changed=timezone.now() - timedelta(days=1))
 
 
@@ -87,50 +83,41 @@ def three(tables: Tables, task: Make, nine: Any) -> Tables:
     return tables
 
 
-def test_a_saved_task_is_read_alone(three: Tables) -> None:
-    edit("b", kwargs='{"x": 1}')
+def swap() -> None:
+    for name, to in (("a", "x"), ("b", "a"), ("x", "b")):
+        edit(name, name=to)
+
+
+def ten() -> None:
+    found = CrontabSchedule.objects.get()
+    found.hour = "10"
+    found.save()
+
+
+@pytest.mark.parametrize(
+    ("change", "entries", "gone"),
+    [
+        (lambda: edit("b", kwargs='{"x": 1}'), {"b": lambda one: one["kwargs"] == {"x": 1}}, []),
+        (lambda: edit("b", name="z"), {"z": bool}, ["b"]),
+        (lambda: CrontabSchedule.objects.get().delete(), {}, ["a"]),
+        (lambda: edit("b", enabled=False), {}, ["b"]),
+        (lambda: edit("b", one_off=True, total_run_count=1), {}, ["b"]),
+        (swap, {"a": bool, "b": lambda one: one["recurrence"]["spec"]["kind"] == "crontab"}, []),
+        (ten, {"a": lambda one: one["recurrence"]["spec"]["hour"] == "10"}, []),
+    ],
+    ids=["saved", "renamed", "schedule deleted", "disabled", "run once", "names swapped", "schedule edited"],
+)
+def test_a_change_is_read_alone(
+    three: Tables, change: Callable[[], object], entries: dict[str, Callable[[Any], bool]], gone: list[str]
+) -> None:
+    change()
     changes = three.read()
-    assert list(changes.entries) == ["b"]
-    assert changes.entries["b"].document["kwargs"] == {"x": 1}
-    assert (changes.gone, changes.is_whole) == ([], False)
-
-
-def test_a_new_task_is_read_alone(three: Tables, task: Make) -> None:
-    task("d")
-    assert list(three.read().entries) == ["d"]
-
-
-def test_a_renamed_task_is_gone_by_its_old_name(three: Tables) -> None:
-    edit("b", name="z")
-    changes = three.read()
-    assert (list(changes.entries), changes.gone) == (["z"], ["b"])
-
-
-def test_two_tasks_that_swap_their_names_are_both_there(three: Tables) -> None:
-    edit("a", name="x")
-    edit("b", name="a")
-    edit("x", name="b")
-    changes = three.read()
-    assert (sorted(changes.entries), changes.gone) == (["a", "b"], [])
-    assert changes.entries["b"].document["recurrence"]["spec"]["kind"] == "crontab"
-
-
-def test_a_deleted_task_is_gone(three: Tables) -> None:
-    PeriodicTask.objects.get(name="b").delete()
-    changes = three.read()
-    assert (list(changes.entries), changes.gone) == ([], ["b"])
-
-
-def test_a_schedule_that_is_deleted_takes_its_tasks_along(three: Tables, nine: Any) -> None:
-    nine.delete()
-    assert three.read().gone == ["a"]
-
-
-def test_a_task_that_is_disabled_is_gone_and_comes_back_when_it_is_enabled(three: Tables) -> None:
-    edit("b", enabled=False)
-    assert three.read().gone == ["b"]
-    edit("b", enabled=True)
-    assert list(three.read().entries) == ["b"]
+    assert (sorted(changes.entries), changes.gone, changes.is_whole) == (sorted(entries), gone, False)
+    assert all(is_so(changes.entries[name].document) for name, is_so in entries.items())
+    if gone == ["b"] and (found := PeriodicTask.objects.filter(name="b").first()):
+        assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
+        edit("b", enabled=True)
+        assert list(three.read().entries) == ["b"]
 
 
 def test_the_actions_of_the_admin_are_noticed(three: Tables, admin_client: Client) -> None:
@@ -142,20 +129,11 @@ def test_the_actions_of_the_admin_are_noticed(three: Tables, admin_client: Clien
         assert (sorted(changes.entries), sorted(changes.gone), changes.is_whole) == (entries, gone, False), action
 
 
-def test_an_edited_schedule_is_read_with_the_tasks_that_refer_to_it(three: Tables, nine: Any) -> None:
-    nine.hour = "10"
-    nine.save()
-    changes = three.read()
-    assert list(changes.entries) == ["a"]
-    assert changes.entries["a"].document["recurrence"]["spec"]["hour"] == "10"
-
-
 def test_an_update_that_only_the_marker_shows_is_found_by_reading_all(three: Tables) -> None:
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     PeriodicTasks.update_changed()
     assert three.source.read() is None, "the row of a save may follow its marker"
     changes = three.source.read()
-    assert changes is not None
     assert changes.is_whole
     assert changes.entries["b"].document["options"]["queue"] == "mail"
 
@@ -205,16 +183,8 @@ def test_a_task_that_expires_is_disabled_as_django_celery_beat_does(three: Table
     assert not PeriodicTask.objects.get(name="b").enabled
 
 
-def test_a_one_off_task_that_has_run_is_disabled(three: Tables) -> None:
-    edit("b", one_off=True, total_run_count=1)
-    assert three.read().gone == ["b"]
-    found = PeriodicTask.objects.get(name="b")
-    assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
-
-
 @pytest.fixture
 def many(tables: Tables, interval: Any, nine: Any) -> Tables:
-    """MANY tasks with an interval, and the task "a" with a crontab."""
     plain = {"task": "site.nothing", "interval": interval}
     PeriodicTask.objects.bulk_create([PeriodicTask(name=f"n{n}", **plain) for n in range(MANY)])
     PeriodicTask.objects.create(name="a", task="site.nothing", crontab=nine)

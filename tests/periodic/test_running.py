@@ -37,7 +37,6 @@ class Site:
         self.redis = redis.Redis.from_url(broker)
 
     def sent(self, name: str) -> list[dict[str, Any]]:
-        """Return the headers of the messages of a task, the oldest first."""
         found = (json.loads(raw)["headers"] for raw in reversed(self.redis.lrange("celery", 0, -1)))
         return [one for one in found if one.get("periodic_task_name") == name]
 

@@ -52,7 +52,6 @@ def _schedule(wheel: Wheel, one: Any) -> list[Any]:
 
 def _history(wheel: Wheel, name: str) -> list[Any]:
     found = wheel.schedules.history(name)
-    assert found is not None
     return [[one.what for one in found.revisions], len(found.runs), [one.reason for one in found.skips]]
 
 
@@ -83,14 +82,12 @@ def faults(expected: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, A
 
 
 def flat(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers, the properties and the rest of a message as one object."""
     parts = ("headers", "properties")
     rest = {name: value for name, value in message.items() if name not in parts}
     return rest | {f"{part}.{name}": one for part in parts for name, one in message[part].items()}
 
 
 def name_of(message: Mapping[str, Any]) -> str:
-    """Return the id of a message's task."""
     found = message["headers"].get("id") or json.loads(base64.b64decode(message["body"]))["id"]
     return str(found)
 

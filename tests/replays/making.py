@@ -88,7 +88,6 @@ class Making:
         self.names: set[str] = {"never sent"}
 
     def run(self, write_queue: Callable[[], None]) -> dict[str, Any]:
-        """Make a store and a wheel queue, write the queue, and return the picture of the store and the due messages."""
         self.expiring()
         with self.stack.service():
             self.gates()
@@ -202,7 +201,6 @@ class Making:
         places.take(self.app, NAMES)
 
     def loads(self) -> None:
-        """Load three: one is open, one is committed, and one of its two chunks is accepted."""
         loads, now_ms = self.wheel.store.loads, SystemClock().now_ms
         names = [name for name in (f"loaded {n}" for n in range(40)) if shard_of(None, name, SHARDS) == 0][:4]
         for name in names:

@@ -27,12 +27,8 @@ _OF_VERSION = re.compile(rb"^(SET .*|SELECT pg_catalog\.set_config.*|\\(un)?rest
 
 
 def folders() -> list[Path]:
-    """Return the folders of all versions, the oldest first."""
     found = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0].isdigit()]
     return sorted(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)])
-
-
-# -- stores ---------------------------------------------------------------------------------------------
 
 
 def write_sqlite(file: Path, into: Path) -> None:
@@ -66,9 +62,6 @@ def _postgresql(tool: str, *arguments: str) -> bytes:
     done = subprocess.run([folder / tool, *arguments], capture_output=True, env={**os.environ, "PSQLRC": os.devnull})
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
-
-
-# -- brokers --------------------------------------------------------------------------------------------
 
 
 def write_redis(client: Any, into: Path) -> None:

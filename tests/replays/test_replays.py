@@ -116,9 +116,6 @@ def test_this_version_reads_migrates_adopts_and_dispatches_a_replay(bring: Bring
     assert sorted((one.load.name, one.load.state) for one in replay.wheel.store.loads.latest())[-1] == ("open", "open")
 
 
-# -- a replay that went wrong is found ----------------------------------------------------------------------
-
-
 @pytest.fixture
 def newest() -> Path:
     return places.folders()[-1]

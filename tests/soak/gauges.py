@@ -16,7 +16,6 @@ EVERY_S = 10.0
 
 
 def watch(load: Load, parts: dict[str, Any], kept: Path) -> None:
-    """Sample until the load stops; a server that does not answer has no sample."""
     while not load.stop.wait(EVERY_S):
         at_ms = now_ms()
         found = dict(_of_schedulers(load))

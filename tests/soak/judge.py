@@ -95,7 +95,6 @@ class Verdict:
 
     @property
     def findings(self) -> dict[str, Any]:
-        """Return the broken promises: none, where all is well."""
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in ("lost", "early", "twice_unmarked", "cancelled", "strange", "out_of_order")
@@ -119,7 +118,6 @@ def missing(ledger: Ledger, upto_ms: int, first: int = 0) -> int:
 
 
 def instants(ledger: Ledger, run: int) -> set[tuple[str, int]]:
-    """Return the occurrences of a run's schedules that have arrived."""
     return set(ledger.read("SELECT name, instant_ms FROM occurrences WHERE name GLOB ?", f"{run}: *"))
 
 

@@ -59,7 +59,6 @@ class Ledger:
         self._connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; {_TABLES}")
 
     def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Run the statement with each of the rows, in one transaction."""
         with self._lock:
             self._connection.execute("BEGIN")
             try:
@@ -74,7 +73,6 @@ class Ledger:
             return self._connection.execute(query, named or values).fetchall()
 
     def one(self, query: str, *values: Any) -> Any:
-        """Return the one value of a query."""
         return self.read(query, *values)[0][0]
 
     def reader(self) -> sqlite3.Connection:

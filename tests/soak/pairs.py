@@ -19,7 +19,7 @@ import psycopg
 import redis
 from kombu import Connection
 
-from tests.faults import aof
+from tests.faults.judge import WHOLE_LOG
 from tests.kit.servers import Server
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.rabbit import RabbitServer
@@ -70,7 +70,7 @@ class _Served:
 
 class Redis(_Served):
     #: The log is rewritten as it grows, as in production.
-    OPTIONS = {**aof.OPTIONS, "auto_aof_rewrite_percentage": "100"}  # noqa: RUF012 - it is never changed
+    OPTIONS = {**WHOLE_LOG, "auto_aof_rewrite_percentage": "100"}  # noqa: RUF012 - it is never changed
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RedisServer(folder, **self.OPTIONS))
@@ -244,7 +244,6 @@ def pair_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def note_processes(folder: Path, servers: Mapping[str, Any]) -> None:
-    """Write down the ports and the ids of the servers; after each start."""
     ports = {part: (server.port, getattr(server, "ports", {})) for part, server in servers.items()}
     (folder / "ports.json").write_text(json.dumps(ports))
     families = [server.running.family() for server in servers.values() if server.is_up]

@@ -133,7 +133,6 @@ class Run:
         self.ledger.write("INSERT INTO faults VALUES (?, ?, ?, ?, ?)", [(self.number, kind, from_ms, now_ms(), note)])
 
     def _fault(self, parts: Mapping[str, Any], away: str) -> None:
-        """Inflict one fault; one that could not be carried out is written down with its error."""
         found: dict[str, Callable[[], Any]] = {**self._of_schedulers()}
         for name, part in parts.items():
             if name != away:
@@ -194,6 +193,5 @@ class Run:
 
 
 def _code() -> str:
-    """Return the commit of the code under test."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -162,8 +162,6 @@ class ModelRedisPeer(Peer):
 
 
 class MemoryTransportPeer(Peer):
-    """Peer of kombu's transport in memory."""
-
     shows_oldest = False
     keeps_order = False
     can_wait = False

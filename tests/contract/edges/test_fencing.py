@@ -22,22 +22,15 @@ def adopted(peer: Any, *lanes: int) -> Any:
     return edge
 
 
-def test_a_new_shard_has_no_offsets(fencing: Any) -> None:
-    assert fencing.edge().adopt(SHARD, EPOCH) == {}
-
-
 def test_chunks_are_published_in_order_and_the_offset_moves(fencing: Any) -> None:
+    assert fencing.edge().adopt(SHARD, EPOCH) == {}
     edge = adopted(fencing)
     assert edge.publish(make_chunk(0, 3)) == Published(PublishResult.PUBLISHED)
     assert edge.publish(make_chunk(3, 5, number=2)) == Published(PublishResult.PUBLISHED)
     assert fencing.dispatched() == [1, 2, 3, 4, 5]
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}
-
-
-def test_an_empty_chunk_only_moves_the_offset(fencing: Any) -> None:
-    edge = adopted(fencing)
-    assert edge.publish(make_chunk(0, 9, [])).result is PublishResult.PUBLISHED
-    assert edge.adopt(SHARD, EPOCH)[0].offset == at(9)
+    assert edge.publish(make_chunk(5, 9, [], number=3)).result is PublishResult.PUBLISHED
+    assert edge.adopt(SHARD, EPOCH)[0].offset == at(9), "an empty chunk moves the offset alone"
 
 
 def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
@@ -49,18 +42,13 @@ def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
     assert fencing.dispatched() == [1, 2, 3]
 
 
-def test_an_offset_before_the_chunk_is_a_rollback(fencing: Any) -> None:
+@pytest.mark.parametrize(("offset", "after", "upto"), [(0, 5, 6), (5, 3, 9)], ids=["before it", "inside it"])
+def test_an_offset_before_or_inside_the_chunk_is_a_rollback(fencing: Any, offset: int, after: int, upto: int) -> None:
     edge = adopted(fencing)
-    assert edge.publish(make_chunk(5, 6)) == Published(PublishResult.ROLLED_BACK)
+    edge.set_offset(SHARD, EPOCH, 0, at(offset))
+    assert edge.publish(make_chunk(after, upto)) == Published(PublishResult.ROLLED_BACK)
     assert fencing.dispatched() == []
-    assert edge.adopt(SHARD, EPOCH)[0].offset == ORIGIN
-
-
-def test_an_offset_inside_the_chunk_is_treated_as_a_rollback(fencing: Any) -> None:
-    edge = adopted(fencing)
-    edge.set_offset(SHARD, EPOCH, 0, at(5))
-    assert edge.publish(make_chunk(3, 9)).result is PublishResult.ROLLED_BACK
-    assert fencing.dispatched() == []
+    assert edge.adopt(SHARD, EPOCH)[0].offset == at(offset)
 
 
 def test_an_unknown_lane_or_epoch_is_missing(fencing: Any) -> None:
@@ -120,9 +108,6 @@ def test_lanes_have_offsets_of_their_own_and_closed_ones_are_forgotten(fencing: 
     edge.drop_lanes(SHARD, EPOCH, [])
 
 
-# -- failures ----------------------------------------------------------------------------------------------
-
-
 def test_a_row_that_no_queue_accepts_is_reported_in_every_answer(fencing: Any) -> None:
     edge = adopted(fencing)
     rows = [make_row(1), fencing.broken_row(2), make_row(3)]
@@ -149,9 +134,6 @@ def test_the_checksum_is_kept_beside_the_offset(fencing: Any) -> None:
     assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0)
     edge.publish(make_chunk(0, 2, checksum=make_checksum(1)))
     assert edge.adopt(SHARD, EPOCH)[0].checksum == make_checksum(0), "a repetition changes nothing"
-
-
-# -- verify ------------------------------------------------------------------------------------------------
 
 
 def test_the_last_chunk_is_the_confirmed_one_or_a_later_one(fencing: Any) -> None:
@@ -193,9 +175,6 @@ def test_chunk_numbers_begin_anew_with_a_newer_epoch_and_go_on_within_an_epoch(f
     edge.verify(SHARD, EPOCH + 1, 0)
     edge.publish(make_chunk(1, 2, number=1, epoch=EPOCH + 1))
     edge.verify(SHARD, EPOCH + 1, 1)
-
-
-# -- stores ------------------------------------------------------------------------------------------------
 
 
 def test_another_stores_offsets_are_never_adopted(fencing: Any) -> None:

@@ -23,7 +23,6 @@ def adopted(peer: Any, epoch: int = EPOCH) -> Any:
 
 
 def peek(edge: Any, at_least: int, max_count: int = 1_000, max_bytes: int = BIG) -> Peeked:
-    """Peek until the deliveries have arrived, which takes a moment."""
     found: list[Peeked] = []
 
     def there() -> bool:
@@ -47,19 +46,12 @@ def produce(peer: Any, *numbers: int) -> None:
         peer.produce(number)
 
 
-# -- peek and trim -----------------------------------------------------------------------------------------
-
-
-def test_an_empty_queue_has_nothing_and_trims_to_nothing(peer: Any) -> None:
+def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any) -> None:
     edge = adopted(peer)
     found = edge.peek(SHARD, 10, BIG)
     assert (found.arrivals, found.more) == ([], False)
     assert edge.trim(SHARD, EPOCH, found.token)
-
-
-def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any) -> None:
     produce(peer, 1, 2, 3, 4, 5)
-    edge = adopted(peer)
     for _ in range(2):
         assert names(peek(edge, 5)) == tasks(1, 2, 3, 4, 5)
     first = peek(edge, 3, max_count=3)
@@ -68,7 +60,11 @@ def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any)
     assert edge.trim(SHARD, EPOCH, first.token)
     rest = peek(edge, 2)
     assert names(rest) == tasks(4, 5)
+    produce(peer, 6)
     assert edge.trim(SHARD, EPOCH, rest.token)
+    late = peek(edge, 1)
+    assert names(late) == tasks(6), "a message that arrives after the peek stays"
+    assert edge.trim(SHARD, EPOCH, late.token)
     assert edge.peek(SHARD, 10, BIG).arrivals == []
     assert edge.depth(SHARD) == 0
 
@@ -77,9 +73,6 @@ def test_the_oldest_come_first_again_and_again_until_they_are_trimmed(peer: Any)
 def test_bytes_are_bounded_but_one_message_always_comes(peer: Any, max_bytes: int, expected: int) -> None:
     produce(peer, 1, 2, 3, 4)
     assert names(peek(adopted(peer), expected, max_bytes=max_bytes)) == tasks(*range(1, expected + 1))
-
-
-# -- waiting -----------------------------------------------------------------------------------------------
 
 
 def test_an_edge_says_whether_it_can_wait_and_does_not_wait_where_it_cannot(peer: Any) -> None:
@@ -164,18 +157,6 @@ def test_a_wait_goes_on_after_its_connection_has_ended(peer: Any) -> None:
     assert names(peek(edge, 1)) == tasks(1)
 
 
-# -- trimming ----------------------------------------------------------------------------------------------
-
-
-def test_a_message_that_arrives_after_the_peek_stays(peer: Any) -> None:
-    produce(peer, 1)
-    edge = adopted(peer)
-    found = peek(edge, 1)
-    produce(peer, 2)
-    assert edge.trim(SHARD, EPOCH, found.token)
-    assert names(peek(edge, 1)) == tasks(2)
-
-
 def test_a_token_trims_once(peer: Any) -> None:
     produce(peer, 1, 2, 3, 4)
     edge = adopted(peer)
@@ -207,9 +188,6 @@ def test_bytes_that_are_no_message_stay_whole_and_the_rest_goes_on(peer: Any) ->
     assert isinstance(good, Message)
     assert edge.trim(SHARD, EPOCH, found.token)
     assert edge.depth(SHARD) == 0
-
-
-# -- giving up ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_read_before_the_shard_is_adopted(peer: Any) -> None:
@@ -281,9 +259,6 @@ def test_a_shard_may_be_left_by_another_thread_while_it_is_read(peer: Any) -> No
     reading.join(patience(30))
     assert not reading.is_alive()
     assert faults == []
-
-
-# -- looking -----------------------------------------------------------------------------------------------
 
 
 def test_depth_and_oldest_need_no_epoch_and_remove_nothing(peer: Any) -> None:

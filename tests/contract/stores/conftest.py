@@ -30,7 +30,6 @@ def make_store(request: pytest.FixtureRequest) -> Iterator[MakeStore]:
 
 @pytest.fixture(params=SQL)
 def sql_backend(request: pytest.FixtureRequest) -> SqlBackend:
-    """Return the SQL backend, for tests of the tables and of other processes."""
     backend: SqlBackend = request.param(request)
     return backend
 
@@ -67,7 +66,6 @@ def sql_store(make_sql_store: MakeSqlStore) -> SqlStore:
 
 @pytest.fixture
 def holder(store: Store) -> Holder:
-    """Return a scheduler that holds shard 0."""
     return Holder(store)
 
 
@@ -78,13 +76,11 @@ def sql_holder(sql_store: SqlStore) -> Holder:
 
 @pytest.fixture
 def second(sql_store: SqlStore) -> Holder:
-    """Return a scheduler that holds shard 1."""
     return Holder(sql_store, shard=1)
 
 
 @pytest.fixture
 def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
-    """Return the URL of a new database of each kind in ``KINDS``."""
     numbers = count()
 
     def make(kind: str) -> str:
@@ -96,12 +92,8 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
     return make
 
 
-# -- PostgreSQL alone -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    """Return the URL of an empty database."""
     return postgres.new_database()
 
 

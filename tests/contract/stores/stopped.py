@@ -58,8 +58,6 @@ def stop_while_copying() -> None:
 
 
 def renew_in_the_background(holder: Holder) -> None:
-    """Renew the lease, as an engine's own thread does."""
-
     def renew() -> None:
         while True:
             holder.store.renew(0, holder.epoch, NOW, LEASE, {})

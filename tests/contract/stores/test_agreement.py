@@ -20,8 +20,6 @@ SPAN = 60
 
 
 class Pair:
-    """Makes every change on both stores and compares every read."""
-
     def __init__(self, real: Store, model_: Store, seed: int) -> None:
         self.rng = random.Random(seed)
         self.stores = (real, model_)
@@ -33,7 +31,6 @@ class Pair:
         return self.rng.choice([ORIGIN, END, Position(NOW + self.rng.randrange(SPAN), self.rng.randrange(2**14))])
 
     def change(self) -> Change:
-        """Return a random change; both stores get the same object."""
         rng, holder = self.rng, self.holders[0]
         change = Change()
         new = [holder.row(NOW + rng.randrange(SPAN), lane=rng.choice(LANES[1:])) for _ in range(rng.randrange(6))]

@@ -48,7 +48,6 @@ def content(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def go_on(url: str) -> None:
-    """Accept a task, as a scheduler does that was started meanwhile."""
     with closing(open_store(url, shards=2)) as store:
         holder = Holder(store)
         holder.accept(NOW + 9_000)
@@ -64,8 +63,7 @@ def is_usable(url: str) -> bool:
     return True
 
 
-def ignore(step: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+def ignore(step: str, done: int, total: int) -> None: ...
 
 
 @pytest.mark.parametrize("old", KINDS)
@@ -107,7 +105,7 @@ def test_every_row_moves_and_the_old_store_refuses_every_use(make_url: MakeUrl, 
 
 @pytest.mark.parametrize("step", ["copied", "arrived", "sealed"])
 @pytest.mark.parametrize("new", KINDS)
-def test_a_move_that_is_killed_loses_nothing_and_at_most_one_store_can_be_used(
+def test_a_killed_move_loses_nothing_and_leaves_one_store(
     make_url: MakeUrl, tmp_path: Path, step: str, new: str
 ) -> None:
     old_url, new_url = make_url("sqlite"), make_url(new)

@@ -21,7 +21,6 @@ def entry(results: dict[str, Any], request: str | None = None, **parts: Any) -> 
 
 
 def names(store: SqlStore, limit: int = 100, **criteria: Any) -> list[str]:
-    """Return the first name of each request, page after page."""
     found, at = [], None
     while True:
         page = store.browse.audit(AuditCriteria(**criteria), at, limit)
@@ -31,7 +30,7 @@ def names(store: SqlStore, limit: int = 100, **criteria: Any) -> list[str]:
             return found
 
 
-def test_the_parts_of_a_request_are_one_with_the_best_results(
+def test_parts_of_a_request_are_one_with_the_best_results(
     sql_store: SqlStore, sql_holder: Holder, second: Holder
 ) -> None:
     request = uuid7()
@@ -43,7 +42,7 @@ def test_the_parts_of_a_request_are_one_with_the_best_results(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_parts_with_times_of_their_own_are_one_request(
+def test_parts_with_own_times_are_one_request(
     sql_store: SqlStore, sql_holder: Holder, second: Holder, limit: int
 ) -> None:
     """Where the asker's clock is wrong, each shard writes its own time."""
@@ -58,14 +57,11 @@ def test_parts_with_times_of_their_own_are_one_request(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_pages_have_each_request_once_the_latest_first(
-    sql_store: SqlStore, sql_holder: Holder, second: Holder, limit: int
-) -> None:
+def test_pages_have_each_request_once(sql_store: SqlStore, sql_holder: Holder, second: Holder, limit: int) -> None:
     for number in range(7):
-        at_ms = NOW + number // 2  # several at one time
         request = uuid7()
-        for holder in (sql_holder, second):
-            holder.apply(audits=[entry({f"task-{number}": "done"}, request, at_ms=at_ms)])
+        for holder in (sql_holder, second):  # several requests at one time
+            holder.apply(audits=[entry({f"task-{number}": "done"}, request, at_ms=NOW + number // 2)])
     assert names(sql_store, limit) == [f"task-{number}" for number in reversed(range(7))]
 
 

@@ -93,9 +93,6 @@ def test_a_system_without_inotify_is_polled(make_url: MakeUrl) -> None:
         assert not rings(bell, 0.01)
 
 
-# -- PostgreSQL alone -----------------------------------------------------------------------------------
-
-
 def test_a_lost_session_is_replaced(pg_store: SqlStore, postgres: PostgresServer, url: str) -> None:
     with closing(pg_store.bell()) as bell, mock.patch.object(notifications, "RETRY_S", 0.0):
         assert isinstance(bell, NotifyBell)

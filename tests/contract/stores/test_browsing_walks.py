@@ -38,8 +38,6 @@ class World:
         for holder in self.holders:
             holder.apply(lanes=[LaneState(lane, ORIGIN, ORIGIN, "x" if lane else None) for lane in LANES])
 
-    # -- the model ---------------------------------------------------------------------------------
-
     def settled(self, row_id: int) -> bool:
         lane, position = self.place[row_id]
         return lane != STOPPED and position <= self.offsets[self.shard[row_id], lane]
@@ -57,8 +55,6 @@ class World:
             and (criteria.from_ms is None or due_ms >= criteria.from_ms)
             and (criteria.to_ms is None or due_ms < criteria.to_ms)
         )
-
-    # -- what happens ------------------------------------------------------------------------------
 
     def happen(self) -> None:
         self.now += 1_000
@@ -105,7 +101,6 @@ class World:
         return self.rng.choice(waiting) if waiting else None
 
     def move(self) -> None:
-        """Move a row to another lane or another time."""
         if (row_id := self.some()) is None:
             return
         holder, lane = self.holders[self.shard[row_id]], self.rng.choice(LANES)
@@ -129,7 +124,6 @@ class World:
         self.place[row_id], self.kind[row_id] = (STOPPED, place(move)), kind
 
     def forget(self) -> None:
-        """Forget a few rows, in the store and in the model."""
         if not self.forgetting or self.rng.random() < 0.7:
             return
         holder = self.rng.choice(self.holders)
@@ -170,7 +164,6 @@ def criteria_of(rng: random.Random) -> Criteria:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower every bound, so that each is reached."""
     for name, value in {"SCAN": 12, "SCAN_LEAST": 2, "SPANS": 4, "HOURS": (1, 3)}.items():
         monkeypatch.setattr(pages, name, value)
 

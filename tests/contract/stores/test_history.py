@@ -312,9 +312,7 @@ def test_the_highest_forgotten_number_is_stored(sql_store: SqlStore, sql_holder:
     assert marks(sql_store) == (0, outcome)
 
 
-def test_the_oldest_event_that_is_not_archived_is_returned_with_its_time(
-    sql_store: SqlStore, sql_holder: Holder
-) -> None:
+def test_the_oldest_event_that_is_not_archived_comes_with_its_time(sql_store: SqlStore, sql_holder: Holder) -> None:
     unarchived = sql_store.maintenance.unarchived
     assert unarchived() == []
     rows = sql_holder.accept(NOW, NOW + 1, NOW + 2)

@@ -69,21 +69,19 @@ def test_a_holder_learns_of_items_of_other_processes(make_store: Callable[[], St
         assert store.has_arrivals(0), "until the item is deleted"
         assert not store.has_arrivals(1)
         assert other.withdraw(store.read_inbox(0, 1)[0].id, (0, "message", b""))
-    store.put_command(1, "cancel", b"{}")
+    item = store.put_command(1, "cancel", b"{}")
     assert (store.has_arrivals(0), store.has_arrivals(1)) == (False, True)
+    assert store.read_inbox(0, 10) == []
+    assert [(one.id, one.kind, one.payload) for one in store.read_inbox(1, 10)] == [(item, "cancel", b"{}")]
 
 
 def test_items_of_several_shards_are_put_in_together(store: Store) -> None:
+    for nothing in ({}, {0: []}):
+        store.put_inboxes(nothing)
+    assert contents(store) == []
     store.put_inboxes({0: [("message", b"0")], 1: [("message", b"1"), ("cancel", b"2")]})
     assert contents(store, shard=0) == [("message", b"0")]
     assert contents(store, shard=1) == [("message", b"1"), ("cancel", b"2")]
-
-
-def test_putting_no_items_is_allowed(store: Store) -> None:
-    store.put_inbox(0, [])
-    store.put_inboxes({})
-    store.put_inboxes({0: []})
-    assert contents(store) == []
 
 
 def test_a_change_deletes_exactly_its_items(holder: Holder) -> None:
@@ -146,16 +144,6 @@ def command_id() -> str:
     return str(uuid.uuid4())
 
 
-# -- commands -------------------------------------------------------------------------------------------
-
-
-def test_a_command_is_read_by_its_shards_holder_alone(store: Store) -> None:
-    item = store.put_command(1, "cancel", b"{}")
-    assert store.read_inbox(0, 10) == []
-    [found] = store.read_inbox(1, 10)
-    assert (found.id, found.kind, found.payload) == (item, "cancel", b"{}")
-
-
 def test_an_answer_is_committed_with_the_deletion_of_its_command(holder: Holder) -> None:
     store, id_, answer = holder.store, command_id(), {"a": "done", "ü": "too_late", "key": {"done": 2, "too_late": 0}}
     item = store.put_command(0, "cancel", b"{}")
@@ -204,9 +192,6 @@ def test_a_fenced_holder_expires_nothing(holder: Holder) -> None:
     with pytest.raises(Fenced):
         holder.store.expire(0, epoch, NOW + 1, NOW)
     assert [*holder.store.tombstone_ids(0)] == ["a"]
-
-
-# -- what is kept ---------------------------------------------------------------------------------------
 
 
 def test_tombstones_are_found_by_their_task_ids_and_a_later_one_replaces_the_earlier(holder: Holder) -> None:
@@ -270,16 +255,6 @@ def test_a_gate_is_set_replaced_and_opened(holder: Holder) -> None:
     holder.apply(opened=[("queue", "mail"), ("task", "never")])
     assert holder.store.gates(0) == []
     assert second.store.gates(1) == [slow]
-
-
-def test_the_misfire_option_of_a_row_is_read_back(holder: Holder) -> None:
-    [row] = holder.accept(NOW, misfire_ms=5_000)
-    assert holder.slice()[0].misfire_ms == 5_000
-    [found] = holder.store.find(0, [row.message.task_id])
-    assert found.misfire_ms == 5_000
-
-
-# -- what leaves once more ------------------------------------------------------------------------------
 
 
 def test_stopped_rows_are_found_by_task_id_with_their_last_outcome(holder: Holder) -> None:

@@ -33,7 +33,6 @@ def begun(store: SqlStore, name: str = "monday") -> BulkLoad:
 
 
 def written(store: SqlStore, load: BulkLoad, part: int, *chunks: PartChunk) -> PartResult:
-    """Write a whole part."""
     claim, _ = store.loads.claim(load.id, load.run, part)
     store.loads.put(claim, chunks)
     store.loads.finish(claim, max((one.number for one in chunks), default=-1) + 1)
@@ -50,21 +49,16 @@ def state(store: SqlStore, name: str = "monday") -> str | None:
 
 
 def loaded(store: SqlStore, name: str = "monday", *chunks: PartChunk) -> BulkLoad:
-    """Load one part, by default of one slice of shard 0."""
     load = begun(store, name)
     return commit(store, load, {0: written(store, load, 0, *(chunks or slice_of(0, 0)))})
 
 
 def left(store: SqlStore) -> list[tuple[int, int, int]]:
-    """Return part, number and shard of every chunk, committed or not."""
     return sorted((row["part"], row["number"], row["shard"]) for row in rows_of(store, load_chunk))
 
 
 def payloads(store: SqlStore, shard: int = 0, max_rows: int = 1_000) -> list[bytes]:
     return [bytes(one.payload) for one in store.read_loads(shard, max_rows)]
-
-
-# -- from beginning to end ------------------------------------------------------------------------------
 
 
 def test_nothing_is_seen_before_all_of_it_is_committed(sql_store: SqlStore) -> None:
@@ -107,9 +101,7 @@ def test_a_holder_reads_chunks_in_order_and_deletes_accepted_ones(sql_holder: Ho
     assert (sql_holder.ids(), payloads(sql_store)[0]) == ([row.id], b"2/0 monday")
 
 
-def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(
-    sql_holder: Holder, sql_store: SqlStore
-) -> None:
+def test_a_wholly_accepted_load_is_done_and_its_name_kept_for_a_year(sql_holder: Holder, sql_store: SqlStore) -> None:
     load = begun(sql_store)
     there = written(sql_store, load, 0, *slice_of(0, 0, 1))
     assert not sql_store.has_arrivals(0), "the load is not committed"
@@ -132,9 +124,6 @@ def test_a_wholly_accepted_load_is_done_and_its_name_is_kept_for_a_year(
     assert state(sql_store) is None
 
 
-# -- it is stopped ----------------------------------------------------------------------------------------
-
-
 def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
@@ -153,13 +142,16 @@ def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlSto
     assert left(sql_store) == []
 
 
-def test_abort_of_a_run_spares_a_later_run(sql_store: SqlStore) -> None:
+def test_abort_of_a_run_spares_a_later_run_and_an_aborted_load_is_begun_again(sql_store: SqlStore) -> None:
     first = begun(sql_store)
     second = begun(sql_store)
     assert (second.id, second.run) == (first.id, first.run + 1)
     assert not sql_store.loads.abort(first.id, NOW, run=first.run)
     assert state(sql_store) == OPEN
     assert sql_store.loads.abort(first.id, NOW)
+    again = begun(sql_store)
+    assert (again.id, again.run, again.state, again.created_ms) == (first.id, 3, OPEN, first.created_ms)
+    commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
 
 
 def raced(*calls: Callable[[], R], between: Callable[[], None] = lambda: None) -> list[R | LoadEnded]:
@@ -202,9 +194,6 @@ def test_abort_against_parts_that_run(make_sql_store: MakeSqlStore) -> None:
         assert left(stores[0]) == []
 
 
-# -- it is done again ---------------------------------------------------------------------------------------
-
-
 def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     first, there = sql_store.loads.claim(load.id, load.run, 0)
@@ -229,7 +218,6 @@ def test_a_second_attempt_replaces_the_chunks_of_the_first(sql_store: SqlStore) 
 
 
 def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: list[tuple[str, int, str]]) -> None:
-    """Write so many slices as one part."""
     claim, _ = store.loads.claim(load.id, load.run, 0)
     for number in range(count):
         store.loads.put(claim, slice_of(number, 0, digest=digest))
@@ -238,7 +226,6 @@ def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: lis
 
 
 def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
-    """One attempt wins as a whole, without a slice of the other."""
     first, second = make_sql_store(), make_sql_store()
     for turn in range(8):
         load, won = begun(first, f"turn {turn}"), list[tuple[str, int, str]]()
@@ -267,14 +254,6 @@ def test_an_abandoned_load_is_resumed(sql_store: SqlStore) -> None:
     assert payloads(sql_store) == [b"0/0 same"]
 
 
-def test_a_load_is_resumed_after_it_was_aborted(sql_store: SqlStore) -> None:
-    load = begun(sql_store)
-    sql_store.loads.abort(load.id, NOW)
-    again = begun(sql_store)
-    assert (again.id, again.run, again.state, again.created_ms) == (load.id, 2, OPEN, load.created_ms)
-    commit(sql_store, again, {0: written(sql_store, again, 0, *slice_of(0, 0))})
-
-
 def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> None:
     """Either the part or the commit is refused, as a whole."""
     stores = [make_sql_store() for _ in range(2)]
@@ -299,9 +278,6 @@ def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> 
     assert not [one for one in left(stores[0]) if one[2] == 1], "something of a late part is there"
 
 
-# -- around it ------------------------------------------------------------------------------------------------
-
-
 def test_loads_are_listed_with_their_remaining_chunks(sql_store: SqlStore) -> None:
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1))
@@ -319,9 +295,6 @@ def test_a_store_with_an_unfinished_load_is_not_resharded(sql_store: SqlStore, c
         commit(sql_store, load, parts)
     with pytest.raises(StoreUnusable, match=r"the load 'monday' is (open|committed); nothing was changed; "):
         sql_store.maintenance.reshard(3, lambda *_: 0, NOW)
-
-
-# -- runs that several processes join -------------------------------------------------------------------
 
 
 def test_the_processes_of_a_run_join_it_and_a_later_run_fences_them(sql_store: SqlStore) -> None:
@@ -343,19 +316,14 @@ def test_the_processes_of_a_run_join_it_and_a_later_run_fences_them(sql_store: S
     done = commit(sql_store, later, {0: PartResult(claim.attempt, 3)})
     assert (done.rows, payloads(sql_store)) == (3, [b"0/0 d"]), "without the part that only the first run had"
     assert loads.join("orders/41", 7, NOW + 4) == done
+    aborted = loads.join("orders/42", 1, NOW)
+    loads.abort(aborted.id, NOW)
+    with pytest.raises(LoadEnded, match="the load 'orders/42' is aborted"):
+        loads.join("orders/42", 1, NOW)
+    assert loads.join("orders/42", 2, NOW).state == OPEN
 
 
-def test_a_run_that_was_aborted_is_not_joined_and_the_next_one_is(sql_store: SqlStore) -> None:
-    load = sql_store.loads.join("orders/41", 1, NOW)
-    sql_store.loads.abort(load.id, NOW)
-    with pytest.raises(LoadEnded, match="the load 'orders/41' is aborted"):
-        sql_store.loads.join("orders/41", 1, NOW)
-    assert sql_store.loads.join("orders/41", 2, NOW).state == OPEN
-
-
-def test_loads_are_found_by_the_beginning_of_their_names_and_forgotten_once_done(
-    sql_holder: Holder, sql_store: SqlStore
-) -> None:
+def test_loads_are_found_by_a_prefix_and_forgotten_once_done(sql_holder: Holder, sql_store: SqlStore) -> None:
     for name in ("a%/1", "a%/2", "a%/3", "A%/1", "ab/1", "a%"):
         loaded(sql_store, name)
     assert [one.name for one in sql_store.loads.by_prefix("a%/")] == ["a%/1", "a%/2", "a%/3"]

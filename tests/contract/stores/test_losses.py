@@ -64,9 +64,7 @@ def test_committed_changes_survive(start: Callable[[str], Process], make_sql_sto
     assert store.pending(0) == {KEY: count}
 
 
-def test_uncommitted_changes_are_not_stored(
-    start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]
-) -> None:
+def test_uncommitted_changes_are_lost(start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]) -> None:
     with start("before the commit") as process:
         process.wait_for("stopped")
     store = make_sql_store()
@@ -75,9 +73,7 @@ def test_uncommitted_changes_are_not_stored(
     Holder(store).accept(NOW)
 
 
-def test_the_shard_is_free_when_its_holder_is_dead(
-    start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]
-) -> None:
+def test_a_dead_holders_shard_is_free(start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]) -> None:
     standby = make_sql_store()
     with start("before the commit") as process:
         process.wait_for("holding")
@@ -111,7 +107,6 @@ def small_disk() -> Iterator[Path]:
 
 
 def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
-    """Return how many messages were accepted before the error, and the error."""
     for accepted in range(0, 100 * ROWS, ROWS):
         try:
             holder.accept(*[NOW] * ROWS, body=body)
@@ -201,7 +196,6 @@ def cut(postgres: PostgresServer) -> Iterator[Cut]:
 
 @pytest.fixture
 def far(cut: Cut, url: str, pg_store: SqlStore, postgres: PostgresServer) -> Iterator[SqlStore]:
-    """Return the same store behind the proxy."""
     with closing(open_store(url.replace(f":{postgres.port}/", f":{cut.port}/"), lease_ms=LEASE_MS)) as store:
         yield store
 
@@ -226,18 +220,14 @@ def cancel(store: SqlStore, turn: Callable[[], None], timeout_s: float) -> dict[
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_lost_answer_to_a_commit_does_not_cost_the_result(
-    pg_store: SqlStore, far: SqlStore, cut: Cut, arrives: bool
-) -> None:
+def test_a_lost_answer_to_a_commit_costs_no_result(pg_store: SqlStore, far: SqlStore, cut: Cut, arrives: bool) -> None:
     cut.passes_commit = arrives
     assert cancel(far, holder(pg_store), patience()) == {"a": CommandResult.DONE}
     assert cut.cuts == 1
     assert pg_store.read_inbox(0, 10) == []
 
 
-def test_a_store_that_stays_away_after_the_commit_leaves_the_request_in_doubt(
-    pg_store: SqlStore, far: SqlStore, cut: Cut
-) -> None:
+def test_a_store_that_stays_away_leaves_the_request_in_doubt(pg_store: SqlStore, far: SqlStore, cut: Cut) -> None:
     put = far.put_commands
 
     def put_and_vanish(*commands: object) -> list[int]:

@@ -46,7 +46,6 @@ def rows(count: int) -> list[Any]:
 
 
 def waiting(store: SqlStore) -> list[Message]:
-    """Return the messages of the inboxes, in the order in which the holder of each shard reads them."""
     found: list[Message] = []
     for shard in range(SHARDS):
         for item in store.read_inbox(shard, 10_000):
@@ -86,9 +85,7 @@ def test_accepted_messages_equal_the_loaded_ones(app: Any, sql_holder: Holder) -
         assert values_of(row) == values_of(loaded)
 
 
-def test_a_failure_in_the_middle_reports_the_durable_part(
-    app: Any, sql_backend: SqlBackend, sql_store: SqlStore
-) -> None:
+def test_a_failure_midway_reports_the_durable_part(app: Any, sql_backend: SqlBackend, sql_store: SqlStore) -> None:
     database, seen = str(make_url(sql_backend.url).database), list[int]()
 
     def progress(done: Any) -> None:

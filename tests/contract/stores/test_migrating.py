@@ -54,14 +54,12 @@ def set_version(store: SqlStore, version: int) -> None:
 
 
 def age(store: SqlStore) -> None:
-    """Give the tables their form of version 0."""
     with store.database.writing() as connection:
         gate.drop(connection)
     set_version(store, 0)
 
 
 def aged(backend: SqlBackend) -> list[str]:
-    """Make a store of version 0 with two tasks; returns their ids."""
     store = backend()
     holder = Holder(store)
     rows = holder.accept(NOW, NOW + 1)
@@ -121,9 +119,6 @@ def test_migrating_needs_a_store(tmp_path: Path) -> None:
 
 def test_every_version_has_a_step() -> None:
     assert sorted(upkeep.STEPS) == list(range(SCHEMA_VERSION))
-
-
-# -- opening --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=KINDS)

@@ -31,9 +31,6 @@ def accept(holder: Holder, *due_ms: int, **parts: Any) -> list[StoredMessage]:
     return rows
 
 
-# -- figures -------------------------------------------------------------------------------------------
-
-
 def test_an_overview_has_the_state_of_each_shard(sql_holder: Holder, sql_store: SqlStore) -> None:
     sql_holder.apply(lanes=[LaneState(1, ORIGIN, ORIGIN, "mail", scope="queue")])
     accept(sql_holder, NOW - 90_000, NOW - 1, NOW, NOW + 1)
@@ -56,9 +53,12 @@ def test_an_overview_has_the_state_of_each_shard(sql_holder: Holder, sql_store: 
     snapshot = read_overview(sql_store, NOW, with_levels=True).shards[0].snapshot
     assert snapshot == {"dispatched": 7, "levels": [{"level": 0}]}
     assert (sql_store.browse.levels(0), sql_store.browse.levels(1)) == ([{"level": 0}], [])
+    sql_holder.apply(gates=[Gate("all", "", PAUSED, 0, "", "ann", NOW)])
+    paused = read_overview(sql_store, NOW).shards[0]
+    assert (paused.overdue, paused.held, paused.behind_ms) == (0, 4, 0), "nothing of a pause of everything is overdue"
 
 
-def test_an_overview_has_what_is_due_by_the_second_the_hour_and_the_day(
+def test_an_overview_has_what_is_due_by_second_hour_day(
     sql_holder: Holder, second: Holder, sql_store: SqlStore
 ) -> None:
     accept(sql_holder, NOW - 2 * HOUR_MS, NOW + 400, NOW + 500, NOW + 61_000, task="app.a")
@@ -77,16 +77,6 @@ def test_an_overview_has_what_is_due_by_the_second_the_hour_and_the_day(
     assert (again.due.seconds, again.due.seconds_ms) == (due.seconds, NOW)
 
 
-def test_a_pause_of_everything_leaves_nothing_overdue(sql_holder: Holder, sql_store: SqlStore) -> None:
-    accept(sql_holder, NOW - 90_000)
-    sql_holder.apply(gates=[Gate("all", "", PAUSED, 0, "", "ann", NOW)])
-    (first, _) = read_overview(sql_store, NOW).shards
-    assert (first.overdue, first.held, first.behind_ms) == (0, 1, 0)
-
-
-# -- statements -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shards", [1, 64])
 def test_a_reading_takes_four_statements_for_any_number_of_shards(sql_store: SqlStore, shards: int) -> None:
     sql_store.maintenance.reshard(shards, shard_of, LATER)
@@ -102,12 +92,8 @@ def test_a_reading_takes_four_statements_for_any_number_of_shards(sql_store: Sql
         assert len(statements) == 4
 
 
-# -- the sums -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sums_are_those_of_the_rows_after_random_changes(make_sql_store: MakeSqlStore, seed: int) -> None:
-    """Rows are accepted, moved, settled, rolled back, drained and resharded."""
     rng, store = random.Random(seed), make_sql_store()
     for _ in range(4):
         holders = [Holder(store, shard) for shard in range(len(store.holders()))]

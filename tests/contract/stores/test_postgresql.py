@@ -43,11 +43,7 @@ def refusal(url: str, **options: object) -> str:
     return str(caught.value)
 
 
-# -- opening --------------------------------------------------------------------------------------------
-
-
 def test_two_schedulers_that_start_at_once_make_one_store(url: str, tmp_path: Path) -> None:
-    """Two processes open a store in an empty database."""
     program = (
         "import sys; from celery_wheel.store import open_store; print('ready', flush=True); sys.stdin.readline(); "
         "store = open_store(sys.argv[1], shards=2); print(store.uuid, flush=True); store.close()"
@@ -96,18 +92,12 @@ def test_an_unreachable_server_is_named_without_the_password() -> None:
     assert not re.search("secret|hidden", said)
 
 
-def test_a_missing_database_is_named(postgres: PostgresServer) -> None:
+def test_a_missing_database_or_right_to_make_tables_is_named(url: str, postgres: PostgresServer) -> None:
     assert "does not exist" in refusal(postgres.url("nowhere"))
-
-
-def test_a_missing_right_to_make_tables_is_named(url: str, postgres: PostgresServer) -> None:
     postgres.sql("DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN")
     said = refusal(url.replace("wheel@", "guest:secret@"))
     assert "does not permit this user to do it" in said
     assert "secret" not in said
-
-
-# -- sessions -------------------------------------------------------------------------------------------
 
 
 def test_a_session_gives_up_before_the_lease_is_over(url: str) -> None:
@@ -144,9 +134,6 @@ def test_the_clock_is_the_servers(pg_store: SqlStore, postgres: PostgresServer) 
     [(after,)] = postgres.sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
     assert now_ms is not None
     assert before - 1 <= now_ms <= after
-
-
-# -- tables and plans -----------------------------------------------------------------------------------
 
 
 def test_the_tables_have_the_parameters_of_the_header(url: str, pg_store: SqlStore, postgres: PostgresServer) -> None:
@@ -222,7 +209,7 @@ def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
 
 def explained(store: SqlStore, statement: Prepared, places: tuple[object, ...]) -> str:
     with store.database.reading() as connection:
-        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places))
+        return "\n".join(connection.exec_driver_sql(f"EXPLAIN {statement.sql}", places).scalars())
 
 
 def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_store: SqlStore) -> None:
@@ -250,19 +237,13 @@ def test_every_text_that_the_rule_allows_fits_into_every_index(pg_store: SqlStor
     assert [row.route.task for row in holder.slice()] == longest[:1]
 
 
-# -- words ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
         (psycopg.errors.DiskFull("could not extend file"), "has no room on its disk .*; nothing was written, .*; free"),
         (psycopg.errors.SerializationFailure("could not serialize"), "rolled back .*nothing was written"),
         (psycopg.errors.DeadlockDetected("deadlock"), "rolled back the transaction .*is tried again"),
-        (
-            psycopg.errors.ReadOnlySqlTransaction("no"),
-            "is read-only: it is a standby .*attrs=read-write",
-        ),
+        (psycopg.errors.ReadOnlySqlTransaction("no"), "is read-only: it is a standby .*attrs=read-write"),
         (psycopg.DataError("text cannot contain NUL"), "cannot keep a value .*nothing was written"),
         (psycopg.errors.DuplicatePreparedStatement("exists"), "gives this process's sessions to .*pool_mode=session"),
         (psycopg.errors.AdminShutdown("terminating"), "ended the session.*may be committed or not"),
@@ -284,13 +265,11 @@ def test_an_error_has_state_consequence_and_remedy(error: Exception, said: str) 
 COMMITS = 20
 
 
-_OF_THE_SERVER = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
-
-
 def _turn_off(server: PostgresServer, read: Callable[[str], object]) -> None:
     """Change the configuration; returns when the open session has read it."""
     server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
-    wait_until(lambda: read(_OF_THE_SERVER) == "off", "the open session has read the configuration")
+    of_the_server = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
+    wait_until(lambda: read(of_the_server) == "off", "the open session has read the configuration")
 
 
 def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_off() -> None:
@@ -350,7 +329,7 @@ def versions(holder: Holder, url: str) -> Iterator[Callable[[], Counter[str]]]:
         yield made
 
 
-def test_each_transaction_of_a_holder_makes_one_version_of_its_row_at_most(
+def test_a_transaction_makes_one_version_of_its_row_at_most(
     holder: Holder, versions: Callable[[], Counter[str]]
 ) -> None:
     [row] = holder.accept(NOW)
@@ -364,9 +343,7 @@ def test_each_transaction_of_a_holder_makes_one_version_of_its_row_at_most(
     assert versions() == {}, "no seq is new"
 
 
-def test_a_renewal_writes_the_snapshot_apart_from_the_lease(
-    holder: Holder, url: str, versions: Callable[[], Counter[str]]
-) -> None:
+def test_a_renewal_writes_the_snapshot_apart(holder: Holder, url: str, versions: Callable[[], Counter[str]]) -> None:
     """Commits rewrite the row of the lease, which must not have the bytes of a snapshot in each version."""
     holder.store.renew(0, holder.epoch, NOW, LEASE_MS, SNAPSHOT)
     assert holder.store.renew_all([Renewal(0, holder.epoch, SNAPSHOT)], NOW, LEASE_MS) == {0}

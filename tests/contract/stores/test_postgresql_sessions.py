@@ -44,9 +44,6 @@ def name_of(url: str) -> str:
     return url.rsplit("/", 1)[1]
 
 
-# -- what the operator has set --------------------------------------------------------------------------
-
-
 #: The settings of a session, in spite of those of the database; all other settings are the operator's.
 FORCED = {
     "client_encoding": "UTF8",
@@ -90,9 +87,7 @@ def test_the_store_works_with_any_settings_of_the_database(postgres: PostgresSer
 
 
 @pytest.mark.parametrize(("setting", "is_"), [("off", "on"), ("on", "on"), ("local", "local")])
-def test_durable_commits_wait_for_the_disk_although_the_database_does_not(
-    postgres: PostgresServer, url: str, setting: str, is_: str
-) -> None:
+def test_durable_commits_wait_for_the_disk_anyway(postgres: PostgresServer, url: str, setting: str, is_: str) -> None:
     postgres.sql(f"ALTER DATABASE {name_of(url)} SET synchronous_commit = {setting}")
     with opened(url) as store:
         assert shown(store, "synchronous_commit") == [is_]
@@ -117,9 +112,7 @@ def test_a_session_that_may_only_read_is_not_kept(postgres: PostgresServer, url:
         Holder(store).accept(NOW)
 
 
-def test_a_poll_raises_the_end_of_its_session_and_the_next_poll_has_a_new_one(
-    postgres: PostgresServer, url: str, pg_store: SqlStore
-) -> None:
+def test_a_poll_raises_the_end_of_its_session_once(postgres: PostgresServer, url: str, pg_store: SqlStore) -> None:
     assert not pg_store.has_arrivals(0)
     pg_store.put_command(0, "cancel", b"{}")
     end(postgres, url)
@@ -158,9 +151,6 @@ def test_nothing_is_accepted_while_a_synchronous_standby_is_missed() -> None:
         assert len(accepted) == holder.highest_seq >> SHARD_BITS
 
 
-# -- poolers --------------------------------------------------------------------------------------------
-
-
 def test_the_connection_has_no_parameter_that_a_pooler_refuses(postgres: PostgresServer, pg_store: SqlStore) -> None:
     """pgbouncer: "unsupported startup parameter: options"."""
     assert "options" not in connect_args(make_url(postgres.url()), LEASE_MS)
@@ -183,9 +173,6 @@ def test_a_pooler_that_shares_sessions_is_named(pg_store: SqlStore) -> None:
     pg_store.state(0)
 
 
-# -- URLs -----------------------------------------------------------------------------------------------
-
-
 def test_several_hosts_with_ports_as_libpq_has_them(postgres: PostgresServer, url: str) -> None:
     name = name_of(url)
     hosts = f"127.0.0.1:1,127.0.0.1:{postgres.port}"
@@ -195,9 +182,7 @@ def test_several_hosts_with_ports_as_libpq_has_them(postgres: PostgresServer, ur
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql+psycopg"])
-def test_the_url_of_a_hosting_provider_and_the_one_of_a_driver_name_the_store(
-    url: str, pg_store: SqlStore, scheme: str
-) -> None:
+def test_the_url_of_a_hosting_provider_or_a_driver_names_the_store(url: str, pg_store: SqlStore, scheme: str) -> None:
     given = url.replace("postgresql", scheme, 1)
     with opened(given) as again:
         assert again.uuid == pg_store.uuid
@@ -232,9 +217,6 @@ def server() -> Iterator[PostgresServer]:
         yield found
 
 
-# -- a server that lets nobody in -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def few(server: PostgresServer) -> Iterator[str]:
     """Return the URL of a store whose user is no superuser: limits do not count for those."""
@@ -267,7 +249,6 @@ def end(server: PostgresServer, url: str) -> None:
 
 
 def _ask(store: SqlStore) -> bool:
-    """Write to the store; nothing is read first."""
     return bool(store.put_command(0, "cancel", b"{}"))
 
 
@@ -291,9 +272,7 @@ LIMIT = "raise the limit: ALTER ROLE … CONNECTION LIMIT"
     ],
     ids=["limit of the role", "login", "limit of the database", "database away"],
 )
-def test_a_refusal_of_the_server_is_named(
-    server: PostgresServer, few: str, change: str, back: str, state: str, remedy: str
-) -> None:
+def test_a_refusal_is_named(server: PostgresServer, few: str, change: str, back: str, state: str, remedy: str) -> None:
     with disconnected(server, few) as said:
         end(server, few)
         server.sql("ALTER " + change.format(name_of(few)))
@@ -327,7 +306,7 @@ def test_a_server_that_is_gone_was_sent_nothing() -> None:
             _ask(store)
 
 
-def test_a_session_that_ends_before_the_commit_wrote_nothing(
+def test_a_session_that_ends_early_wrote_nothing(
     server: PostgresServer, few: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(few) as store:

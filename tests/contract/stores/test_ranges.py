@@ -57,9 +57,6 @@ def test_every_range_agrees_with_a_sorted_list(holder: Holder, seed: int) -> Non
         )
 
 
-# -- rows that move --------------------------------------------------------------------------------------
-
-
 def test_a_moved_row_is_at_its_new_position_only_with_its_message(holder: Holder) -> None:
     first, second = holder.accept(NOW, NOW + 1)
     [third] = holder.accept(NOW + 2, body=b"mine")
@@ -106,9 +103,6 @@ def test_a_stopped_row_can_be_moved_to_a_lane(holder: Holder) -> None:
     assert holder.ids(STOPPED) == []
 
 
-# -- lanes -----------------------------------------------------------------------------------------------
-
-
 def test_a_lane_is_opened_by_naming_it(holder: Holder) -> None:
     holder.apply(lanes=[LaneState(3, ORIGIN, ORIGIN), LaneState(1, Position(5, 6), Position(7, 8))])
     assert holder.store.lanes(0) == [
@@ -133,9 +127,6 @@ def test_settling_moves_the_offset_and_keeps_the_rows(holder: Holder) -> None:
     assert lane.offset == place(first)
     assert holder.ids() == [first.id, second.id]
     assert holder.store.count(0, 0, lane.offset, EVERYTHING[1]) == 1
-
-
-# -- where a replay begins ---------------------------------------------------------------------------------
 
 
 def test_a_replay_begins_with_the_earliest_batch_since(holder: Holder) -> None:
@@ -173,14 +164,11 @@ def test_a_replayed_range_counts_from_its_lowest_position(holder: Holder) -> Non
     assert holder.store.batch_start(0, 0, at[2], NOW + 5) == at[0]
 
 
-# -- closed lanes ---------------------------------------------------------------------------------------
-
 #: A lane is numbered by a seq: beyond 32 bits.
 NUMBER = (1 << 40) + 7
 
 
 def settled_lane(holder: Holder, number: int = NUMBER) -> StoredMessage:
-    """Make a lane whose one task is dispatched, and that the same change closes."""
     row = holder.row(NOW, lane=number)
     holder.apply(rows=[row], lanes=[LaneState(number, ORIGIN, ORIGIN, "slow")])
     end = place(row)
@@ -247,7 +235,6 @@ def test_only_closed_lanes_without_history_are_forgotten(sql_holder: Holder, sql
 def test_a_task_of_a_closed_lane_is_shown_as_dispatched(sql_holder: Holder, sql_store: SqlStore) -> None:
     row = settled_lane(sql_holder)
     detail = sql_store.browse.detail(row.id)
-    assert detail is not None
     assert (detail.state, detail.task.dispatched_ms, detail.blocked_by) == ("dispatched", NOW, None)
     assert (detail.lane and detail.lane.lane, detail.dispatches_ms) == (NUMBER, [NOW])
     assert [one.id for one in sql_store.browse.dispatched(Criteria()).items] == [row.id]

@@ -16,7 +16,6 @@ KEY = TallyKey(1, "q", "t")
 
 
 def run_all(*targets: Callable[[], None]) -> None:
-    """Run each function in a thread; raise the first failure."""
     with ThreadPoolExecutor(len(targets)) as pool:
         for one in [pool.submit(target) for target in targets]:
             one.result()

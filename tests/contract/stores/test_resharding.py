@@ -77,7 +77,7 @@ def test_dispatched_tasks_stay_in_their_shard_and_are_not_published_again(sql_st
 
 
 @pytest.mark.parametrize("is_dispatched", [False, True])
-def test_a_message_that_a_restored_broker_delivered_to_its_former_shard_too_is_kept_once(
+def test_a_message_that_was_delivered_to_its_former_shard_too_is_kept_once(
     sql_store: SqlStore, *, is_dispatched: bool
 ) -> None:
     store, envelope_id = sql_store, str(uuid.uuid4())
@@ -233,9 +233,7 @@ def test_new_holders_go_on_where_the_former_ones_stopped(sql_store: SqlStore) ->
     assert create(holder, "new")[0].id not in {one.id for one, _, _ in filled.values()}
 
 
-def test_a_drain_reads_every_schedule_of_a_shard_with_its_changes(
-    sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_reads_every_schedule_with_its_changes(sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_wheel.store.sql.handover.SCHEDULES_AT_ONCE", 3)
     holder = Holder(sql_store)
     made = create(holder, *NAMES[:7], paused=True)

@@ -41,9 +41,6 @@ def content(store: SqlStore) -> dict[str, list[dict[str, Any]]]:
     return {table.name: rows_of(store, table) for table in TABLES}
 
 
-# -- what is written ------------------------------------------------------------------------------------
-
-
 def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
     whole = Schedule(holder.seq(), "Größe-漢字", '{"a": 1}', "beat", 7, NOW, 3, NOW - 1, True, "outage", True, NOW - 2)
     holder.apply(schedules=[whole])
@@ -105,7 +102,6 @@ def test_a_step_changes_the_progress_alone(holder: Holder) -> None:
 
 
 def test_an_instant_may_have_several_runs(holder: Holder) -> None:
-    """An edit withdraws the occurrence of an instant, and makes it anew."""
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
     holder.apply(rows=[row], runs=[run])
@@ -140,9 +136,6 @@ def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlSto
     rows = rows_of(sql_store, schema.schedule_skip)
     found = sorted((row["from_ms"], row["to_ms"], row["count"], row["at_ms"]) for row in rows)
     assert found == [(NOW, NOW + 5, 6, NOW + 5), (NOW + 9, NOW + 9, 1, NOW)]
-
-
-# -- all or nothing -------------------------------------------------------------------------------------
 
 
 def everything(holder: Holder, one: Schedule) -> dict[str, Any]:
@@ -196,9 +189,6 @@ def test_a_name_is_taken_once(sql_holder: Holder) -> None:
     assert named(sql_holder, "report", "other") == [one]
 
 
-# -- the next instants ----------------------------------------------------------------------------------
-
-
 def test_due_schedules_come_in_the_order_of_their_instants_and_a_herd_in_that_of_creation(holder: Holder) -> None:
     herd = create(holder, *[f"herd-{n}" for n in range(500)], next_ms=NOW + 60)
     assert holder.store.due_schedules(0, NOW + 60, 400) == herd[:400]
@@ -245,9 +235,6 @@ def test_any_number_of_schedules_is_found_by_name(holder: Holder, count: int) ->
     assert len(named(holder, *names)) == count
 
 
-# -- replay ---------------------------------------------------------------------------------------------
-
-
 def lose(store: SqlStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
     """Make the next transaction fail: its answer is lost after the commit, or it is not committed."""
     real = store.database.writing
@@ -280,9 +267,6 @@ def test_an_instant_is_made_once_where_a_commit_is_in_doubt(
     for one in made:
         assert [run.instant_ms for run in runs(sql_holder, one)] == [NOW + MINUTE, NOW]
     assert len(sql_holder.slice()) == 40
-
-
-# -- runs -----------------------------------------------------------------------------------------------
 
 
 def made_runs(holder: Holder, one: Schedule, count: int) -> list[tuple[Any, Run]]:
@@ -326,9 +310,6 @@ def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -
     assert [run.instant_ms - NOW for run in runs(holder, one)] == [5, 4, 3, 2, 1, 0]
     holder.put_offset(Position(LATER, 0))
     assert [run.instant_ms - NOW for run in runs(holder, one, pending_only=True)] == [2]
-
-
-# -- forgetting -----------------------------------------------------------------------------------------
 
 
 def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:

@@ -27,7 +27,6 @@ ALL = ScheduleCriteria()
 
 
 def walk(store: SqlStore, criteria: ScheduleCriteria, limit: int) -> list[list[str]]:
-    """Return the names of all pages."""
     pages, after = list[list[str]](), ""
     while True:
         page = store.browse.schedules(criteria, after, limit)
@@ -73,9 +72,7 @@ def test_a_page_has_whole_schedules(sql_holder: Holder, sql_store: SqlStore) -> 
         (ScheduleCriteria(shard=9), []),
     ],
 )
-def test_a_page_is_filtered(
-    sql_holder: Holder, sql_store: SqlStore, criteria: ScheduleCriteria, expected: list[str]
-) -> None:
+def test_page_filters(sql_holder: Holder, sql_store: SqlStore, criteria: ScheduleCriteria, expected: list[str]) -> None:
     create(sql_holder, "mail-daily", "mail_x", "100% sure")
     create(sql_holder, "from-beat", source="beat")
     create(sql_holder, "quoted", source="code", definition='{"args":[],"task":"app.\\"100%\\""}')
@@ -86,7 +83,7 @@ def test_a_page_is_filtered(
     assert sorted(one.name for one in sql_store.browse.schedules(criteria).items) == sorted(expected)
 
 
-def test_a_filter_that_matches_little_ends_a_page_early(
+def test_a_rare_match_ends_a_page_early(
     sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(sql_holder, *[f"s-{n:03}" for n in range(100)])
@@ -111,7 +108,6 @@ def test_a_name_shows_its_changes_runs_and_skips(sql_holder: Holder, sql_store: 
         lanes=[LaneState(0, place(rows[0]), place(rows[2]))],
     )
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert found.schedule == changed
     changes = [(one.number, one.what, one.actor, one.before) for one in found.revisions]
     assert changes == [(2, "changed", "anna", "{}"), (1, "created", "anna", "")]
@@ -133,7 +129,6 @@ def test_the_last_sixty_runs_are_shown_as_due_at_their_instants(sql_holder: Hold
     rows = [replace(row, due_ms=NOW + 8_000) for row, _ in made]
     sql_holder.apply(rows=rows, runs=[run for _, run in made])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert [(run.instant_ms - NOW, run.due_ms - NOW) for run in found.runs] == [(n, n) for n in range(69, 9, -1)]
 
 
@@ -144,7 +139,6 @@ def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Hold
     sql_holder.settle(ORIGIN, Position(NOW, row.seq))
     sql_holder.apply(removed_schedules=[one.id], revisions=[revision(replace(one, revision=2), "deleted")])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert (found.schedule, [one.what for one in found.revisions]) == (None, ["deleted", "created"])
     assert [run.state for run in found.runs] == ["dispatched"]
     assert sql_store.browse.schedule("unknown") is None
@@ -152,7 +146,6 @@ def test_a_deleted_schedule_keeps_its_changes_and_its_last_runs(sql_holder: Hold
     new: Schedule = schedule(sql_holder, "report")
     sql_holder.apply(schedules=[new], revisions=[revision(new)])
     found = sql_store.browse.schedule("report")
-    assert found is not None
     assert (found.schedule, len(found.revisions), found.runs) == (new, 3, [])
 
 

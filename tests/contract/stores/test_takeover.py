@@ -45,7 +45,6 @@ def _database(url: str) -> str:
 
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
-    """Start a holder in a process of its own, which has stopped at ``where``."""
     with python(folder / "held.log", "-m", "tests.contract.stores.stopped", "held", url, where, kind=CELERY) as process:
         process.wait_for("stopped")
         yield process
@@ -86,9 +85,7 @@ def test_a_standby_does_not_wait_for_a_lease_that_ends_meanwhile(
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
 
 
-def test_a_standby_does_not_wait_for_a_shard_with_a_transaction_of_its_holder(
-    url: str, standby: SqlStore, postgres: PostgresServer
-) -> None:
+def test_a_standby_waits_for_no_transaction_of_a_holder(url: str, standby: SqlStore, postgres: PostgresServer) -> None:
     """The holder's lease is over, and the transaction may be about to renew it."""
     Holder(standby)
     standby.renew(0, 1, NOW, 1, {})
@@ -136,17 +133,12 @@ def test_a_holder_that_commits_keeps_its_shard(url: str, standby: SqlStore) -> N
             assert standby.acquire(0, "host-b", NOW, LEASE) is standby.acquire(0, "host-a", NOW, LEASE) is None
 
 
-def test_a_server_clock_that_was_put_back_delays_no_takeover(
-    url: str, standby: SqlStore, postgres: PostgresServer
-) -> None:
+def test_a_server_clock_put_back_delays_no_takeover(url: str, standby: SqlStore, postgres: PostgresServer) -> None:
     """The lease of a holder that died just before ends an hour from now."""
     with closing(open_store(url, shards=2, lease_ms=LEASE)) as dead:
         Holder(dead)
     postgres.sql("UPDATE wheel_shard SET lease_until_ms = lease_until_ms + 3600000", database=_database(url))
     assert standby.acquire(0, "host-b", NOW, LEASE) == 2
-
-
-# -- of several users -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -164,7 +156,7 @@ def users(url: str, postgres: PostgresServer) -> Iterator[tuple[str, str]]:
     postgres.sql(*(f"DROP ROLE {role}" for role in roles))
 
 
-def test_a_role_without_the_right_to_end_a_session_says_so(
+def test_a_role_that_may_end_no_session_is_named(
     users: tuple[str, str], postgres: PostgresServer, tmp_path: Path
 ) -> None:
     owner, other = users
@@ -184,9 +176,6 @@ def test_a_role_without_the_right_to_end_a_session_says_so(
         assert "the shard is not taken" in said[-1]
         postgres.sql("GRANT pg_signal_backend TO other_one")
         assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
-
-
-# -- trouble in between ---------------------------------------------------------------------------------
 
 
 def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(

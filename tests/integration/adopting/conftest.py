@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.patience import wait_until
 from tests.kit.processes import ROOT, Process
+from tests.kit.site.running import run
 
 DJANGO_SETTINGS = """
 from pathlib import Path
@@ -48,6 +49,7 @@ class NewProject:
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
     running: list[Process] = field(default_factory=list)
+    is_warm: bool = False  #: its commands are forks of ``tests.kit.warm``, where no test looks at their imports
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -62,6 +64,7 @@ class NewProject:
         self.write("shop/celery.py", DJANGO_APP.format(namespace=argument))
         self.write("shop/settings.py", DJANGO_SETTINGS + settings)
         self.variables["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+        self.is_warm = True
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,14 +72,9 @@ class NewProject:
         return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **self.variables}
 
     def run(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run ``python <arguments>`` to its end."""
-        command = [sys.executable, *arguments]
-        return subprocess.run(
-            command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
+        return run(folder or self.folder, self.environment, *arguments, cold=not self.is_warm)
 
     def output(self, *arguments: str, folder: Path | None = None) -> str:
-        """Return the output of ``python <arguments>``, which must succeed."""
         done = self.run(*arguments, folder=folder)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
@@ -93,7 +91,6 @@ class NewProject:
         return said[-1].stdout.rstrip("\n")
 
     def start(self, name: str, *arguments: str, folder: Path | None = None) -> Process:
-        """Start ``celery -A <arguments>`` for as long as the test runs."""
         process = Process(
             [sys.executable, "-m", "celery", "-A", *arguments],
             self.folder / f"{name}.log",

@@ -62,9 +62,7 @@ def test_beat_and_the_command_line_name_the_file(project: NewProject, tmp_path: 
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_project_that_is_not_writable_has_its_file_in_the_folder_for_states(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_read_only_project_has_its_file_in_the_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     app = Celery("proj", set_as_current=False)
     folder = stores.project_folder(app)
     assert folder is not None

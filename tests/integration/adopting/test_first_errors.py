@@ -45,9 +45,7 @@ def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -
 
 
 @pytest.mark.parametrize(("options", "times"), [((), 1), (("-S", "wheel"), 0)], ids=["another", "ours"])
-def test_a_beat_without_the_wheel_says_that_delayed_tasks_wait(
-    project: NewProject, options: tuple[str, ...], times: int
-) -> None:
+def test_beat_without_the_wheel_says_that_tasks_wait(project: NewProject, options: tuple[str, ...], times: int) -> None:
     project.write("proj.py", APP.format(broker="memory://", missing=[]).replace(', beat_scheduler="wheel"', ""))
     beat = project.start("beat", "proj", "beat", "-l", "INFO", *options)
     beat.wait_for("shard 0 is held" if options else "until a beat with the wheel runs")

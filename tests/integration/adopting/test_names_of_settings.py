@@ -24,6 +24,7 @@ SEND = "import django; django.setup(); from shop.celery import touch; touch.appl
 def test_the_error_of_mixed_names_has_the_old_name_of_the_scheduler(project: NewProject, old_names: int) -> None:
     """With one name of each kind, Celery proposes to rename the project's own."""
     lines = ['CELERY_RESULT_BACKEND = "cache+memory://"', 'CELERY_TASK_SERIALIZER = "json"'][:old_names]
+    project.is_warm = True
     project.write("tasks.py", MODULE)
     project.write("celeryconfig.py", "\n".join([*lines, 'beat_scheduler = "wheel"']))
     for command in ("beat", "worker", "report"):
@@ -89,9 +90,7 @@ def test_the_check_names_the_setting_that_the_app_reads(
 
 
 @pytest.mark.parametrize("namespace", ["CELERY", "JOBS"])
-def test_a_setting_without_the_prefix_of_the_namespace_is_named_by_check_doctor_and_beat(
-    project: NewProject, namespace: str
-) -> None:
+def test_a_setting_without_the_prefix_is_named_by_check_doctor_and_beat(project: NewProject, namespace: str) -> None:
     settings = f'{namespace}_BEAT_SCHEDULER = "wheel"\n{namespace}_BROKER_URL = "memory://"\nWHEEL_LEASE = 7\n'
     project.write_django(settings, namespace)
     text = f"WHEEL_LEASE has no effect: the Celery app 'shop' reads its settings with namespace='{namespace}'"
@@ -114,7 +113,7 @@ def test_the_check_asks_only_for_the_import_where_the_setting_is_there(project: 
 
 
 @pytest.mark.parametrize(("namespace", "prefix"), [(None, ""), ("CELERY", "CELERY_"), ("JOBS", "JOBS_")])
-def test_every_setting_and_hint_has_the_spelling_of_the_project(
+def test_every_setting_and_hint_has_the_projects_spelling(
     project: NewProject, namespace: str | None, prefix: str
 ) -> None:
     scheduler = f'{prefix or "CELERY"}BEAT_SCHEDULER = "wheel"\n'

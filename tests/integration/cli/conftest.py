@@ -38,7 +38,6 @@ class Commands:
         return invoke(self.app, *arguments, stdin=stdin)
 
     def stop(self) -> None:
-        """Stop the scheduler as an operator does."""
         self.beat.terminate()
 
     def json(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Any:
@@ -47,7 +46,6 @@ class Commands:
         return json.loads(found.stdout)
 
     def pages(self, *arguments: str) -> list[Any]:
-        """Return the pages of a list: each but the last names the next."""
         found = [self.json(*arguments)]
         while found[-1]["next"] is not None:
             found.append(self.json(*arguments, "--after", found[-1]["next"]))
@@ -63,7 +61,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def command(stack: Stack) -> Commands:
-    """Return the commands of the stack, whose scheduler holds the shard."""
     found = Commands(stack.app, stack.beat())
     wait_until(lambda: found("status").exit_code == 0, "a scheduler holds the shard")
     return found

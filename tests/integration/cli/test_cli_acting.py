@@ -62,9 +62,7 @@ def test_a_text_that_no_store_can_hold_is_an_error_of_one_sentence(command: Comm
         assert "must be a text of " in found.stderr
 
 
-def test_a_task_is_rescheduled_to_an_instant_or_by_a_length_of_time(
-    stack: Stack, command: Commands, queue: str
-) -> None:
+def test_a_task_is_rescheduled_to_an_instant_or_by_a_duration(stack: Stack, command: Commands, queue: str) -> None:
     command.json("reschedule", f"{queue}.0", "--eta", "2040-01-15T08:00+01:00")
     assert stack.app.wheel.get(f"{queue}.0").task.eta_ms == 2_210_223_600_000
     before_ms = time.time_ns() // 1_000_000
@@ -74,9 +72,7 @@ def test_a_task_is_rescheduled_to_an_instant_or_by_a_length_of_time(
         assert command("reschedule", f"{queue}.0", *wrong).exit_code == 2
 
 
-def test_without_an_answer_the_exit_code_is_4_and_the_request_is_withdrawn(
-    stack: Stack, command: Commands, queue: str
-) -> None:
+def test_without_an_answer_the_exit_code_is_4_and_nothing_is_done(stack: Stack, command: Commands, queue: str) -> None:
     stack.suspend(command.beat)
     try:
         found = command("cancel", f"{queue}.0", "--timeout", "300ms")
@@ -160,7 +156,7 @@ def test_the_bench_measures_the_wheel_whatever_delays_the_app_leaves_to_celery(
     assert (stack.app.conf.wheel_enabled, stack.app.conf.wheel_min_delay) == (False, 60)
 
 
-def test_a_drain_is_refused_while_a_scheduler_runs_and_an_import_needs_a_drained_file(
+def test_a_drain_needs_a_stopped_scheduler_and_an_import_a_drained_file(
     stack: Stack, command: Commands, in_folder: Path
 ) -> None:
     found = command("drain", "--to-broker", "--yes")

@@ -22,8 +22,6 @@ from tests.kit.patience import wait_until
 
 
 class SteppedClock(SystemClock):
-    """The clocks of this machine, except that the wall clock is ahead."""
-
     __slots__ = ("ahead_ms",)
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ PROGRAM = "celery -A proj wheel "
 
 
 def examples(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each call with the lines that it prints."""
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for call in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, *said = call.splitlines()

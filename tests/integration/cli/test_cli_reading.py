@@ -131,9 +131,7 @@ def test_a_load_that_was_left_open_is_reported_and_can_be_aborted(filled: Comman
     assert (again.exit_code, again.stderr) == (3, "nothing was aborted: the load trials 1 is aborted\n")
 
 
-def test_an_unreachable_store_is_one_line_and_exit_code_1(
-    filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_store_is_one_line(filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stack.app.conf, "wheel_store", f"sqlite:///{stack.folder}/nowhere.sqlite3")
     found = filled("list")
     assert found.exit_code == 1

@@ -18,8 +18,6 @@ from tests.kit.stack import Stack
 
 @pytest.fixture
 def run(command: Commands) -> Any:
-    """Run a command of the group; returns its output, parsed with ``--json``."""
-
     def call(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
         found = command("schedules", *arguments, stdin=stdin)
         assert found.exit_code == code, found.output
@@ -215,9 +213,7 @@ def test_a_preview_needs_no_schedule_and_marks_the_days_on_which_clocks_change(r
         (("--definition", "-", "--task", "t"), 2, "name no other part"),
     ],
 )
-def test_a_wrong_definition_is_refused_with_its_rule(
-    run: Any, arguments: tuple[str, ...], code: int, said: str
-) -> None:
+def test_a_wrong_definition_is_refused_by_its_rule(run: Any, arguments: tuple[str, ...], code: int, said: str) -> None:
     assert said in run("create", "one", *arguments, code=code, stdin="no json")
     assert "no schedules" in run("list")
 
@@ -229,8 +225,6 @@ def test_names_are_escaped_on_a_terminal(run: Any) -> None:
         assert "\x1b" not in shown
         assert r"\x1b[2J\u202e[red]" in shown
 
-
-# -- import ---------------------------------------------------------------------------------------------
 
 TAB = "CRON_TZ=Europe/Paris\n30 2 * * * nightly --all\n@reboot start\n"
 

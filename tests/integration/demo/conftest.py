@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from demo.stack import Stack
 
-from tests.integration.demo.runs import TEST_S, processes_of, wait
+from tests.integration.demo.runs import TEST_S, processes_of
 
 FOLDER = Path(__file__).parent
 
@@ -25,11 +24,3 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     yield folder
     for process in processes_of(folder):  # a failed test may leave processes behind
         process.kill()
-
-
-@pytest.fixture
-def stack(run_dir: Path) -> Iterator[Stack]:
-    """Return the stack, not started yet."""
-    parts = Stack(run_dir, None, wait)
-    yield parts
-    parts.stop()

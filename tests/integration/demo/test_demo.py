@@ -1,8 +1,10 @@
-"""``python -m demo``, which ``make demo`` runs, leaves nothing behind, however it ends."""
+"""``python -m demo``, which ``make demo`` runs, leaves nothing behind; the project passes Django's checks."""
 
+import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -10,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.demo.orders import order_paid_and_unpaid
-from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, processes_of, wait
+from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, order_paid_and_unpaid, processes_of, wait
 from tests.kit.processes import Process, python
 from tests.kit.servers import free_port
 
@@ -19,8 +20,6 @@ FLIGHTS = 1004
 
 
 class Runner:
-    """The demo as a process, with its output in a file."""
-
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.port = free_port()  # demos of several tests run at once, and each takes 8000 by default
@@ -53,7 +52,6 @@ class Runner:
         return code
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of the printed summary; each is printed once."""
         found = re.findall(r"^([a-z]+(?: p?[0-9a-z]+)?) +([0-9,]+)(?: ms)?$", self.output, re.MULTILINE)
         assert len(found) == len(dict(found)), self.output
         return {name: int(value.replace(",", "")) for name, value in found}
@@ -126,9 +124,7 @@ def test_a_port_in_use_is_reported_and_nothing_is_started(demo: Runner) -> None:
     assert f"demo: port {port} is in use; name another: make demo PORT=" in demo.output
 
 
-def test_a_broker_that_does_not_answer_is_named_without_its_password(
-    demo: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_broker_is_named_without_its_password(demo: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("BROKER_URL", f"redis://:secret@127.0.0.1:{port}/0")
     assert demo.start().end() == 1
@@ -147,3 +143,27 @@ def test_a_folder_with_other_files_is_left_alone(demo: Runner) -> None:
     assert demo.start().end() == 1
     assert "holds files that no demo made" in demo.output
     assert (demo.run_dir / "thesis.txt").read_text() == "mine"
+
+
+def manage(run_dir: Path, *arguments: str) -> tuple[int, str]:
+    """Return the exit code and the output of a command of the project, in which a warning is an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "manage.py", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "RUN_DIR": str(run_dir)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "--fail-level=WARNING"), ("makemigrations", "--check", "--dry-run")])
+def test_djangos_checks_find_nothing(arguments: tuple[str, ...], run_dir: Path) -> None:
+    code, said = manage(run_dir, *arguments)
+    assert code == 0, said
+
+
+def test_a_day_that_is_not_in_the_data_is_refused_with_a_sentence(run_dir: Path) -> None:
+    refusal = "CommandError: date must be a day of 2013, got 2014-01-01\n"
+    assert manage(run_dir, "replay_flights", "--date=2014-01-01") == (1, refusal)

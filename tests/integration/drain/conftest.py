@@ -49,8 +49,6 @@ class LeavingStack(Stack):
         return process
 
     def claim_broker(self) -> None:
-        """Claim the broker for the app's store: its offsets are another store's, whose drain was seen a moment ago."""
-
         def is_claimed() -> bool:
             with suppress(StoreConflict):
                 claim_broker(self.app)
@@ -75,7 +73,6 @@ class LeavingStack(Stack):
     def send_eta(
         self, tag: str, in_s: float, app: Any = None, retries: int = 0, now: datetime | None = None, **options: Any
     ) -> str:
-        """Send a task with an eta; returns its id."""
         eta = (now or datetime.now(UTC)) + timedelta(seconds=in_s)
         eta_ms = -(-int(eta.timestamp() * 1_000_000) // 1_000)
         task, args = ("retried", (tag, retries, eta_ms)) if retries else ("note", (tag, eta_ms))
@@ -111,7 +108,6 @@ def now_ms() -> int:
 
 @pytest.fixture(params=["redis", pytest.param("rabbit", marks=ON_RABBITMQ)])
 def broker(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty broker."""
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         return server.url
@@ -133,11 +129,9 @@ def redis_stack(tmp_path: Path, redis_server: RedisServer) -> Iterator[LeavingSt
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return the path of a drain's file, which is not there yet."""
     return tmp_path / "tasks.jsonl"
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> str:
-    """Return the URL of another store, which is not there yet."""
     return f"sqlite:///{tmp_path}/other.sqlite3"

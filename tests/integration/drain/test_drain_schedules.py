@@ -7,6 +7,7 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,7 +34,6 @@ def hourly() -> dict[str, Any]:
 
 
 def ask(stack: LeavingStack, do: str, names: Any, **more: Any) -> dict[str, Any]:
-    """Let a scheduler carry out a command on schedules; returns its answer."""
     number = str(uuid.uuid4())
     named = {"definitions": names} if isinstance(names, dict) else {"names": names}
     payload = json.dumps({"do": do, **named, "id": number, "actor": "ann", "reason": "test", **more}).encode()
@@ -76,9 +76,7 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     store.release(0, holder.epoch)
 
 
-def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStack, other: str, file: Path) -> None:
     before = three(redis_stack)
     with redis_stack.opened() as store:
         assert would_drain(redis_stack.app, store).schedules_left == 3
@@ -87,7 +85,6 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
     assert schedules(redis_stack.store) == {}
     with redis_stack.opened() as store:
         detail = store.browse.schedule("hourly")
-        assert detail is not None
         assert [(one.what, one.actor) for one in detail.revisions] == [("deleted", "drain"), ("created", "ann")]
         assert [one.state for one in detail.runs] == ["moved"]
     redis_stack.change(wheel_store=other, wheel_shards=3)
@@ -106,16 +103,13 @@ def test_a_file_takes_schedules_into_another_store_and_no_instant_is_made_twice(
         assert after[name].revision == one.revision + 1
     with closing(open_store(other, shards=None, create=False)) as store:
         detail = store.browse.schedule("changed")
-        assert detail is not None
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
         [row] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
         assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
 
 
-def test_occurrences_of_another_store_are_not_taken_for_those_of_this_one(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:
     """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
     stack = redis_stack
     definition, found = hourly(), []
@@ -144,7 +138,6 @@ def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, file: Pa
     assert schedules(redis_stack.store)["hourly"].next_ms == before["hourly"].next_ms
     with redis_stack.opened() as store:
         detail = store.browse.schedule("changed")
-    assert detail is not None
     changes = [(one.number, one.what) for one in detail.revisions]
     assert changes == [(4, "imported"), (3, "deleted"), (2, "changed"), (1, "created")]
 
@@ -153,12 +146,8 @@ def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_ha
     redis_stack: LeavingStack, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three(redis_stack)
-
-    def end(*_: object) -> None:
-        raise RuntimeError("the end")
-
     with monkeypatch.context() as patched:
-        patched.setattr(drain_file, "_remove_schedules", end)
+        patched.setattr(drain_file, "_remove_schedules", Mock(side_effect=RuntimeError("the end")))
         with pytest.raises(RuntimeError, match="the end"):
             drained(redis_stack, file=file)
     ask(redis_stack, "resume", ["paused"])
@@ -178,9 +167,7 @@ def test_a_drain_to_the_broker_leaves_schedules_in_the_store(redis_stack: Leavin
     assert schedules(redis_stack.store) == before
 
 
-def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_on(
-    redis_stack: LeavingStack, file: Path
-) -> None:
+def test_a_line_that_cannot_be_read_is_reported_and_the_others_go_on(redis_stack: LeavingStack, file: Path) -> None:
     filled(redis_stack, 1)
     three(redis_stack)
     drained(redis_stack, file=file)
@@ -193,9 +180,7 @@ def test_a_line_of_a_schedule_that_cannot_be_read_is_reported_and_the_others_go_
     assert [one.number for one in found.lines] == [4, 6]
 
 
-def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
-    redis_stack: LeavingStack, other: str, file: Path
-) -> None:
+def test_every_instant_runs_once_though_the_wheel_moves(redis_stack: LeavingStack, other: str, file: Path) -> None:
     redis_stack.beat()
     wheel = redis_stack.app.wheel
     wait_until(lambda: redis_stack.count_pending() >= 0, "there is a store")
@@ -223,5 +208,4 @@ def test_every_instant_runs_once_though_the_wheel_moves_to_another_store(
 
 
 def instants(stack: LeavingStack) -> list[int]:
-    """Return the intended times of the occurrences that ran."""
     return [note["headers"][OCCURRENCE]["scheduled_for"] for note in stack.notes()["tick"]]

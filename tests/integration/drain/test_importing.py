@@ -37,7 +37,6 @@ class Stores:
         self.folder = stack.folder
 
     def use(self, name: str) -> str:
-        """Let the app have this store; returns its URL."""
         self._stack.change(wheel_store=self._url(name), wheel_namespace=name)
         return self._url(name)
 
@@ -62,7 +61,6 @@ class Stores:
         return self.folder / file
 
     def import_(self, name: str, file: Path, **options: Any) -> dict[str, Any]:
-        """Import; returns the counts that are not 0."""
         self.use(name)
         found = import_(self._stack.app, file, **options)
         self.lines = [one.reason for one in found.lines]
@@ -71,7 +69,6 @@ class Stores:
         return {one: getattr(found, one) for one in names if getattr(found, one)}
 
     def accept(self, name: str) -> None:
-        """Let a scheduler accept the inbox."""
         with closing(self.open(name)) as store, self._stack.service():
             wait_until(lambda: not store.read_inbox(0, 1), "the inbox is empty")
 
@@ -165,7 +162,7 @@ def test_tasks_come_back_into_the_store_from_which_another_store_had_them(stores
     assert "back.jsonl" in stores.lines[0]
 
 
-def test_the_file_of_a_copy_adds_to_the_store_that_went_on_the_tasks_that_it_does_not_have(
+def test_the_file_of_a_copy_adds_the_tasks_that_a_store_does_not_have(
     redis_stack: LeavingStack, tmp_path: Path
 ) -> None:
     stores = of_sqlite(redis_stack)

@@ -31,7 +31,6 @@ def replace(kind: Any) -> None:
 
 
 def install_all() -> None:
-    """Install the wheel in every app as soon as the app is made."""
     make = Plain.__init__
 
     def make_and_install(self: Any, *args: Any, **options: Any) -> None:

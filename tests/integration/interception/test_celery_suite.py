@@ -69,8 +69,6 @@ def failed(how: str, folder: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("how", EXPLAINED)
-def test_celerys_own_tests_pass_except_for_the_explained_ones(
-    how: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_celerys_own_tests_pass_but_for_the_explained_ones(how: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     assert failed(how, folder) - failed("plain", folder) == EXPLAINED[how].keys()

@@ -40,7 +40,6 @@ class Sent:
     value: Any = None
 
     def settle(self) -> None:
-        """Fetch the result, and delete Celery's object."""
         if self.result is None:
             return
         self.id = self.result.id
@@ -61,9 +60,6 @@ def in_seconds(seconds: float) -> datetime:
 
 def ms(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
-
-
-# ---- one message: the same call, with a delay and without
 
 
 def options(**options: Any) -> Callable[[Any, str, dict[str, Any]], Any]:
@@ -167,9 +163,6 @@ def delays() -> dict[str, tuple[dict[str, Any], int]]:
     return found
 
 
-# ---- what ends in several messages, or in none
-
-
 def send_chain(app: Any) -> Sent:
     add = app.tasks["add"]
     first, second = add.s(1, 2, "chain 1").set(countdown=0.5), add.s(10, "chain 2").set(countdown=0.6)
@@ -245,6 +238,5 @@ WITH_RESULT = ("plain", "group", "chord", "retry", "chain", "expired")
 
 
 def comparable(note: dict[str, Any]) -> str:
-    """Return a note without the fields that differ between any two runs."""
     other = {name: value for name, value in note.items() if name not in ("tag", "ran_ms", "id", "expires", "delivery")}
     return json.dumps({**other, "expires": note["expires"] is not None}, sort_keys=True)

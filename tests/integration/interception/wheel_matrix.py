@@ -19,7 +19,6 @@ class Matrix:
 
 
 def send_ways(found: Matrix, apps: dict[str, Any]) -> None:
-    """Send by every app in every way to name a time."""
     for name, app in apps.items():
         for way, (delay, due_ms) in cases.delays().items():
             tag = f"{name}, {way}"
@@ -36,7 +35,6 @@ def send_wires(app: Any) -> None:
 
 
 def send_calls(found: Matrix, app: Any) -> None:
-    """Make every call with a delay and without."""
     for call, send in cases.CALLS.items():
         due_ms = cases.now_ms() + 1000
         found.sent[call] = cases.Sent(due_ms, send(app, call, {"countdown": 1}))
@@ -46,6 +44,5 @@ def send_calls(found: Matrix, app: Any) -> None:
 
 
 def raw(stack: Stack, queue: str) -> list[bytes]:
-    """Return the messages of a queue, of every priority."""
     names = [queue, *(f"{queue}\x06\x16{step}" for step in (3, 6, 9))]
     return [one for name in names for one in stack.redis.lrange(name, 0, -1)]

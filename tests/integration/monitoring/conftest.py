@@ -14,7 +14,6 @@ from tests.kit.stack import Stack
 
 @pytest.fixture(params=["redis", "rabbit"])
 def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
-    """Return a stack on a broker of either kind."""
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         with Stack(tmp_path, server.url) as found:

@@ -51,7 +51,6 @@ MAY_MOUNT = os.geteuid() == 0
 
 
 def fired(found: Installations) -> dict[str, set[str]]:
-    """Return the alerts of each installation that have fired since the start."""
     firing = 'count_over_time(ALERTS{alertstate="firing",job=~"celery-wheel-.+"}[15m])'
     query = f'label_replace(count by (job, alertname) ({firing}), "name", "$1", "job", "celery-wheel-(.+)")'
     names = dict[str, set[str]]()

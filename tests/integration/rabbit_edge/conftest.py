@@ -18,11 +18,6 @@ from tests.kit.chunks import at, chunk_of
 from tests.kit.servers.rabbit import RabbitServer
 
 
-@pytest.fixture
-def server(rabbit_server: RabbitServer) -> RabbitServer:
-    return rabbit_server
-
-
 class Yard:
     """A virtual host with an app that publishes to it, an edge, and methods that read its queues."""
 
@@ -42,13 +37,11 @@ class Yard:
         return edge
 
     def adopted(self) -> AmqpBroker:
-        """Return an edge that holds shard 0."""
         edge = self.edge()
         edge.adopt(0, 1)
         return edge
 
     def send(self, count: int, **options: Any) -> list[str]:
-        """Send delayed tasks to the wheel queue; returns their ids."""
         return [self.app.send_task("tasks.add", (n,), countdown=60, queue="mail", **options).id for n in range(count)]
 
     def cut_all(self) -> None:
@@ -75,7 +68,6 @@ class Yard:
         return name
 
     def take(self, queue: str, count: int = 1_000) -> list[amqp.Message]:
-        """Return at most ``count`` messages of a queue, oldest first."""
         found: list[amqp.Message] = []
         while len(found) < count and (message := self.channel.basic_get(queue, no_ack=True)) is not None:
             found.append(message)
@@ -97,8 +89,8 @@ class Yard:
 
 
 @pytest.fixture
-def yard(server: RabbitServer) -> Iterator[Yard]:
-    found = Yard(server)
+def yard(rabbit_server: RabbitServer) -> Iterator[Yard]:
+    found = Yard(rabbit_server)
     yield found
     found.close()
 

@@ -71,12 +71,7 @@ def test_a_full_queue_refuses_and_accepts_again_when_there_is_room(yard: Yard) -
     assert ids(yard.take("small")) == [f"task-{one.id}" for one in left[:2]]
 
 
-# -- trouble ----------------------------------------------------------------------------------------------
-
-
-def test_a_connection_that_ends_within_a_chunk_reports_the_confirmed_rows(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_ends_in_a_chunk_reports_confirmed_rows(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "WINDOW", 20)
     yard.queue("mail")
     edge = yard.edge()
@@ -176,7 +171,7 @@ def test_unusual_messages_arrive(yard: Yard, good: Row) -> None:
 
 
 @pytest.mark.parametrize("kind", ["forbidden", "internal", "missing"])
-def test_an_exchange_that_accepts_nothing_costs_the_others_no_copy_and_no_time(
+def test_an_exchange_that_accepts_nothing_costs_the_others_little(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The time would go into new channels: the server closes the channel over each message to such an exchange."""

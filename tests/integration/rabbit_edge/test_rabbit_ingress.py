@@ -21,7 +21,6 @@ from celery_wheel.broker.amqp import link, publisher
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.amqp.frames import FrameReader
 from celery_wheel.broker.amqp.link import AmqpLink
-from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.engine import runner
 from celery_wheel.engine.port import Peeked
@@ -59,12 +58,6 @@ def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     assert task_ids(again) == sent
     assert not edge.trim(0, 1, old.token)
     assert edge.trim(0, 1, again.token)
-    assert edge.peek(0, 10, BIG).arrivals == []
-
-
-def test_a_queue_with_other_arguments_is_used_as_it_is(yard: Yard) -> None:
-    yard.queue("wheel.0", **{"x-queue-type": "quorum"})
-    edge = yard.adopted()
     assert edge.peek(0, 10, BIG).arrivals == []
 
 
@@ -127,25 +120,15 @@ def task_ids(peeked: Peeked) -> list[str]:
     return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
 
 
-# -- the wheel queue --------------------------------------------------------------------------------------
-
-
-def test_a_wheel_queue_that_is_deleted_and_made_again_is_read_again(yard: Yard) -> None:
-    edge = yard.adopted()
-    yard.channel.queue_delete("wheel.0")
-    wheel_queue("wheel", 0)(yard.channel).declare()
-    sent = yard.send(2)
-    assert task_ids(peek(edge, 2)) == sent
-
-
-def test_a_queue_that_others_declared_with_other_arguments_is_named_in_the_log(
-    yard: Yard, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("arguments", [{"x-max-length": 5}, {"x-queue-type": "quorum"}])
+def test_a_queue_that_others_declared_with_other_arguments_is_used_and_named_in_the_log(
+    yard: Yard, caplog: pytest.LogCaptureFixture, arguments: dict[str, Any]
 ) -> None:
-    yard.queue("wheel.0", **{"x-max-length": 5})
-    yard.edge().adopt(0, 1)
+    yard.queue("wheel.0", **arguments)
+    assert yard.adopted().peek(0, 10, BIG).arrivals == []
     (said,) = [one.getMessage() for one in caplog.records if "wheel.0" in one.getMessage()]
-    assert "x-max-length" in said
     assert "x-delivery-limit=-1" in said
+    assert next(iter(arguments)) in said
 
 
 def test_a_user_without_the_right_to_declare_the_wheel_queue_gets_an_error(yard: Yard) -> None:
@@ -188,23 +171,6 @@ def test_unreadable_properties_stop_no_other_message(yard: Yard, table: bytes) -
     assert edge.trim(0, 1, found.token)
 
 
-def test_a_heartbeat_reads_no_message_into_memory(yard: Yard) -> None:
-    """The bounds of ``peek`` are the only ones that memory has."""
-    edge = yard.adopted()
-    yard.send(50)
-    assert peek(edge, 1).arrivals
-    edge.trim(0, 1, edge.peek(0, 1, BIG).token)
-    for _ in range(20):
-        edge.now_ms()
-        edge.peek(0, 5, BIG)
-    yard.send(200)
-    held = edge._shards[0]._unacknowledged
-    before = len(held)
-    for _ in range(20):
-        edge.now_ms()
-    assert len(held) == before
-
-
 def test_the_end_of_one_shards_connection_does_not_affect_another(yard: Yard) -> None:
     sent, edge = yard.send(2), yard.adopted()
     found = peek(edge, 2)
@@ -229,9 +195,6 @@ def test_two_schedulers_at_one_queue_lose_nothing_between_them(yard: Yard) -> No
     wait_until(lambda: held() == 40, "both schedulers have all messages")
     one.close()
     assert sorted(task_ids(peek(other, 40))) == sorted(sent)
-
-
-# -- the connection ---------------------------------------------------------------------------------------
 
 
 def test_a_server_that_stops_in_the_middle_of_a_frame_ends_the_call() -> None:
@@ -274,9 +237,6 @@ def test_the_url_may_have_several_servers_and_options(yard: Yard, broker: str) -
         edge.close()
         app.close()
     assert ids(yard.take("mail")) == ["task-1"]
-
-
-# -- dispatch ---------------------------------------------------------------------------------------------
 
 
 def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +286,7 @@ def test_a_producer_gets_an_error_for_a_wheel_queue_with_other_arguments(yard: Y
         yard.send(1)
 
 
-def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
+def test_a_publish_after_an_interruption_logs_nothing_of_the_client(
     yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:
     yard.queue("mail")
@@ -337,9 +297,6 @@ def test_the_publish_after_an_interruption_logs_nothing_of_the_client(
     assert [one.getMessage() for one in caplog.records if one.name.startswith("amqp")] == []
 
 
-# -- waiting ---------------------------------------------------------------------------------------------
-
-
 def outcome(waiting: Future[bool]) -> bool | BrokerError:
     try:
         return waiting.result(patience(60))
@@ -348,25 +305,23 @@ def outcome(waiting: Future[bool]) -> bool | BrokerError:
 
 
 @pytest.mark.parametrize(
-    "end", [lambda edge: edge.leave(0, 1), lambda edge: edge.close()], ids=["the shard is left", "the edge is closed"]
+    ("happens", "ends"),
+    [
+        (lambda edge, yard: edge.leave(0, 1), False),
+        (lambda edge, yard: edge.close(), False),
+        (lambda edge, yard: (edge.adopt(0, 2), yard.send(1)), True),
+    ],
+    ids=["the shard is left", "the edge is closed", "it is adopted anew"],
 )
-def test_a_wait_ends_at_once_where_nobody_needs_it_any_more(yard: Yard, end: Callable[[AmqpBroker], None]) -> None:
+def test_a_wait_ends_at_once_where_nobody_needs_it_and_goes_on_over_a_new_adoption(
+    yard: Yard, happens: Callable[[AmqpBroker, Yard], object], ends: bool
+) -> None:
     edge = yard.adopted()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(edge.await_message, 0, LONG_MS)
         wait_until(waiting.running, "the thread waits")
-        end(edge)
-        assert outcome(waiting) is False
-
-
-def test_a_wait_goes_on_over_a_new_adoption(yard: Yard) -> None:
-    edge = yard.adopted()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(edge.await_message, 0, LONG_MS)
-        wait_until(waiting.running, "the thread waits")
-        edge.adopt(0, 2)
-        yard.send(1)
-        assert outcome(waiting) is True
+        happens(edge, yard)
+        assert outcome(waiting) is ends
 
 
 def test_a_wheel_queue_that_is_deleted_meanwhile_is_a_failure_and_is_made_again(yard: Yard) -> None:
@@ -382,13 +337,21 @@ def test_a_wheel_queue_that_is_deleted_meanwhile_is_a_failure_and_is_made_again(
     assert edge.peek(0, 10, BIG).arrivals
 
 
-def test_the_wait_reads_one_message_and_the_rest_stays_in_the_socket(yard: Yard) -> None:
-    """The bounds of ``peek`` are the only ones that memory has."""
+def test_the_wait_reads_one_message_a_heartbeat_none_and_the_rest_stays_in_the_socket(yard: Yard) -> None:
     edge = yard.adopted()
     yard.send(20)
     for _ in range(20):
         assert edge.await_message(0, LONG_MS) is True
     assert len(edge._shards[0]._unacknowledged) == 1
+    edge.trim(0, 1, edge.peek(0, 1, BIG).token)
+    for _ in range(20):
+        edge.now_ms()
+        edge.peek(0, 5, BIG)
+    yard.send(200)
+    before = len(edge._shards[0]._unacknowledged)
+    for _ in range(20):
+        edge.now_ms()
+    assert len(edge._shards[0]._unacknowledged) == before
 
 
 def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,9 +364,7 @@ def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: 
     assert edge.await_message(0, LONG_MS) is True
 
 
-def test_a_server_that_hangs_is_a_failure_and_is_waited_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_hangs_is_a_failure_and_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats tell: the socket stays open, and nothing comes."""
     for module in (link, amqp_edge):
         monkeypatch.setattr(module, "HEARTBEAT_S", 1)
@@ -428,9 +389,7 @@ def test_a_server_that_hangs_is_a_failure_and_is_waited_for_again(
         yard.close()
 
 
-def test_an_idle_scheduler_is_told_of_messages_and_no_round_fails(
-    tmp_path: Path, yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_scheduler_is_told_of_messages(tmp_path: Path, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is due at once is dispatched, though the scheduler would peek once a minute."""
     ends = Counter[Round]()
 

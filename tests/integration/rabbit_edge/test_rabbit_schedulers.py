@@ -29,9 +29,8 @@ def at(yard: Yard, place: str, instance: str, uuid: str = "u") -> AmqpBroker:
     return edge
 
 
-def is_silent(edge: AmqpBroker) -> bool:
-    owner = edge.owner(0)
-    return owner is not None and not owner.lives
+def wait_for_silence(edge: AmqpBroker) -> None:
+    wait_until(lambda: (owner := edge.owner(0)) is not None and not owner.lives, "its connection has ended")
 
 
 def test_a_copy_is_refused_while_the_other_lives(yard: Yard) -> None:
@@ -44,7 +43,6 @@ def test_a_copy_is_refused_while_the_other_lives(yard: Yard) -> None:
             assert part in str(refused.value)
     assert first.peek(0, 1, 1).arrivals == []
     owner = first.owner(0)
-    assert owner is not None
     assert (owner.lives, owner.place) == (True, "/srv/a on here")
 
 
@@ -57,7 +55,7 @@ def test_a_silent_holder_is_succeeded_at_its_own_place_alone(yard: Yard) -> None
     first, restored, copied = at(yard, "a", "1"), at(yard, "a", "2"), at(yard, "b", "3")
     first.adopt(0, 5)
     first.leave(0, 5)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     with pytest.raises(StoreConflict):
         copied.adopt(0, 6)
     restored.adopt(0, 4)
@@ -71,7 +69,7 @@ def test_a_claimed_copy_goes_on_and_the_other_is_refused_for_good(yard: Yard) ->
     first.leave(0, 5)
     second.adopt(0, 5 + EPOCH_LEAP)
     second.leave(0, 5 + EPOCH_LEAP)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     with pytest.raises(StoreConflict, match="/srv/b on here"):
         first.adopt(0, 6)
 
@@ -82,7 +80,7 @@ def test_another_store_is_refused_while_the_first_lives(yard: Yard, caplog: pyte
     with pytest.raises(StoreConflict, match="belongs to another store"):
         other.adopt(0, 1)
     first.leave(0, 5)
-    wait_until(lambda: is_silent(first), "its connection has ended")
+    wait_for_silence(first)
     other.adopt(0, 1)
     assert "whose pending tasks stay there" in caplog.text
 
@@ -91,7 +89,7 @@ def test_a_holder_whose_connection_was_cut_finds_the_copy_that_came_meanwhile(ya
     first, restored = at(yard, "a", "1"), at(yard, "a", "2")
     first.adopt(0, 5)
     yard.cut_all()
-    wait_until(lambda: is_silent(restored), "its connection has ended")
+    wait_for_silence(restored)
     restored.adopt(0, 6)
     with pytest.raises(BrokerError, match="was lost"):
         first.peek(0, 1, 1)
@@ -111,11 +109,7 @@ def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
     freed.start()
     owner = edge.owner(0)
     freed.join()
-    assert owner is not None
     assert owner.lives
-
-
-# -- real processes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

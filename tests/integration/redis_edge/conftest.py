@@ -34,7 +34,6 @@ Connect = Callable[..., RedisBroker]
 def publish_rows(
     broker: RedisBroker, after: Position, upto: Position, rows: Sequence[Row], **changes: Any
 ) -> Published:
-    """Publish a chunk of lane 0 at EPOCH, with the fields in ``changes``."""
     return broker.publish(chunk_of(after, upto, rows, **changes))
 
 
@@ -86,14 +85,12 @@ def client(server: RedisServer) -> redis.Redis:
 
 @pytest.fixture
 def own_server(binary: Path, tmp_path: Path) -> Iterator[RedisServer]:
-    """Return a server for one test alone, which may pause, kill and configure it."""
     with RedisServer(tmp_path / "redis", binary) as server:
         yield server
 
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Return a function that makes brokers, which are closed after the test."""
     brokers: list[RedisBroker] = []
 
     def make(server: RedisServer | str, **options: Any) -> RedisBroker:

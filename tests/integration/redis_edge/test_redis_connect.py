@@ -59,7 +59,7 @@ def test_the_edge_connects_by_tls(tmp_path: Path, connect: Connect) -> None:
         server.kill()
 
 
-def test_sentinel_leads_to_the_primary_and_to_the_next_one(
+def test_sentinel_leads_to_each_primary(
     own_server: RedisServer, binary: Path, tmp_path: Path, connect: Connect
 ) -> None:
     with RedisServer(tmp_path / "replica", binary, replicaof=f"127.0.0.1 {own_server.port}") as replica:

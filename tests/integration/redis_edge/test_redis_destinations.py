@@ -26,12 +26,7 @@ def bind(client: redis.Redis, exchange: str, *members: tuple[str, str, str]) -> 
     client.sadd(f"_kombu.binding.{exchange}", *[SEP.join(member) for member in members])
 
 
-# -- queues ------------------------------------------------------------------------------------------
-
-
-def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole_and_in_order(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_a_chunk_of_more_than_lua_can_pass_at_once_arrives_whole(broker: RedisBroker, client: redis.Redis) -> None:
     rows = [make_row(n, body=f"[[{n}]]".encode()) for n in range(1, 20_002)]
     assert publish(broker, *rows) == Published(PublishResult.PUBLISHED, {})
     assert pushed(client) == list(range(1, 20_002))
@@ -64,9 +59,7 @@ def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redi
     }
 
 
-def test_each_publish_renews_the_expiry_of_every_list_of_an_expiring_queue(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_each_publish_renews_the_expiry_of_all_lists_of_a_queue(broker: RedisBroker, client: redis.Redis) -> None:
     client.lpush(f"mail{SEP}6", "waiting")
     client.lpush(f"mail{SEP}9", "waiting")
     publish(broker, make_row(1, priority=3, queue_expires_ms=60_000), make_row(2, routing_key="other", queue="other"))
@@ -82,12 +75,7 @@ def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, 
     assert pushed(client) == [1]
 
 
-# -- exchanges ---------------------------------------------------------------------------------------
-
-
-def test_the_copies_for_several_queues_have_delivery_tags_of_their_own(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_copies_for_several_queues_have_delivery_tags_of_their_own(broker: RedisBroker, client: redis.Redis) -> None:
     bind(client, "news", ("k", "", "a"), ("k", "", "b"))
     publish(broker, make_row(1, exchange="news", routing_key="k"))
     tags = {json.loads(client.lindex(queue, 0))["properties"]["delivery_tag"] for queue in "ab"}
@@ -101,9 +89,7 @@ def test_only_the_rows_own_queue_expires(broker: RedisBroker, client: redis.Redi
     assert client.pttl("other") == -1
 
 
-def test_without_a_binding_a_row_is_refused_and_the_others_are_published(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_without_a_binding_a_row_alone_is_refused(broker: RedisBroker, client: redis.Redis) -> None:
     bind(client, "news", ("sport", "^sport$", "sport"))
     rows = [
         make_row(1),
@@ -133,9 +119,7 @@ def test_a_queue_bound_a_moment_ago_is_not_missed(broker: RedisBroker, client: r
     assert pushed(client, "new") == [2]
 
 
-def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
-    server: RedisServer, client: redis.Redis, connect: Connect
-) -> None:
+def test_a_dead_letter_queue_gets_unbound_messages(server: RedisServer, client: redis.Redis, connect: Connect) -> None:
     broker = adopted(connect(server, transport_options={"deadletter_queue": "dead"}))
     bind(client, "topics", ("k", "^k$", "dead"))
     published = publish(
@@ -147,9 +131,7 @@ def test_a_dead_letter_queue_gets_messages_without_a_direct_binding(
     assert pushed(client, "dead") == [1]
 
 
-def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
-    server: RedisServer, broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_a_broadcast_has_the_bytes_of_kombus_own(server: RedisServer, broker: RedisBroker, client: redis.Redis) -> None:
     with client.pubsub() as listener, Celery(broker=server.url, set_as_current=False) as app:
         listener.subscribe("/0.all")
         wait_until(lambda: client.pubsub_numsub("/0.all")[0][1] == 1, "the subscription")
@@ -170,12 +152,7 @@ def test_a_broadcast_has_the_bytes_that_kombu_would_have_published(
     assert released.replace(tags[1].encode(), tags[0].encode()) == native
 
 
-# -- refused by Redis --------------------------------------------------------------------------------
-
-
-def test_a_destination_that_is_no_list_refuses_its_rows_and_only_those(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_a_destination_that_is_no_list_refuses_its_own_rows_alone(broker: RedisBroker, client: redis.Redis) -> None:
     client.hset("bad", "a", "hash")
     client.set(f"worse{SEP}9", "a string")
     rows = [

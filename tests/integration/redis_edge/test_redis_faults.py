@@ -48,9 +48,7 @@ def test_a_port_without_a_server_is_an_error(connect: Connect) -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_hangs_is_an_error_within_the_timeout_and_nothing_is_sent_twice(
-    own_server: RedisServer, connect: Connect
-) -> None:
+def test_a_server_that_hangs_is_an_error_and_nothing_is_sent_twice(own_server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(own_server))
     publish(broker, 1, 2)
     hasty = connect(own_server, transport_options={"socket_timeout": 0.3})
@@ -216,9 +214,7 @@ def test_a_user_who_may_not_wait_for_a_message_polls(own_server: RedisServer, co
     assert broker.can_wait, "the rights may have changed"
 
 
-def test_a_primary_that_becomes_a_replica_ends_the_wait_for_a_message_as_a_failure(
-    own_server: RedisServer, connect: Connect
-) -> None:
+def test_a_primary_that_becomes_a_replica_ends_the_wait_as_a_failure(own_server: RedisServer, connect: Connect) -> None:
     broker, client = adopted(connect(own_server)), own_server.client()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(broker.await_message, SHARD, 60_000)
@@ -241,9 +237,7 @@ def test_a_primary_that_becomes_a_replica_ends_the_wait_for_a_message_as_a_failu
     ],
     ids=str,
 )
-def test_a_command_is_refused_for_good_by_an_answer_that_names_no_state_of_the_server(
-    reply: ResponseError, refused: bool
-) -> None:
+def test_a_command_is_refused_for_good_by_an_answer_without_a_state(reply: ResponseError, refused: bool) -> None:
     assert refuses_command(reply) is refused
 
 
@@ -286,7 +280,7 @@ def publish_all(
     return doubts
 
 
-def test_each_message_is_published_once_while_the_server_is_killed_again_and_again(
+def test_each_message_is_published_once_though_the_server_is_killed(
     binary: Path, tmp_path: Path, connect: Connect
 ) -> None:
     with RedisServer(tmp_path, binary, appendonly="yes", appendfsync="always") as server:
@@ -319,9 +313,7 @@ def test_each_message_is_published_once_while_the_server_is_killed_again_and_aga
         assert pushed(server.client(), "mail") == list(range(1, CHUNKS * SIZE + 1))
 
 
-def test_each_message_is_published_once_while_several_threads_use_one_broker(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_each_message_is_published_once_by_several_threads(broker: RedisBroker, client: redis.Redis) -> None:
     arrived = [str(n).encode() for n in range(500)]
     client.lpush(f"wheel.{SHARD}", *arrived)
     adopted(broker, 0, 1, 2)

@@ -45,8 +45,6 @@ steps = st.lists(
 
 
 class Both:
-    """Makes each call on the model and on Redis, and compares the answers."""
-
     def __init__(self, client: redis.Redis, broker: RedisBroker) -> None:
         client.flushall()
         client.set(BAD, "no list")

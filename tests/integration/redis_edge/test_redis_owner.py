@@ -35,12 +35,7 @@ from tests.kit.servers.redis import RedisServer
 CLAIMED = {0: BrokerOffset(at(7))}
 
 
-# -- keys ----------------------------------------------------------------------------------------------
-
-
-def test_a_key_that_is_no_list_does_not_expire_with_the_queue_of_its_name(
-    broker: RedisBroker, client: redis.Redis
-) -> None:
+def test_a_key_that_is_no_list_does_not_expire_with_its_namesake(broker: RedisBroker, client: redis.Redis) -> None:
     client.set("session", "somebody's")
     client.hset(f"mail{SEP}3", "a", "somebody's")
     rows = [make_row(1, "session", queue_expires_ms=1), make_row(2, queue_expires_ms=60_000)]
@@ -70,7 +65,7 @@ def test_a_queue_that_accepted_nothing_does_not_expire(broker: RedisBroker, clie
     ],
 )
 @pytest.mark.parametrize("priority", [0, 9])
-def test_no_task_goes_to_a_key_of_the_wheels_or_of_kombus_own(
+def test_no_task_goes_to_a_key_of_wheel_or_kombu(
     broker: RedisBroker, client: redis.Redis, queue: str, priority: int
 ) -> None:
     """An empty key does not exist in Redis: a list in its place would stop kombu's workers, or another shard."""
@@ -102,9 +97,6 @@ def test_a_key_of_the_same_name_that_is_no_offset_is_left_alone(
     assert client.dump(OFFSETS) == before
 
 
-# -- another store -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def other(server: RedisServer, connect: Connect) -> RedisBroker:
     return connect(server, store=StoreIdentity(OTHER_STORE, "2", "/srv/b", "/srv/b on there"))
@@ -117,7 +109,7 @@ def test_a_conflict_names_both_stores_and_the_remedy(broker: RedisBroker, other:
         assert part in str(refused.value)
 
 
-def test_a_claim_is_refused_while_the_other_holder_lives(
+def test_a_claim_is_refused_beside_a_holder(
     broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(edge, "OCCUPIED_MS", 3_600_000)
@@ -126,15 +118,12 @@ def test_a_claim_is_refused_while_the_other_holder_lives(
     assert publish_rows(broker, ORIGIN, at(1), [make_row(1)]).result is PublishResult.PUBLISHED
 
 
-def test_a_claim_makes_this_store_the_owner_and_the_other_one_is_refused(
-    broker: RedisBroker, other: RedisBroker, client: redis.Redis
-) -> None:
+def test_a_claim_makes_a_store_the_only_owner(broker: RedisBroker, other: RedisBroker, client: redis.Redis) -> None:
     publish_rows(broker, ORIGIN, at(1), [make_row(1)])
     silence(client)
     for _ in range(2):
         other.claim(SHARD, {0: at(7)})
     owner = other.owner(SHARD)
-    assert owner is not None
     assert (owner.uuid, owner.place) == (OTHER_STORE, "/srv/b on there")
     assert publish_rows(broker, at(1), at(2), [make_row(2)]).result is PublishResult.MISSING
     with pytest.raises(StoreConflict):
@@ -217,9 +206,7 @@ def test_two_copies_at_one_epoch_are_told_apart(copy_at: CopyAt, client: redis.R
 
 
 @pytest.mark.parametrize("place", ["a", "b"])
-def test_a_copy_that_has_seen_the_other_at_work_waits_for_a_person(
-    copy_at: CopyAt, client: redis.Redis, place: str
-) -> None:
+def test_a_copy_that_saw_the_other_at_work_waits_for_a_person(copy_at: CopyAt, client: redis.Redis, place: str) -> None:
     """It takes the shard neither while the other is restarted, nor while Redis is emptied under it."""
     first = adopted(copy_at("a", "1"))
     second = copy_at(place, "2")
@@ -255,7 +242,6 @@ def test_the_owner_knows_the_copy_that_was_refused(copy_at: CopyAt) -> None:
     with pytest.raises(StoreConflict):
         copy_at("b", "2").adopt(SHARD, EPOCH + 1)
     owner = first.owner(SHARD)
-    assert owner is not None
     assert (owner.lives, owner.refused) == (True, "/srv/b on here")
     assert owner.is_copy_of(copy_at("b", "2")._store)
     assert not owner.is_copy_of(first._store)
@@ -299,7 +285,7 @@ def test_the_doctor_names_the_other_store_and_the_remedy(make_app: MakeApp, tmp_
         assert not [one for one in broker.check(site) if one.grade is Grade.ERROR]
 
 
-def test_the_command_claims_all_shards_that_no_other_store_uses_and_asks_for_confirmation(
+def test_the_command_claims_shards_that_no_other_store_uses_if_confirmed(
     make_app: MakeApp, client: redis.Redis
 ) -> None:
     first, second = make_app("first"), make_app("second")

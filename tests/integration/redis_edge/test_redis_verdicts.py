@@ -71,7 +71,6 @@ def test_verify_says_that_the_holder_lives(broker: RedisBroker, client: redis.Re
     client.hset(OFFSETS, "seen", 5)
     broker.verify(SHARD, EPOCH, 0)
     owner = broker.owner(SHARD)
-    assert owner is not None
     assert 0 <= owner.silent_ms < 60_000
 
 
@@ -88,9 +87,7 @@ def test_verify_reads_as_little_where_there_are_thousands_of_lanes(broker: Redis
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(ORIGIN, {})}
 
 
-def test_lanes_shards_and_namespaces_have_offsets_of_their_own(
-    broker: RedisBroker, server: RedisServer, connect: Connect
-) -> None:
+def test_lanes_shards_and_namespaces_have_offsets(broker: RedisBroker, server: RedisServer, connect: Connect) -> None:
     broker.set_offset(SHARD, EPOCH, 12, at(4))
     publish(broker, ORIGIN, at(1), 1)
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1), {}), 12: BrokerOffset(at(4), {})}
@@ -161,9 +158,6 @@ def test_a_broker_may_be_used_again_after_close(broker: RedisBroker) -> None:
     assert publish(adopted(broker), ORIGIN, at(1), 1).result is PublishResult.PUBLISHED
 
 
-# -- the wheel queue ---------------------------------------------------------------------------------
-
-
 def raws(peeked: Peeked) -> list[bytes]:
     """A reader that returns bytes unchanged, since these tests push bytes that are no messages."""
     assert all(isinstance(arrival, Unreadable) for arrival in peeked.arrivals)
@@ -186,7 +180,7 @@ def test_any_count_is_peeked_in_order_and_trimmed_exactly(broker: RedisBroker, c
 
 
 @pytest.mark.parametrize(("max_bytes", "expected"), [(1, 1), (100, 1), (199, 1), (200, 2), (399, 3), (1_000, 10)])
-def test_the_bytes_are_bounded_but_for_one_message(
+def test_bytes_are_bounded_for_all_but_one(
     broker: RedisBroker, client: redis.Redis, max_bytes: int, expected: int
 ) -> None:
     push(client, *[bytes([65 + n]) * 100 for n in range(20)])
@@ -243,7 +237,7 @@ def test_a_shard_that_is_not_adopted_is_not_trimmed(broker: RedisBroker, client:
     assert client.llen(QUEUE) == 1
 
 
-def test_shards_and_namespaces_have_queues_of_their_own(
+def test_shards_and_namespaces_have_their_own_queues(
     server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     client.lpush("night.1", b"1")

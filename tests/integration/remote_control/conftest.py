@@ -23,13 +23,11 @@ class NodeStack(Stack):
     """A stack with schedulers; ``app`` is the app in a user's shell."""
 
     def send_far(self, name: str = "note", **options: Any) -> Any:
-        """Send a task that is due in an hour, and wait until the store has it."""
         result = self.app.send_task(name, **{"countdown": 3_600, **options})
         wait_until(lambda: self.app.wheel.find(result.id), "the task is in the store")
         return result
 
     def inspect(self, nodes: int = 1) -> Any:
-        """Return Celery's inspection, which waits for so many nodes."""
         return self.app.control.inspect(limit=nodes, timeout=patience())
 
     def output(self, *arguments: str) -> str:
@@ -55,7 +53,6 @@ class NodeStack(Stack):
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[NodeStack]:
-    """Return a stack on a Redis of its own, which may be stopped."""
     with RedisServer(tmp_path / "redis") as server, NodeStack(tmp_path, server, result_backend=server.url) as found:
         yield found
 

@@ -140,7 +140,6 @@ def test_commands_for_workers_are_answered_only_when_sent_by_name(stack: NodeSta
 
 
 def test_each_of_two_schedulers_answers_about_its_own_shards(stack: NodeStack) -> None:
-    """On one host their names differ, and no task is listed twice."""
     first = stack.node(wheel_shards=2)
     second = stack.beat(wheel_shards=2)
     second.wait_for("at epoch")
@@ -195,15 +194,11 @@ def test_gossip_does_not_take_the_node_for_a_worker(stack: NodeStack) -> None:
     assert "wheel@" not in worker.said()
 
 
-# -- Flower, as released on PyPI -------------------------------------------------------------------------
-
-
 class Browser:
     def __init__(self, port: int) -> None:
         self._root = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> str:
-        """Return the text of a page. Raises HTTPError, a URLError, for an address without a page."""
         with urllib.request.urlopen(self._root + path, timeout=patience(30)) as answer:  # noqa: S310 - our own server
             return str(answer.read().decode())
 
@@ -221,7 +216,6 @@ class Browser:
         return all(text in page for text in texts)
 
     def online(self) -> list[str]:
-        """Return the names of the nodes that are online."""
         return sorted(one["hostname"] for one in json.loads(self.get("/workers?json=1"))["data"] if one["status"])
 
 

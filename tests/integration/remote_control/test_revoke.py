@@ -23,9 +23,7 @@ def check_revoked(*results: Any) -> None:
 
 
 @pytest.mark.parametrize("broker", ["stack", "rabbit_stack"])
-def test_a_revoked_task_is_not_dispatched_and_its_result_is_revoked(
-    request: pytest.FixtureRequest, broker: str
-) -> None:
+def test_a_revoked_task_is_not_dispatched_and_its_result_says_so(request: pytest.FixtureRequest, broker: str) -> None:
     """No worker runs: the scheduler does all of it."""
     stack: NodeStack = request.getfixturevalue(broker)
     stack.node()

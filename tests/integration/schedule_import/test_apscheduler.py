@@ -151,7 +151,6 @@ def test_a_job_that_cannot_be_imported_has_the_reason(jobs: Any, url: str) -> No
     assert f"--map {__name__}:other=<task>" in reasons["function"]
     assert "must be values of JSON" in reasons["args"]
     named = read(url, tasks={f"{__name__}:other": "shop.other"})["function"].definition
-    assert named is not None
     assert named["task"] == "shop.other"
 
 

@@ -77,9 +77,7 @@ def test_entries_have_their_instants_arguments_and_options(app: Celery) -> None:
     assert [at.astimezone(UTC) for at in oracle.rrule] == expected
 
 
-def test_an_entry_that_cannot_be_imported_has_the_reason_and_stops_no_other(
-    app: Celery, redis_server: RedisServer
-) -> None:
+def test_an_entry_that_cannot_be_imported_has_the_reason(app: Celery, redis_server: RedisServer) -> None:
     from redbeat.schedulers import get_redis
 
     save(app, "good", schedule(60, app=app))

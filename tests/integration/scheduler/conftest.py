@@ -23,6 +23,5 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def stack(tmp_path: Path, beat_schedule: dict[str, dict[str, Any]]) -> Iterator[Stack]:
-    """Return a stack on a Redis of its own, which may be stopped."""
     with RedisServer(tmp_path / "redis") as server, Stack(tmp_path, server, beat_schedule=beat_schedule) as found:
         yield found

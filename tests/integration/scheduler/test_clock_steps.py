@@ -44,7 +44,6 @@ def send(stack: Stack, first_ms: int) -> dict[str, int]:
 
 
 def lateness_ms(stack: Stack, due_ms: dict[str, int]) -> list[float]:
-    """Return the lateness of each task in the queue, in the order of arrival."""
     came: dict[str, float] = {}
     until_s = time.monotonic() + patience()
     while len(came) < len(due_ms):

@@ -27,14 +27,12 @@ NOBODY = CompletionResult(0, 0)
 
 @pytest.fixture
 def wheel(stack: Stack) -> Wheel:
-    """Return the wheel of a store that a scheduler holds."""
     stack.wait_for_holder(stack.beat())
     return stack.app.wheel
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shop(stack: Stack, request: pytest.FixtureRequest) -> Stack:
-    """Return a stack with a scheduler, on each kind of store."""
     if request.param == "postgresql":
         stack.change(wheel_store=request.getfixturevalue("postgres").new_database())
     stack.wait_for_holder(stack.beat())
@@ -68,7 +66,6 @@ def test_a_task_is_moved_and_run_at_once(stack: Stack, wheel: Wheel) -> None:
 
 
 def test_thousands_are_cancelled_at_the_instant_they_are_due(stack: Stack, wheel: Wheel) -> None:
-    """The worker's executions agree with the result of each cancel; a pause ends as they begin."""
     stack.worker()
     with stack.app.producer_or_acquire() as producer:
         task_ids = [stack.app.send_task("note", countdown=3_600, producer=producer).id for _ in range(TASKS)]
@@ -97,11 +94,7 @@ def test_thousands_are_cancelled_at_the_instant_they_are_due(stack: Stack, wheel
     assert ran == Counter(task_id for task_id, verdict in verdicts.items() if verdict is TOO_LATE)
 
 
-# -- keys ------------------------------------------------------------------------------------------------
-
-
 def order(shop: Stack, number: int, countdown: float, **options: object) -> str:
-    """Send the task that cancels an order in its time, unless it is paid."""
     wheel = {"watch": [f"order:{number}"], **options}
     task_id: str = shop.app.send_task("note", (number,), countdown=countdown, wheel=wheel).id
     return task_id
@@ -114,7 +107,6 @@ def test_an_order_is_cancelled_unless_it_is_paid_within_its_time(shop: Stack) ->
     assert wheel.reschedule([paid, unpaid], countdown=0.1) == {paid: "too_late", unpaid: "done"}, "their time is over"
     wait_until(lambda: shop.dispatched() == [unpaid], "the order that is not paid is cancelled, and it alone")
     found = wheel.get(paid)
-    assert found is not None
     assert found.state == "cancelled"
     [outcome] = wheel.outcomes("cancelled").items
     assert (outcome.reason, outcome.actor) == ("completed by the key 'order:1': paid", "till 3")
@@ -136,7 +128,6 @@ def test_a_task_that_watches_a_key_runs_when_the_key_is_completed(shop: Stack) -
 
 
 def test_each_order_is_either_paid_or_cancelled(shop: Stack) -> None:
-    """A thousand orders fall due while four tills take money: each is completed or dispatched, and none is both."""
     wheel = shop.app.wheel
     with shop.app.producer_or_acquire() as producer:
         for n in range(1_000):

@@ -41,7 +41,6 @@ def stacks() -> Iterator[ExitStack]:
 
 
 def start(stack: Stack) -> None:
-    """Let a scheduler adopt the shard, and stop it."""
     with stack.service():
         wait_until(lambda: stack.redis.exists("wheel.offset.0"), "the broker has offsets")
 
@@ -207,7 +206,6 @@ def name_of(url: str) -> str:
 
 @pytest.fixture
 def used(stack: Stack) -> Stack:
-    """A stack whose store has had a scheduler; its app has another broker now."""
     start(stack)
     stack.change(broker_url=f"{stack.broker.rpartition('/')[0]}/5")
     return stack
@@ -218,16 +216,20 @@ def places(stack: Stack) -> set[str]:
         return {place.rpartition("/")[2] for place in store.brokers()}
 
 
-def test_a_scheduler_of_an_app_with_another_broker_does_not_start(used: Stack) -> None:
+def test_an_app_with_another_broker_neither_starts_nor_drains_and_the_doctor_names_it(used: Stack) -> None:
     with pytest.raises(StoreConflict, match=r"dispatches to redis://127.0.0.1:\d+/0, and this app's broker is .*/5"):
         start(used)
     assert (places(used), used.app.connection_for_read().default_channel.client.keys()) == ({"0"}, [])
-
-
-def test_beat_says_so_in_a_line_and_ends(used: Stack) -> None:
     code, said = used.beat().end()
     assert (code, "Traceback" in said) == (1, False)
     assert "give each app a wheel_store of its own" in said
+    with Installation(used.app) as site:
+        [found] = [one for one in broker.check(site) if one.grade is Grade.ERROR]
+    assert (found.about, "claim-broker" in (found.remedy or "")) == ("other broker", True)
+    with closing(open_store(used.store, shards=None, create=False)) as store:
+        for ways in ({"to_broker": True}, {"file": used.folder / "tasks"}):
+            with pytest.raises(StoreConflict, match="give each app a wheel_store of its own"):
+                drain(used.app, store, **ways)
 
 
 def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
@@ -239,12 +241,6 @@ def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
     assert "already" in claim(used, "claim-broker").output
 
 
-def test_the_doctor_names_the_other_broker(used: Stack) -> None:
-    with Installation(used.app) as site:
-        [found] = [one for one in broker.check(site) if one.grade is Grade.ERROR]
-    assert (found.about, "claim-broker" in (found.remedy or "")) == ("other broker", True)
-
-
 def test_a_broker_with_the_offsets_of_the_store_is_its_broker_by_any_name(stack: Stack) -> None:
     start(stack)
     stack.change(broker_url=stack.broker.replace("127.0.0.1", "127.1"))
@@ -253,30 +249,13 @@ def test_a_broker_with_the_offsets_of_the_store_is_its_broker_by_any_name(stack:
         assert len(store.brokers()) == 2
 
 
-def test_no_task_is_drained_to_another_broker(used: Stack, tmp_path: Path) -> None:
-    with closing(open_store(used.store, shards=None, create=False)) as store:
-        for ways in ({"to_broker": True}, {"file": tmp_path / "tasks"}):
-            with pytest.raises(StoreConflict, match="give each app a wheel_store of its own"):
-                drain(used.app, store, **ways)  # type: ignore[arg-type]
-
-
-def test_an_emptied_broker_is_still_the_broker_of_the_store(stack: Stack) -> None:
-    start(stack)
-    stack.redis.flushdb()
-    start(stack)
-
-
 def test_beat_waits_for_an_unknown_broker_that_is_down(used: Stack) -> None:
     beat = used.beat(broker_url="redis://127.0.0.1:1/0")
     beat.wait_for("beat waits for its broker")
     assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
 
 
-# -- a broker that was emptied, and a store that was restored ---------------------------------------------
-
-
 def dispatch(stack: Stack) -> Counter[str]:
-    """Dispatch tasks that no worker consumes; returns their ids once the store knows."""
     ids = stack.send(0.2, EMPTIED)
     wait_until(lambda: len(stack.dispatched()) == EMPTIED and sum(stack.pending()) == 0, "they are dispatched")
     return Counter(ids)
@@ -293,7 +272,7 @@ def errors(stack: Stack) -> str:
 
 
 @pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL"])
-def test_tasks_that_were_not_consumed_come_back_while_the_scheduler_runs(
+def test_tasks_that_nobody_consumed_come_back_at_work(
     stack: Stack, command: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stack.change(wheel_shards=2)
@@ -313,7 +292,7 @@ def test_tasks_that_were_not_consumed_come_back_while_the_scheduler_runs(
         wait_until(lambda: later[0] in stack.dispatched(), "the later task is dispatched")
 
 
-def test_tasks_that_were_not_consumed_come_back_with_the_next_start(
+def test_tasks_that_nobody_consumed_come_back_with_the_next_start(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     with stack.service():

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,9 +92,7 @@ def test_the_probe_takes_little_cpu_and_exits_with_the_answer(stack: Stack) -> N
     assert subprocess.run([program, f"127.0.0.1:{port}"], capture_output=True, check=False).returncode == 4
 
 
-def test_systemd_learns_that_the_scheduler_runs_lives_and_stops(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_learns_that_it_runs_and_stops(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(patience())
@@ -120,7 +119,6 @@ def page(port: int) -> str:
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Return the ports of two processes, the second next to the first."""
     first = free_port(2)
     return [first, first + 1]
 
@@ -165,9 +163,6 @@ def test_prometheus_sees_every_process_each_shard_once_and_every_metric(
     wait_until(lambda: missing() == [], "the page of the first process has every metric")
 
 
-# -- jobs that end or hang -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
@@ -193,12 +188,9 @@ def not_live(service: WheelService) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory: Stack, name: str) -> None:
-    def fail() -> Wait:
-        raise RuntimeError("a defect")
-
     with running(memory) as service:
         [job] = [one for one in service._pool._jobs if one.name == name]
-        job.run = fail
+        job.run = Mock(side_effect=RuntimeError("a defect"))
         job.wake()
         wait_until(lambda: not_live(service), "it is not live")
         with pytest.raises(WheelError, match=f"the job {name} ended: .*a defect.*nothing was lost"):
@@ -207,10 +199,7 @@ def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory
         assert not_live(service) == []
 
 
-def test_each_job_that_hangs_is_seen_and_ends_the_scheduler_in_the_end(
-    memory: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is seen while it hangs, and no more once its call returns."""
+def test_each_job_that_hangs_is_seen_and_ends_the_scheduler(memory: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     with running(memory) as service:
         jobs = [one for one in service._pool._jobs if one.name in JOBS]

@@ -32,8 +32,6 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 
 
 class Failing:
-    """An object whose pickle calls a function that raises."""
-
     def __reduce__(self) -> Any:
         return getitem, ({}, "key")
 
@@ -70,7 +68,6 @@ def each(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def instead(path: Path, name: str = NAME, content: bytes | None = None) -> None:
-    """Make a file of another kind, or a folder that is not empty."""
     for one in siblings(path):
         one.unlink()
     place = path.with_name(name)
@@ -134,7 +131,7 @@ def tick(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_moved_aside_and_beat_goes_on(
+def test_a_damaged_file_is_moved_aside(
     scheduler: Any, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     DAMAGES[damage](path)

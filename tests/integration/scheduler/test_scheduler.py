@@ -111,7 +111,7 @@ def test_a_standby_sends_no_periodic_entry(stack: Stack) -> None:
         ({"broker_url": "filesystem://"}, "broker_url must use a transport that the wheel supports"),
     ],
 )
-def test_an_impossible_setting_stops_the_start_with_a_reason_and_exit_code_1(
+def test_an_impossible_setting_stops_the_start_with_a_reason(
     stack: Stack, settings: dict[str, object], said: str
 ) -> None:
     code, output = stack.beat(**settings).end()
@@ -199,9 +199,6 @@ def test_the_worker_can_embed_the_scheduler(stack: Stack) -> None:
     wait_until(lambda: stack.dispatched() == ids, "the embedded scheduler dispatches")
 
 
-# -- starts and stops ------------------------------------------------------------------------------------
-
-
 def test_beat_waits_for_a_server_that_is_down(tmp_path: Path, redis_server: RedisServer) -> None:
     with PostgresServer() as server, Stack(tmp_path, redis_server, server.new_database()) as stack:
         server.stop()
@@ -220,9 +217,7 @@ def test_beat_may_be_stopped_while_it_waits(tmp_path: Path, redis_server: RedisS
         assert (beat.terminate(), "Traceback" in beat.said()) == (0, False)
 
 
-def test_a_signal_during_the_start_ends_beat_although_a_transaction_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_during_the_start_ends_beat_in_a_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Celery's handler closes the scheduler between any two steps of the thread that starts it, then raises."""
     register, calls = SqlStore.register_scheduler, itertools.count(1)
 
@@ -264,9 +259,7 @@ def test_a_signal_within_a_statement_leaves_the_signals_error_and_rolls_back(tmp
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "new"])
-def test_a_scheduler_waits_while_another_process_locks_the_file(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, used: bool
-) -> None:
+def test_a_scheduler_waits_while_the_file_is_locked(stack: Stack, monkeypatch: pytest.MonkeyPatch, used: bool) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0)
     monkeypatch.setattr(service, "RETRY_FIRST_S", 0.01)
     if used:
@@ -284,8 +277,6 @@ def test_a_scheduler_waits_while_another_process_locks_the_file(
 
 
 class Reaction(logging.Handler):
-    """Calls a function at each record of an action."""
-
     def __init__(self, action: str, react: Callable[[], None]) -> None:
         super().__init__()
         self._action, self._react = action, react

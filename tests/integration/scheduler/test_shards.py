@@ -49,7 +49,7 @@ def traffic(stack: Stack) -> Iterator[Traffic]:
         yield found
 
 
-def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
+def test_shares_are_even_over_starts_and_ends_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
     first = sharded.beat()
     wait_until(lambda: counts(sharded) == [4], "one scheduler holds all")
     wait_until(lambda: len(traffic.arrived) > 40, "tasks of all shards are dispatched")
@@ -62,23 +62,15 @@ def test_shares_are_even_and_shards_that_stay_see_no_gap(sharded: Stack, traffic
     traffic.wait_for_all()
     assert len(stayed) == 2
     assert epochs(sharded, stayed) == {shard: before[shard] for shard in stayed}, "a shard that stays has one holder"
-
-
-def test_the_shards_of_a_scheduler_that_is_killed_go_to_the_other(sharded: Stack, traffic: Traffic) -> None:
-    sharded.beat()
-    victim = sharded.beat()
+    victim = sharded.beat("victim")
     wait_until(lambda: counts(sharded) == [2, 2], "two schedulers have half each")
     victim.kill()
-    wait_until(lambda: counts(sharded) == [4], "the other has all", TAKEOVER_S)
+    wait_until(lambda: counts(sharded) == [4], "the first has the shards of the one that was killed", TAKEOVER_S)
     traffic.wait_for_all()
-
-
-# -- two processes ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def paired(stack: Stack, postgres: PostgresServer) -> Stack:
-    """Return a stack whose beat serves two shards by two processes, on PostgreSQL."""
     stack.change(wheel_store=postgres.new_database(), wheel_shards=2, wheel_processes=2)
     return stack
 
@@ -166,11 +158,7 @@ def test_beat_does_not_start_where_children_cannot_import_the_app(paired: Stack)
     assert "no module has it as a global variable" in said
 
 
-# -- another number of shards ----------------------------------------------------------------------------
-
-
 def send(stack: Stack, shards: int, count: int, due_s: float, etas: dict[str, datetime] | None = None) -> list[str]:
-    """Send tasks with one of 5 keys, in the order in which they are due; adds the eta of each to ``etas``."""
     stack.app.conf.update(wheel_shards=shards)
     ids = []
     for n in range(count):
@@ -188,7 +176,6 @@ def hold_all(stack: Stack, shards: int) -> Process:
 
 
 def stop(stack: Stack, beat: Process) -> None:
-    """Stop a scheduler once it has accepted all sent tasks."""
     queues = [f"wheel.{shard}" for shard in range(8)]
     wait_until(lambda: not any(stack.redis.llen(queue) for queue in queues), "all is accepted")
     code, output = beat.terminate(), beat.said()

@@ -14,7 +14,6 @@ TICK = {"task": "tick", "schedule": 0.5}
 
 
 def sent(stack: Stack) -> list[dict[str, Any]]:
-    """Return the headers of the messages in the queue, the oldest first."""
     return [json.loads(raw)["headers"] for raw in reversed(stack.redis.lrange("celery", 0, -1))]
 
 
@@ -29,7 +28,6 @@ def definition(stack: Stack, name: str) -> Any:
 
 
 def names(stack: Stack) -> dict[str, str]:
-    """Return the schedules of Beat, but Celery's own, with their notes."""
     page = stack.app.wheel.store.browse.schedules(ScheduleCriteria(source="beat"))
     found = {one.name: one.note for one in page.items}
     assert found.pop("celery.backend_cleanup", "") == ""

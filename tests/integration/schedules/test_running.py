@@ -127,7 +127,6 @@ KILLED = ("occurrence", ["is killed"], {"holds": True}, {"time_limit": 1})
 @contextmanager
 def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator[Stack]:
     if broker == "rabbitmq":
-        assert rabbit is not None
         with Stack(folder, rabbit.fresh()) as stack:
             yield stack
     elif broker == "sqs":
@@ -147,7 +146,7 @@ def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator
     [("rabbitmq", ("-c", "2")), ("sqs", ("-P", "threads", "-c", "2")), ("redis", ("-P", "solo"))],
     ids=["RabbitMQ, prefork", "SQS, threads", "Redis, solo"],
 )
-def test_each_end_makes_the_next_instant_due(
+def test_each_end_makes_the_next_due(
     tmp_path: Path, request: pytest.FixtureRequest, broker: str, pool: tuple[str, ...]
 ) -> None:
     rabbit = request.getfixturevalue("rabbit_server") if broker == "rabbitmq" else None

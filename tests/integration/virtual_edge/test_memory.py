@@ -28,6 +28,11 @@ BIG = 2**30
 LEAD_S = 4
 
 
+def empty() -> None:
+    Channel.queues.clear()
+    Transport.global_state.clear()
+
+
 @pytest.fixture
 def app() -> Iterator[Any]:
     found = Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False)
@@ -36,11 +41,6 @@ def app() -> Iterator[Any]:
     yield found
     found.close()
     empty()
-
-
-def empty() -> None:
-    Channel.queues.clear()
-    Transport.global_state.clear()
 
 
 @pytest.fixture
@@ -126,9 +126,7 @@ def test_a_message_without_a_body_or_with_a_broken_one_is_kept(app: Any, edge: K
     ]
 
 
-def test_messages_already_read_are_returned_although_the_server_went_away(
-    app: Any, edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_already_read_outlive_the_server(app: Any, edge: KombuBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [app.send_task("t", (n,), countdown=60).id for n in range(2)]
     edge.adopt(0, 1)
     look, looks = Transport.drain_events, iter([True, True, False, False])
@@ -146,9 +144,7 @@ def test_messages_already_read_are_returned_although_the_server_went_away(
         edge.peek(0, 10, BIG)
 
 
-def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(
-    edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_whose_answer_is_lost_is_in_doubt(edge: KombuBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is in its queue, and its confirm was lost: the next copy has to be marked."""
     put = Channel._put
 
@@ -164,7 +160,7 @@ def test_the_first_of_a_chunk_whose_answer_is_lost_is_in_doubt(
     assert Channel.queues["mail"].qsize() == 1
 
 
-def test_a_message_over_which_the_transport_fails_is_rejected_and_the_others_leave(
+def test_a_message_over_which_the_transport_fails_is_rejected(
     edge: KombuBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is not among those of the connection: too large, perhaps, in a class of the client's own."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import kombu
 import pytest
@@ -40,8 +41,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
 
 
 class Installation:
-    """An app with a wheel queue of its own, with access to the queue through kombu and through boto3."""
-
     def __init__(self, server: SqsServer) -> None:
         self.name = f"n{next(_names)}-{os.getpid()}"
         self.server = server
@@ -57,7 +56,6 @@ class Installation:
         return edge
 
     def adopted(self) -> KombuBroker:
-        """Return an edge that holds shard 0."""
         edge = self.edge()
         edge.adopt(0, 1)
         return edge
@@ -142,9 +140,7 @@ def test_a_message_delivered_again_while_it_is_held_is_accepted_once(installed: 
     store.close()
 
 
-def test_an_invalid_receipt_stops_neither_trim_nor_leave(
-    installed: Installation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_receipt_stops_no_trim_or_leave(installed: Installation, caplog: pytest.LogCaptureFixture) -> None:
     sent = installed.send(3)
     edge, other = installed.adopted(), installed.edge()
     first = edge.peek(0, 1, BIG)
@@ -185,18 +181,12 @@ def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) ->
     assert ids(edge.peek(0, 10, BIG)) == sent
 
 
-def test_a_refused_delete_is_reported_and_the_message_is_accepted_once(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_delete_is_reported_and_read_once(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     installed.send(2)
     edge = installed.adopted()
     peeked = edge.peek(0, 10, BIG)
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "DeleteMessage")
-
-    def deny(**_: Any) -> None:
-        raise denied
-
-    monkeypatch.setattr(edge._shards[0]._channel.sqs(), "delete_message", deny)
+    monkeypatch.setattr(edge._shards[0]._channel.sqs(), "delete_message", Mock(side_effect=denied))
     with pytest.raises(BrokerError, match=r"acknowledging .*AccessDeniedQueueException: not you"):
         edge.trim(0, 1, peeked.token)
     again = edge.peek(0, 10, BIG)
@@ -247,17 +237,11 @@ def test_a_message_too_big_for_its_queue_is_rejected_and_delays_only_that_queue(
     assert installed.publish(edge, [after]).failed == {}
 
 
-def test_a_server_that_is_too_busy_is_no_reason_to_reject(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_busy_is_no_reason_to_reject(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     edge, row = installed.edge(), installed.row(1, f"{installed.name}-out")
     error = {"Error": {"Code": "ThrottlingException"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ClientError(error, "SendMessage")
-
     with monkeypatch.context() as patch:
-        patch.setattr("kombu.transport.SQS.Channel._put", refuse)
+        patch.setattr("kombu.transport.SQS.Channel._put", Mock(side_effect=ClientError(error, "SendMessage")))
         for _ in range(TRIES + 1):
             assert installed.publish(edge, [row]).refused.keys() == {1}
     assert installed.publish(edge, [row]).refused == {}

@@ -42,7 +42,6 @@ LEASE_S = 15
 
 @contextmanager
 def stalled(store: Path) -> Iterator[None]:
-    """Lock the store, so that no other process can commit."""
     with closing(sqlite3.connect(store, timeout=patience(), isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield

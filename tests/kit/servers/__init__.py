@@ -79,8 +79,7 @@ class Server(ABC):
         self._process: Process | None = None
 
     @abstractmethod
-    def launch(self, port: int) -> Process:
-        """Start the server on a port."""
+    def launch(self, port: int) -> Process: ...
 
     @abstractmethod
     def answers(self, port: int) -> bool: ...
@@ -134,7 +133,6 @@ class Server(ABC):
                 process.resume()
 
     def hanging(self) -> list[psutil.Process]:
-        """Return the processes that ``pause`` suspends."""
         return self.running.family()
 
     @property

@@ -113,7 +113,6 @@ class PostgresServer(Server):
             self._gone()
 
     def restart(self) -> None:
-        """Restart the server as an operator would."""
         self.stop()
         self.start()
 

@@ -75,7 +75,6 @@ def check_metrics(page: str) -> str:
 
 
 def promtool(*arguments: str, stdin: str = "") -> str:
-    """Return what promtool finds wrong; nothing where all is well."""
     tool = shutil.which("promtool")
     if tool is None:
         absent("promtool")

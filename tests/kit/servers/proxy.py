@@ -15,8 +15,6 @@ AT_ONCE = 65_536
 
 
 class Proxy(Server):
-    """A process that passes every connection on to a port of this machine."""
-
     def __init__(self, folder: Path, target: int) -> None:
         super().__init__(folder)
         self.target = target

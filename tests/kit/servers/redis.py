@@ -76,7 +76,6 @@ class RedisServer(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, db: int = 0) -> redis.Redis:
-        """Return a new client, which is closed with the server."""
         client = redis.Redis(host="127.0.0.1", port=self.port, db=db, socket_timeout=patience(PATIENCE_S))
         self._clients.append(client)
         return client

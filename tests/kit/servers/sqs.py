@@ -67,6 +67,5 @@ class SqsServer(Server):
         )
 
     def make_queue(self, name: str, **attributes: str) -> str:
-        """Make a queue; returns its URL."""
         found: str = self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
         return found

@@ -46,12 +46,10 @@ def run(
 def manage(
     folder: Path, database: str, *arguments: str, cold: bool = False, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of Django, with warnings as errors."""
     return run(ROOT, environment(folder, database, **more), "-W", "error", "-m", "django", *arguments, cold=cold)
 
 
 def migrated(folder: Path, database: str, **more: str) -> str:
-    """Make the tables of the site in the database; returns its URL."""
     done = manage(folder, database, "migrate", "--verbosity", "0", **more)
     assert done.returncode == 0, done.stderr
     return database
