@@ -191,6 +191,18 @@ def test_an_announcement_that_raises_ends_no_state_and_is_tried_again(
     assert rig.books.told == ["a"]
 
 
+def test_the_next_holder_announces_after_a_crash(rig: Keeping) -> None:
+    rig.send("a", 60_000)
+    rig.run()
+    rig.cancel("a")
+    rig.pass_time(10_000)
+    rig.engine = rig.new_engine("two")
+    rig.run("tend")
+    assert rig.engine.ctx.unannounced.is_set()
+    rig.announce()
+    assert rig.books.told == ["a"]
+
+
 @pytest.mark.parametrize("for_good", [False, True])
 def test_a_retry_of_a_published_task_is_accepted_unless_it_was_cancelled_for_good(rig: Keeping, for_good: bool) -> None:
     rig.send("a", 0)
@@ -233,6 +245,15 @@ def test_no_id_that_was_added_is_missed(first: list[str], later: list[str]) -> N
     found = TombstoneFilter(first)
     found.add(later)
     assert found.candidates([*first, *later]) == [*first, *later]
+
+
+def test_the_next_holder_knows_the_tombstones(rig: Keeping) -> None:
+    rig.cancel("a")
+    rig.take_over(after_ms=5_000)
+    rig.run()
+    rig.send("a", 0)
+    rig.run(rounds=2)
+    assert rig.pushed == []
 
 
 def test_few_other_ids_may_have_a_tombstone() -> None:

@@ -16,6 +16,7 @@ from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.store.model import ACCEPT_CLOCK, STOPPED, UNANNOUNCED, InboxItem, Position, Unreadable, Watch
 from celery_wheel.values.ids import uuid7
 from tests.unit.engine.conftest import START_MS, Rig
+from tests.unit.engine.test_intake import states_by_task
 
 NUMBER = "00000000-0000-4000-8000-000000000001"
 HOUR = 3_600_000
@@ -242,6 +243,17 @@ def test_a_key_may_be_used_again(rig: Rig) -> None:
     assert watches(rig) == []
 
 
+def test_messages_sent_before_are_accepted_before_a_key_is_completed() -> None:
+    rig = Rig(Limits(intake_count=2))
+    rig.run()
+    rig.send_all(map(str, range(5)), 100, watch=["k"])
+    number = ask_to_complete(rig, "k")
+    rig.run("ingest")
+    assert answer(rig, number) == {}
+    rig.run("ingest", rounds=3)
+    assert answer(rig, number) == {"k": (5, 0)}
+
+
 def test_a_task_beyond_the_window_is_completed_too() -> None:
     rig = Rig(Limits(window_ms=1_000))
     rig.send("far", 100_000, watch=["k"])
@@ -253,6 +265,19 @@ def test_a_task_beyond_the_window_is_completed_too() -> None:
     assert rig.pushed == ["farther"]
     rig.run(rounds=3, after_ms=300_000)
     assert rig.pushed == ["farther"]
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_a_commit_of_unknown_result_completes_once(rig: Rig, point: str) -> None:
+    rig.send("a", 10_000, watch=["k"])
+    rig.run(rounds=2)
+    number = ask_to_complete(rig, "k")
+    rig.fail_once(point)
+    rig.run("ingest")
+    rig.run(rounds=2)
+    assert answer(rig, number) == {"k": (1, 0)}
+    assert states_by_task(rig) == {"a": "cancelled"}
+    assert len(rig.data.outcomes) == 1
 
 
 def test_cancelled_and_replaced_tasks_watch_nothing(rig: Rig) -> None:

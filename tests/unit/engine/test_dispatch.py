@@ -15,9 +15,10 @@ from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.errors import BrokerError, InvariantBroken
+from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
 from celery_wheel.store.model import ORIGIN, Position, Row
 from celery_wheel.values.text import END_OF_TIME_MS
+from tests.simulation.model_store import ModelStore
 from tests.unit.engine.conftest import RabbitRig, Rig
 
 IDLE_MS = 60_000
@@ -345,3 +346,36 @@ def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
     rabbit.rabbit.full.clear()
     rabbit.try_again()
     assert rabbit.sent_as == [("a", marked)]
+
+
+def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
+    rabbit: RabbitRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine and its monotonic clock stood still, so that the lease seems valid."""
+    rabbit.send_in("a")
+    rabbit.run("tend", "ingest", "prefetch")
+    monkeypatch.setattr(
+        rabbit.model, "publish", mock.Mock(side_effect=PublishInterrupted("the connection ended", set()))
+    )
+    rabbit.run("dispatch")
+    monkeypatch.undo()
+    now_ms = rabbit.clock.now_ms() + 60_000
+    assert ModelStore(rabbit.disk).acquire(0, "two", now_ms, 2_000) is not None
+    rabbit.run("dispatch", rounds=3)
+    assert rabbit.sent_as == []
+    assert rabbit.engine.state is None
+
+
+def test_a_peek_from_before_the_command_does_not_count(rabbit: RabbitRig) -> None:
+    """The round was delayed after its peek; a message that was sent before the command may have arrived since."""
+    rabbit.run("tend")
+    number = rabbit.put("cancel", task_ids=["a"])
+    rabbit.run("ingest")
+    steps = rabbit.stopped_at("ingest", "found")
+    rabbit.run("tend", after_ms=1_000)
+    rabbit.send_in("a")
+    list(steps)
+    assert rabbit.store.answer(number) is None
+    rabbit.run("ingest")
+    rabbit.run("tend", "ingest", after_ms=1_000)
+    assert rabbit.store.answer(number) == {"a": "done"}

@@ -9,7 +9,7 @@ import pytest
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS
 from celery_wheel.errors import BrokerError
-from celery_wheel.store.model import STOPPED, Message, Position, Unreadable
+from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
 from tests.simulation.model_redis import Keys
 from tests.unit.engine.conftest import START_MS, Rig
 
@@ -22,6 +22,17 @@ def test_the_queue_is_trimmed_only_of_messages_in_the_store(rig: Rig) -> None:
             assert rig.server.keys.wheel, "it must still be in the queue when it is committed"
     assert rig.server.keys.wheel == []
     assert len(rig.data.rows) == 1
+
+
+def test_a_repeated_message_is_accepted_once(rig: Rig) -> None:
+    message = rig.send("a", 10)
+    rig.run(rounds=2)
+    rig.server.keys.wheel.append(message)
+    rig.run(rounds=2)
+    assert rig.server.keys.wheel == []
+    assert rig.engine.stats.known == 1
+    rig.run(rounds=2, after_ms=10)
+    assert rig.pushed == ["a"]
 
 
 def test_an_unreadable_message_is_rejected_with_its_bytes_and_stops_nothing(rig: Rig) -> None:
@@ -83,6 +94,21 @@ def test_one_batch_moves_the_offset_over_many_chunks() -> None:
     assert not any(shard.tally.values())
 
 
+def test_an_unanswered_publish_is_repeated_and_the_message_is_sent_once(rig: Rig) -> None:
+    rig.send_all(["a", "b"], 0)
+    rig.run("tend", "ingest", "prefetch")
+
+    def lose_the_answer(point: str) -> None:
+        if point == "after":
+            rig.broker.fault = lambda point: None
+            raise BrokerError("no answer")
+
+    rig.broker.fault = lose_the_answer
+    assert rig.run("dispatch") is Round.FAILED
+    rig.run("dispatch")
+    assert rig.pushed == ["a", "b"]
+
+
 def test_a_commit_without_an_answer_ends_the_state_and_the_shard_is_adopted_under_a_new_epoch(rig: Rig) -> None:
     rig.run()
     epoch = rig.state.epoch
@@ -106,6 +132,44 @@ def test_a_row_too_many_in_the_store_trips_the_guard_and_nothing_is_published(ri
     assert (rig.pushed, rig.engine.stats.guard_trips, rig.engine.state) == ([], 1, None)
     rig.run(rounds=3)
     assert rig.pushed == ["a", "b"]
+
+
+def test_a_standby_takes_over_when_the_lease_runs_out_and_the_former_holder_is_fenced(rig: Rig) -> None:
+    rig.send("a", 100)
+    rig.run(rounds=2)
+    former = rig.engine
+    rig.engine = rig.new_engine("two")
+    rig.run()
+    assert not rig.engine.held
+    rig.run(rounds=3, after_ms=3_000)
+    assert rig.engine.held
+    assert rig.pushed == ["a"]
+    assert run_round(former.dispatch()) is Round.FAILED
+    assert former.state is None
+    assert rig.pushed == ["a"]
+
+
+@pytest.mark.parametrize("delayed", [False, True], ids=["reads after the takeover", "delayed in its read"])
+def test_rows_of_a_later_epoch_do_not_enter_the_memory_of_a_former_holder(rig: Rig, delayed: bool) -> None:
+    """Their positions are after those that the former holder assigns, and its next row would get one of them."""
+    rig.run()
+    former = rig.engine
+    rig.pass_time(rig.limits.window_ms)
+    steps = former.prefetch()
+    while delayed and next(steps) != "horizon moved":
+        pass
+    rig.engine = rig.new_engine("two")
+    rig.send_all(["a", "b"], 100)
+    rig.run("tend", "ingest")
+    rig.pass_time(100)
+    prefetched, dispatching = run_round(steps), former.dispatch()
+    while next(dispatching, "taken") != "taken":
+        pass
+    rig.send("c", 0)
+    run_round(former.ingest())
+    assert (former.stats.guard_trips, prefetched, former.state) == (0, Round.FAILED, None)
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b", "c"]
 
 
 def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
@@ -423,6 +487,23 @@ class TestClock:
         assert rig.engine.held, "it was found right before"
 
 
+def test_a_task_is_published_when_it_is_due_and_not_before(rig: Rig) -> None:
+    rig.send("a", 1_000)
+    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=999)
+    assert rig.pushed == []
+    rig.run(after_ms=1)
+    assert rig.pushed == ["a"]
+
+
+def test_tasks_are_published_by_due_time_and_then_by_arrival(rig: Rig) -> None:
+    for task_id, delay_ms in (("late", 30), ("first", 10), ("second", 10), ("overdue", -5_000)):
+        rig.send(task_id, delay_ms)
+    rig.run(rounds=2)
+    rig.run(rounds=2, after_ms=50)
+    assert rig.pushed == ["overdue", "first", "second", "late"]
+
+
 def test_dispatch_waits_until_the_next_row_and_at_most_a_second(rig: Rig) -> None:
     rig.run()
     assert rig.engine.wait_ms() == 1_000
@@ -431,6 +512,15 @@ def test_dispatch_waits_until_the_next_row_and_at_most_a_second(rig: Rig) -> Non
     assert rig.engine.wait_ms() <= 300
     rig.pass_time(300)
     assert rig.engine.wait_ms() == 0
+
+
+def test_positions_are_unique_and_grow(rig: Rig) -> None:
+    for n in range(20):
+        rig.send(str(n), n)
+    rig.run(rounds=2)
+    seqs = [stored.row.seq for stored in rig.data.rows.values()]
+    assert seqs == sorted(set(seqs))
+    assert max(seqs) <= rig.data.seq <= MAX_SEQ
 
 
 @pytest.mark.parametrize("activity", ["ingest", "prefetch", "dispatch", "keep_house"])

@@ -15,7 +15,7 @@ from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.runner import DISPATCH_S, INGEST_S, Runner, ShardJobs
 from celery_wheel.engine.state.gates import BURST_MS, Meter, Rate
 from celery_wheel.store.model import ORIGIN
-from tests.unit.engine.conftest import Rig
+from tests.unit.engine.conftest import Rig, run_until
 
 MINUTE = 60_000
 
@@ -113,6 +113,18 @@ def test_pauses_and_resumes_are_logged(held: Rig, caplog: pytest.LogCaptureFixtu
     ]
 
 
+def test_a_pause_outlives_its_holder(held: Rig) -> None:
+    held.ask("pause", gates=["queue:celery"])
+    held.send("a", 0)
+    let_run(held, 30)
+    held.take_over(after_ms=5_000)
+    let_run(held, 50)
+    assert held.pushed == []
+    held.ask("resume", gates=["queue:celery"])
+    let_run(held, 10)
+    assert held.pushed == ["a"]
+
+
 def test_paused_tasks_can_be_cancelled_and_moved(held: Rig) -> None:
     held.ask("pause", gates=["queue:celery"])
     held.send_all(["a", "b", "c"], 0)
@@ -123,6 +135,28 @@ def test_paused_tasks_can_be_cancelled_and_moved(held: Rig) -> None:
     held.ask("resume", gates=["queue:celery"])
     let_run(held, 30)
     assert held.pushed == ["c", "b"]
+
+
+@pytest.mark.parametrize("moves", ["before the cancel ends", "while the cancel is carried out"])
+def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_is_cancelled(held: Rig, moves: str) -> None:
+    """The row that the cancel has found is at its old position, which dispatch has passed."""
+    held.send("a", 5)
+    pause_what_is_due(held)
+    number = held.put("cancel", task_ids=["a"])
+    cancel, diversion = held.engine.ingest(), held.engine.dispatch()
+    if moves == "before the cancel ends":
+        run_until(cancel, "found")
+        list(diversion)
+        list(cancel)
+    else:
+        run_until(diversion, "taken")
+        list(cancel)
+        list(diversion)
+    let_run(held, 50)
+    assert held.store.answer(number) == {"a": "done"}
+    held.ask("resume", gates=["queue:celery"])
+    let_run(held, 50)
+    assert held.pushed == []
 
 
 def pause_what_is_due(held: Rig) -> None:
@@ -154,6 +188,17 @@ def test_a_task_that_moves_to_the_lane_of_a_gate_meanwhile_keeps_its_unique_key(
     held.ask("resume", gates=["queue:celery"])
     let_run(held, 50)
     assert held.pushed == ["a"]
+
+
+def test_a_backlog_leaves_evenly_over_a_time(held: Rig) -> None:
+    held.ask("pause", gates=["queue:mail"])
+    held.send_all([f"mail-{n}" for n in range(100)], 0, queue="mail")
+    let_run(held, 20)
+    held.ask("resume", gates=["queue:mail"], per_ms=10_000)
+    let_run(held, 5_000, 50)
+    assert 45 <= len(held.pushed) <= 56
+    let_run(held, 5_500, 50)
+    assert held.pushed == [f"mail-{n}" for n in range(100)]
 
 
 def test_a_spread_goes_on_after_a_takeover(held: Rig) -> None:

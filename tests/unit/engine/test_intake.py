@@ -109,6 +109,21 @@ def test_debouncing_postpones_the_task(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_published_and_retired_tasks_do_not_count_for_a_unique_key(rig: Rig, on_conflict: str) -> None:
+    rig.send("left", 0, unique="k")
+    rig.run(rounds=2)
+    assert rig.pushed == ["left"]
+    rig.send("cancelled", 100, unique="k", on_conflict=on_conflict)
+    rig.run()
+    rig.put("cancel", task_ids=["cancelled"])
+    rig.run()
+    rig.send("new", 100, unique="k", on_conflict=on_conflict)
+    rig.run()
+    assert states_by_task(rig) == {"left": "left", "cancelled": "cancelled", "new": "waits"}
+    assert len(claims(rig)) == 1, "what left claims nothing any more"
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
 def test_a_task_in_flight_counts_as_published(rig: Rig, on_conflict: str) -> None:
     """Dispatch has taken it, and the broker has not answered yet."""
     rig.send("a", 0, unique="k")
@@ -139,6 +154,30 @@ def test_each_of_several_on_conflict_is_judged_in_the_order_of_arrival(rig: Rig)
     }
 
 
+def test_a_repeated_message_changes_nothing(rig: Rig) -> None:
+    first = rig.send("a", 100, unique="k", on_conflict="replace")
+    rig.run(rounds=2)
+    rig.send("b", 100, unique="k", on_conflict="replace")
+    rig.run()
+    rig.server.keys.wheel.append(first)
+    rig.run()
+    assert states_by_task(rig) == {"a": "cancelled", "b": "waits"}
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "reject", "replace"])
+def test_a_crash_between_commit_and_trim_changes_nothing(rig: Rig, on_conflict: str) -> None:
+    rig.run()
+    rig.send("a", 100, unique="k")
+    rig.send("b", 100, unique="k", on_conflict=on_conflict)
+    rig.stopped_at("ingest", "committed")
+    expected = states_by_task(rig)
+    assert sorted(expected.values()).count("waits") == 1
+    rig.take_over(after_ms=10_000)
+    rig.run(rounds=3)
+    assert {**expected, **{one: "left" for one, state in expected.items() if state == "waits"}} == states_by_task(rig)
+    assert len(rig.pushed) == 1
+
+
 def test_a_task_cancelled_before_it_arrived_neither_waits_nor_replaces(rig: Rig) -> None:
     rig.put("cancel", task_ids=["early"], reason="paid")
     rig.run(rounds=2)
@@ -157,6 +196,20 @@ def test_a_task_beyond_the_window_is_replaced_too(rig: Rig) -> None:
     assert rig.run("ingest") is Round.BUSY
     rig.run(rounds=3, after_ms=10**8)
     assert rig.pushed == ["near"]
+
+
+def test_no_row_passes_a_replaced_task_before_the_commit(rig: Rig) -> None:
+    rig.send("a", 10, unique="k")
+    rig.send("c", 20)
+    rig.run(rounds=2)
+    rig.send("b", 30, unique="k", on_conflict="replace")
+    ingest = rig.stopped_at("ingest", "reserved")
+    rig.run("dispatch", rounds=3, after_ms=100)
+    assert rig.pushed == [], "the store still has the replaced one between"
+    run_round(ingest)
+    rig.run(rounds=2)
+    assert rig.pushed == ["c", "b"]
+    assert rig.engine.stats.guard_trips == 0
 
 
 def test_the_store_is_not_read_where_no_arrival_has_a_unique_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +333,20 @@ def test_messages_of_a_load_that_were_accepted_before_are_known(rig: Rig) -> Non
     rig.run("ingest")
     assert (accepted(rig), rig.engine.stats.known) == (["a", "b", "c"], 2)
     assert rig.store.read_loads(0, 100) == []
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_rows_and_the_end_of_their_chunks_are_one_commit(point: str) -> None:
+    rig = Rig()
+    load(rig, "a", "b")
+    rig.run("tend")
+    rounds = rig.stopped_at("ingest", "reserved")
+    rig.fail_once(point)
+    run_round(rounds)
+    there = len(rig.store.read_loads(0, 100))
+    assert (there, len(accepted(rig))) == ((2, 0) if point == "before commit" else (0, 2))
+    rig.run("tend", "ingest")
+    assert accepted(rig) == ["a", "b"]
 
 
 def test_a_chunk_that_cannot_be_read_is_rejected_and_stops_nothing(rig: Rig) -> None:

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.specs import Interval
 from tests.unit.engine.conftest import START_MS
@@ -85,6 +86,14 @@ def test_an_update_withdraws_the_old_occurrence_and_makes_the_new_one(rig: Sched
     assert json.loads(before["definition"])["recurrence"]["spec"]["every_ms"] == 1_000
 
 
+def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.change("update", {"report": definition(1_000, args=[1])})
+    rig.tick(1_000)
+    assert rig.ran() == [1_000]
+    assert rig.outcomes() == ["cancelled", "cancelled"]
+
+
 def test_an_update_to_the_same_definition_changes_nothing(rig: ScheduleRig) -> None:
     rig.create()
     assert rig.change("update", {"report": definition()}) == ALREADY
@@ -133,6 +142,15 @@ def test_a_pause_withdraws_late_occurrences_and_says_so(rig: ScheduleRig) -> Non
     rig.put("resume", gates=["queue:celery"])
     rig.tick(2_000)
     assert rig.ran() == []
+
+
+def test_a_pause_for_a_moment_loses_no_instant(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.change("pause", ["report"])
+    rig.change("resume", ["report"])
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_000]
+    assert rig.skips() == []
 
 
 def test_an_update_accounts_for_a_paused_schedule(rig: ScheduleRig) -> None:
@@ -191,6 +209,16 @@ def test_an_update_accounts_for_the_instants_since_a_schedule_broke(rig: Schedul
     assert rig.ran() == [1_000, 2_000, 5_600]
 
 
+def test_a_resume_after_an_error_makes_no_row_twice(rig: ScheduleRig) -> None:
+    """The schedule broke at 3,000 ms, when the rows of its earlier instants existed."""
+    break_(rig, 1_000)
+    assert rig.made() == [1_000, 2_000]
+    assert rig.change("resume", ["report"]) == DONE
+    rig.tick(2_000)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.skips() == []
+
+
 def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: ScheduleRig) -> None:
     break_(rig, 1_000)
     assert rig.change("pause", ["report"]) == DONE
@@ -199,6 +227,20 @@ def test_a_pause_after_an_error_accounts_for_the_rows_that_it_withdraws(rig: Sch
     assert rig.skips() == [(2_000, 2_000, 1, "paused")]
     rig.tick(500)
     assert rig.ran() == [1_000, 3_000]
+
+
+def test_a_change_that_has_to_wait_is_overtaken_by_no_later_one(rig: ScheduleRig) -> None:
+    """A row may move to another lane: the pause stays in the inbox, and so does the resume behind it."""
+    rig.create(every_ms=60_000)
+    rig.create("other", every_ms=60_000)
+    for do, name in (("pause", "report"), ("resume", "report"), ("pause", "other")):
+        rig.put("schedule", do=do, names=[name])
+    with mock.patch.object(ShardState, "may_be_diverted", side_effect=[True, False, False, False]):
+        rig.run("ingest")
+        assert [rig.schedule(name).paused for name in ("report", "other")] == [False, True]
+        rig.run("ingest")
+    assert not rig.schedule().paused
+    assert [one.what for one in rig.data.revisions if one.name == "report"] == ["created", "paused", "resumed"]
 
 
 def test_a_trigger_runs_now_also_while_the_schedule_is_paused(rig: ScheduleRig) -> None:
@@ -246,6 +288,14 @@ def test_a_backfill_runs_the_instants_of_a_time(rig: ScheduleRig) -> None:
     assert len(answer["report"]["task_ids"]) == 2
     rig.run()
     assert rig.ran() == [2_000, 3_000]
+
+
+def test_a_backfill_reaches_no_instant_that_the_schedule_will_make(rig: ScheduleRig) -> None:
+    rig.create(every_ms=1_000)
+    rig.tick(1_500)
+    rig.change("backfill", ["report"], from_ms=START_MS + 1, upto_ms=START_MS + 10**6)
+    rig.tick(1_500)
+    assert rig.ran() == [1_000, 1_000, 2_000, 3_000]
 
 
 def test_a_backfill_of_too_many_instants_is_refused(rig: ScheduleRig) -> None:

@@ -39,6 +39,25 @@ def test_a_schedule_without_a_renderer_waits(rig: ScheduleRig) -> None:
     assert rig.engine.ingest_wait_ms() == NEVER
 
 
+def test_a_takeover_goes_on_where_the_former_holder_was(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.tick(1_500)
+    rig.pass_time(2_000)
+    rig.engine = rig.new_engine("two")
+    rig.tick(2_500)
+    assert rig.ran() == [1_000, 2_000, 3_000, 4_000, 5_000, 6_000]
+
+
+@pytest.mark.parametrize("point", ["before commit", "after commit"])
+def test_a_commit_without_an_answer_makes_no_second_row(rig: ScheduleRig, point: str) -> None:
+    rig.create(every_ms=2_500)
+    rig.pass_time(1_000)
+    rig.fail_once(point)
+    assert rig.run("ingest") is Round.FAILED
+    rig.tick(4_000)
+    assert rig.ran() == [2_500, 5_000]
+
+
 def test_the_limit_of_times_ends_a_schedule(rig: ScheduleRig) -> None:
     rig.create(recurrence={"times": 2})
     rig.tick(4_000)
@@ -144,6 +163,29 @@ def test_a_long_outage_costs_no_walk_through_its_instants() -> None:
     assert rig.made()[100:] == [10**9 - 10_000 + n for n in range(100)]
 
 
+def test_skip_waits_for_the_end_of_the_run(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="skip")
+    rig.tick(900)
+    assert rig.made() == [], "a guarded schedule is made at its instant"
+    rig.tick(2_300)
+    assert rig.ran() == [1_000]
+    assert rig.skips() == [(2_000, 2_000, 1, "overlapped"), (3_000, 3_000, 1, "overlapped")]
+    rig.end(schedule, START_MS + 1_000)
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 4_000]
+
+
+def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="queue_one")
+    rig.tick(3_500)
+    assert rig.ran() == [1_000]
+    assert rig.skips() == [(2_000, 2_000, 1, "overlapped")]
+    assert rig.next_ms() == 3_000
+    rig.end(schedule, START_MS + 1_000)
+    rig.run(rounds=3)
+    assert rig.ran() == [1_000, 3_000]
+
+
 def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_up() -> None:
     rig = with_limits(late_ms=1_000)
     schedule = rig.create(every_ms=60_000, overlap="queue_one", catch_up="none")
@@ -152,6 +194,19 @@ def test_queue_one_runs_an_instant_that_was_queued_for_long_whatever_the_catch_u
     rig.end(schedule, START_MS + 60_000)
     rig.run(rounds=3)
     assert rig.ran() == [60_000, 120_000]
+
+
+def test_cancel_running_hands_over_the_earlier_run_once(rig: ScheduleRig) -> None:
+    rig.create(overlap="cancel_running")
+    rig.tick(3_100)
+    assert rig.ran() == [1_000, 2_000, 3_000]
+    assert rig.cancelled == rig.pushed[:2]
+
+
+def test_a_run_without_an_end_is_over_after_its_longest_time(rig: ScheduleRig) -> None:
+    rig.create(overlap="skip", max_runtime_ms=2_500)
+    rig.tick(4_100)
+    assert rig.ran() == [1_000, 4_000]
 
 
 def test_a_run_that_was_cancelled_is_over(rig: ScheduleRig) -> None:
@@ -169,6 +224,19 @@ def test_a_pending_run_is_not_over_however_late_it_is(rig: ScheduleRig) -> None:
     rig.create(overlap="skip", max_runtime_ms=1_000)
     rig.tick(5_000)
     assert rig.made() == [1_000]
+
+
+def test_a_takeover_knows_the_runs_that_are_not_over(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="skip")
+    rig.tick(1_500)
+    rig.take_over(after_ms=2_100)
+    rig.tick(600)
+    assert rig.ran() == [1_000]
+    rig.end(schedule, START_MS + 1_000)
+    rig.run(rounds=2)
+    rig.take_over("three", after_ms=2_100)
+    rig.tick(300)
+    assert rig.ran() == [1_000, 6_000]
 
 
 @pytest.mark.parametrize("schedule_ms", [NEVER, 0, 7, 900])
@@ -248,6 +316,31 @@ def test_a_few_schedules_are_no_herd(rig: ScheduleRig) -> None:
     assert rig.runs() == []
     rounds(rig, 20)
     assert lanes_of_runs(rig) == {MAIN}
+
+
+def test_a_task_that_is_due_meanwhile_does_not_wait_for_the_herd() -> None:
+    rig = herd()
+    rig.engine.ctx.limits = with_limits(**SLOWLY, chunk_count=1).engine.ctx.limits
+    rig.pass_time(70_000)
+    rounds(rig, 100)
+    assert len(rig.runs()) == 20
+    rig.send("other", DUE_MS + 10 - 75_000)
+    rig.run("ingest")
+    assert MAIN not in lanes_of_runs(rig)
+    rig.run("tend", "prefetch", "dispatch", "settle", rounds=4, after_ms=25_020)
+    assert "other" in rig.pushed
+    assert len(rig.pushed) < 20
+
+
+def test_an_update_withdraws_an_occurrence_that_was_made_ahead() -> None:
+    rig = herd()
+    rig.pass_time(70_000)
+    rounds(rig, 100)
+    assert rig.change("update", {"n7": definition(101_000)}) == {"n7": {"result": "done"}}
+    assert rig.change("pause", ["n8"]) == {"n8": {"result": "done"}}
+    assert rig.outcomes() == ["cancelled", "cancelled"]
+    rig.tick(30_000)
+    assert (rig.ran("n7"), rig.ran("n8"), rig.ran("n9")) == ([101_000], [], [DUE_MS])
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,26 @@ def test_queued_instants_run_when_the_run_before_them_ends(rig: ScheduleRig) -> 
     assert rig.ran() == ALL
 
 
+def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> None:
+    schedule = rig.create(every_ms=HOUR_MS, overlap="queue_one", max_runtime_ms=RUNTIME_MS)
+    for _ in range(2):
+        rig.change("trigger", ["report"])
+        rig.run()
+        rig.pass_time(1_000)
+    assert rig.ran() == [0, 1_000]
+    backfill(rig)
+    assert due(rig) == [1_000 + RUNTIME_MS], "when both runs are over at the latest"
+    rig.end(schedule, START_MS)
+    rig.run()
+    assert len(rig.ran()) == 2, "the other run goes on"
+    rig.end(schedule, START_MS + 1_000)
+    rig.run()
+    assert rig.ran()[2:] == ALL[-1:]
+    rig.end(schedule, START_MS + ALL[-1])
+    rig.tick(200)
+    assert len(rig.ran()) == 3
+
+
 def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleRig) -> None:
     rig.create(every_ms=RUNTIME_MS, overlap="skip", max_runtime_ms=HOUR_MS)
     rig.change("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")

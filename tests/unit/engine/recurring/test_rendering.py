@@ -67,6 +67,17 @@ def test_an_occurrence_keeps_its_id_when_its_commit_fails(rig: ScheduleRig) -> N
     assert len({one.envelope_id for one in seen.occurrences}) == 1
 
 
+@pytest.mark.parametrize("by", ["run", "name"])
+def test_jitter_makes_a_run_due_later(rig: ScheduleRig, by: str) -> None:
+    rig.create(every_ms=1_000, jitter_ms=700, jitter_by=by)
+    rig.tick(20_000)
+    late = [rig.message(run.timer_id).eta_ms - run.instant_ms for run in rig.runs()]
+    assert all(0 <= ms <= 700 for ms in late)
+    assert (len(set(late)) == 1) is (by == "name")
+    assert rig.made() == [1_000 * n for n in range(1, 23)], "the instants are those without jitter"
+    assert sorted(rig.ran()) == rig.made()[:19] or sorted(rig.ran()) == rig.made()[:20]
+
+
 def test_a_change_knows_an_occurrence_with_jitter_as_published(rig: ScheduleRig) -> None:
     """Due time goes back behind a published instant: the new definition begins after that instant."""
     rig.create(every_ms=10_000, jitter_ms=300, jitter_by="name")
@@ -96,6 +107,17 @@ def test_a_renderer_without_its_result_backend_is_tried_again_and_no_other_sched
         "shard 0: the message of schedule first cannot be made, and is tried again: the result backend is away"
     ]
     assert seen.away == 0
+
+
+def test_a_workers_report_ends_the_run_and_leaves_the_queue(rig: ScheduleRig) -> None:
+    schedule = rig.create(overlap="skip")
+    rig.tick(1_500)
+    report(rig, {"schedule": schedule.id, "instant_ms": START_MS + 1_000})
+    rig.run("ingest")
+    assert [run.ended_ms for run in rig.runs()] == [START_MS + 1_500]
+    assert not rig.server.keys.wheel
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 2_000]
 
 
 def report(rig: ScheduleRig, body: object) -> Message:
