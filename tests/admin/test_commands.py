@@ -16,8 +16,7 @@ from django.core.management import CommandError, call_command
 
 from tests.admin.conftest import snapshot
 from tests.kit.holder import LEASE, NOW, Holder
-from tests.kit.processes import ROOT
-from tests.kit.site.running import run
+from tests.kit.processes import ROOT, run
 
 
 def said(*arguments: str) -> tuple[int, str]:

@@ -20,7 +20,8 @@ from tests.admin.conftest import ADMIN, shown
 from tests.admin.test_permissions import NASTY
 from tests.kit.holder import NOW
 from tests.kit.job_results import HOURS, LAST, RUN, hour, leave, leave_forecast, leave_lateness
-from tests.kit.site.running import environment, run
+from tests.kit.processes import run
+from tests.kit.site.running import environment
 
 LATENESS, FORECAST = f"{ADMIN}/lateness/", f"{ADMIN}/forecast/"
 HOUR_MS = 3_600_000

@@ -20,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -183,3 +184,20 @@ def kill_all() -> None:
         process.kill()
     _started.clear()
     warm.close()
+
+
+def run(
+    folder: Path, variables: Mapping[str, str], *arguments: str, cold: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python <arguments>`` to its end.
+
+    Args:
+        cold: the process imports everything itself, instead of a fork of ``tests.kit.warm``.
+    """
+    command, variables = [sys.executable, *arguments], {**os.environ, **variables}
+    if cold:
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as logs:
+        out, errors = Path(logs) / "out", Path(logs) / "errors"
+        code = warm.start(warm.SITE, arguments, out, folder, variables, errors).wait(patience())
+        return subprocess.CompletedProcess(command, code, out.read_text(), errors.read_text())

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.patience import wait_until
-from tests.kit.processes import ROOT, Process
-from tests.kit.site.running import run
+from tests.kit.processes import ROOT, Process, run
 
 DJANGO_SETTINGS = """
 from pathlib import Path

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from tests.kit import warm
-from tests.kit.patience import patience, wait_until
-from tests.kit.processes import ROOT, Process, python
+from tests.kit.patience import wait_until
+from tests.kit.processes import ROOT, Process, python, run
 from tests.kit.servers import free_port
 
 
@@ -24,23 +20,6 @@ def environment(folder: Path, database: str = "", **more: str) -> dict[str, str]
     if database.startswith("postgresql"):
         found["SITE_DATABASE"] = database
     return {**found, **more}
-
-
-def run(
-    folder: Path, variables: Mapping[str, str], *arguments: str, cold: bool = False
-) -> subprocess.CompletedProcess[str]:
-    """Run ``python <arguments>`` to its end.
-
-    Args:
-        cold: the process imports everything itself, instead of a fork of ``tests.kit.warm``.
-    """
-    command, variables = [sys.executable, *arguments], {**os.environ, **variables}
-    if cold:
-        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    with tempfile.TemporaryDirectory() as logs:
-        out, errors = Path(logs) / "out", Path(logs) / "errors"
-        code = warm.start(warm.SITE, arguments, out, folder, variables, errors).wait(patience())
-        return subprocess.CompletedProcess(command, code, out.read_text(), errors.read_text())
 
 
 def manage(
