@@ -82,8 +82,11 @@ def mailbox(year: Year) -> type[MailTransport]:
 
 @contextmanager
 def mailboxes(year: Year) -> Iterator[None]:
-    pools.reset()  # they are the process's, and may have connections of another year
+    pools.reset()  # they are the process's, and may have connections to another broker in memory
     sleep = mock.patch.object(functional, "sleep", year.machine.time.sleep)
     every = mock.patch.object(node, "EVERY_S", HEARTBEAT_S)
     with sleep, every, mock.patch.dict(transport._transport_cache, {"memory": year.mailbox}):
-        yield
+        try:
+            yield
+        finally:
+            pools.reset()

@@ -90,6 +90,8 @@ class Year:
         self.backend_line = Server(machine, "result backend", BackendAway)
         self.disk = YearDisk(machine)
         self.shards = [self.disk.shard(n) for n in range(shards)]
+        for data in self.shards:  # both pass 32 bits on the way
+            data.seq, data.epoch = 2**31 - 2_000, 2**31 - 20
         self.broker = broker(machine, self.broker_line, shards)
         self.overlapped: list[str] = []
         self.revoked: set[str] = set()

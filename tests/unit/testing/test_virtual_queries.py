@@ -15,7 +15,8 @@ from celery_wheel.testing import PendingTask, VirtualWheel
 def test_pending_lists_all_pending_tasks_the_next_first(wheel: VirtualWheel, tasks: Any, add: Any) -> None:
     second = add.apply_async((1,), {"y": 2}, countdown=7200, queue="mail", wheel={"key": "order:42"})
     first = tasks["proj.flaky"].apply_async((1,), countdown=60)
-    assert [one.id for one in wheel.pending] == [add.delay(5, 6).id, first.id, second.id]
+    at_once = add.delay(5, 6)
+    assert [one.id for one in wheel.pending] == [at_once.id, first.id, second.id]
     far = wheel.pending[-1]
     assert far.eta is not None
     assert abs(far.eta - wheel.now - timedelta(hours=2)) < timedelta(minutes=5)
