@@ -31,8 +31,7 @@ from pyspark.sql import SparkSession
 from celery_wheel.pipeline.cli import main
 from celery_wheel.pipeline.jobs.reconcile import KINDS, audit, findings
 from celery_wheel.results.reader import JobResults
-from tests.faults import auditor
-from tests.faults.judge import judge
+from tests.faults import judge as faults
 from tests.kit.holder import NOW
 from tests.spark.stores import Site, read_history
 
@@ -157,9 +156,9 @@ def test_the_job_and_the_judge_of_the_fault_tests_agree(spark: SparkSession, tmp
     scheduled, in_doubt = ids[:300], ids[300:380]
     noted = notes(rng, ids)
     published = {name: rng.choice([1, 1, 2]) for name in ids if rng.random() < 0.8} if logged else None
-    expected = judge(scheduled, in_doubt, noted, published)
-    found = auditor.audit(tmp_path / "audit", scheduled, in_doubt, noted, published, run_in_process)
-    for name in auditor.FIELDS.values():
+    expected = faults.judge(scheduled, in_doubt, noted, published)
+    found = faults.audit(tmp_path / "audit", scheduled, in_doubt, noted, published, run_in_process)
+    for name in faults.FIELDS.values():
         assert sorted(getattr(found, name)) == sorted(getattr(expected, name)), name
         assert getattr(expected, name) or not logged, f"the logs have none that is {name}"
     assert str(found) == str(expected)
