@@ -83,8 +83,13 @@ def constraints_of(table: sqlalchemy.Table) -> list[models.UniqueConstraint]:
 
 
 def indexes_of(table: sqlalchemy.Table) -> list[models.Index]:
-    found = sorted(table.indexes, key=lambda index: str(index.name))
-    return [models.Index(fields=[column.name for column in index.columns], name=str(index.name)) for index in found]
+    return [_index(one) for one in sorted(table.indexes, key=lambda index: str(index.name))]
+
+
+def _index(index: sqlalchemy.Index) -> models.Index:
+    of_nulls = {f"{column}__isnull": not is_set for column, is_set in index.info.get("where", {}).items()}
+    condition = models.Q(**of_nulls) if of_nulls else None
+    return models.Index(fields=[one.name for one in index.columns], name=str(index.name), condition=condition)
 
 
 class TableModel(ModelBase):

@@ -40,10 +40,10 @@ def test_every_system_check_is_on_the_page_of_checks() -> None:
 def test_every_setting_in_the_text_exists() -> None:
     from celery_wheel.broker.envelope import NATIVE, REDELIVERED
     from celery_wheel.conf import settings
-    from celery_wheel.store.schedule_model import OCCURRENCE
+    from celery_wheel.store.schedule_model import OCCURRENCE, SLOT
     from celery_wheel.store.sql.schema import metadata
 
-    known = {REDELIVERED, NATIVE, OCCURRENCE, *(name for name, _, _ in settings()), *metadata.tables}
+    known = {REDELIVERED, NATIVE, OCCURRENCE, SLOT, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
     known |= {"wheel_seeds"}  # a variable of the simulation's tests
     known |= {"wheel_of", "wheel_format"}  # a function and a module of the packages

@@ -84,7 +84,7 @@ class Stats:
         op = "accept" if change.rows or change.blocks else "settle" if change.batches else "change"
         with self._lock:
             self.commits.setdefault(op, Histogram()).add(took_ms)
-            self.schedule_last_ms = max([self.schedule_last_ms, *(run.instant_ms for run in change.runs)])
+            self.schedule_last_ms = max([self.schedule_last_ms, *(run.at_ms for run in change.runs)])
             for skip in change.skips:
                 self.skipped[skip.reason] += abs(skip.count)
 

@@ -215,16 +215,22 @@ class Forwarder:
         self._producer: Any = None
         self.quiet_until_s = 0.0  #: monotonic; the next try is not before
 
-    def publish(self, received: ReceivedMessage) -> None:
-        """Publish a message; returns when the broker has it. Raises the transport's errors."""
+    def publish(self, received: ReceivedMessage, shard: int | None = None) -> None:
+        """Publish a message; returns when the broker has it. Raises the transport's errors.
+
+        Args:
+            shard: to whose wheel queue; None: that of its task id.
+        """
+        if shard is None:
+            shard = shard_of(None, received.envelope.task_id, self._shards)
+        queue = wheel_queue(self._namespace, shard)
         try:
-            self._publish(received)
+            self._publish(received, queue)
         except Exception:  # a connection that was idle for long: its loss shows only now
             self.drop()
-            self._publish(received)
+            self._publish(received, queue)
 
-    def _publish(self, received: ReceivedMessage) -> None:
-        queue = wheel_queue(self._namespace, shard_of(None, received.envelope.task_id, self._shards))
+    def _publish(self, received: ReceivedMessage, queue: Any) -> None:
         self._connected().publish(
             received.body,
             exchange=DEFAULT_EXCHANGE,

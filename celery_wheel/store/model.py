@@ -69,6 +69,11 @@ def split(plain: bytes) -> Parts:
     return Parts(headers, properties, body)
 
 
+def with_header(headers: bytes, name: str, value: int) -> bytes:
+    """Return encoded headers with another one, which they do not have, before the others."""
+    return b'{"%b": %d%b%b' % (name.encode(), value, b"" if headers == b"{}" else b", ", headers[1:])
+
+
 #: Routes that a process keeps in memory.
 MAX_ROUTES = 100_000
 
@@ -231,6 +236,7 @@ class Row:
     packed: bytes
     packing: Packing
     task_id: str = ""  #: of a row that was found by it, by a key or as a run; the window has very many rows
+    reports: bool = False  #: its worker reports the end of its slot in a group: it is published with its id
 
     @classmethod
     def of(cls, message: Message, row_id: int, lane: int, due_ms: int, seq: int) -> Row:

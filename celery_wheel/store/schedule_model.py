@@ -19,7 +19,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.values import json_object
@@ -33,6 +33,10 @@ RUN_ENDED_TASK = "celery_wheel.run_ended"
 
 #: A header of an occurrence's message (see ``celery_wheel.engine.recurring.occurrence``).
 OCCURRENCE = "wheel_occurrence"
+
+#: Headers with the id of a run whose end the worker reports. That of a schedule's run is the same in its retries, with
+#: which the run goes on; a retry ends the message's slot in a group, and has one of its own.
+RUN, SLOT = "wheel_run", "wheel_slot"
 
 #: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
 LAST_REVISION = 2**31 - 2
@@ -155,19 +159,47 @@ def revised(
 
 @dataclass(slots=True)
 class Run:
-    """An occurrence: the row of wheel_timer that it became."""
+    """A message from its publication to its end: an occurrence, from its acceptance on, or a message of a group."""
 
-    schedule: int
-    instant_ms: int
     timer_id: int  #: a row has one run at most
-    ended_ms: int | None = None  #: the end that its worker reported; None: not yet, or no policy needs it
+    schedule: int | None = None  #: of an occurrence, as ``instant_ms``
+    instant_ms: int | None = None
     requested: bool = False  #: by a trigger or a backfill, beside the schedule's own instants
+    group: str | None = None  #: the group that it counts for, up to ``until_ms``, whatever is reported
+    until_ms: int | None = None
+    ended_ms: int | None = None  #: the end that its worker reported; None: not yet, or nothing needs it
+
+    @property
+    def at_ms(self) -> int:
+        """The instant of an occurrence."""
+        return self.instant_ms or 0
+
+
+def is_run_id(value: Any) -> bool:
+    """Whether a value of a message, which anybody may have written, is the number of a row."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+class RunReport(NamedTuple):
+    """A worker's report that a run is over; ``of_slot``: its slot in a group, which a retry ends too."""
+
+    run: int
+    of_slot: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        """The payload of an item ``run_ended``."""
+        return json.dumps({"slot" if self.of_slot else "run": self.run}).encode()
 
 
 @dataclass(slots=True)
 class RunEnd:
+    """The end of a run; with a group, of its slot there: an occurrence, which may be retried, stays a run."""
+
     timer_id: int
     ended_ms: int
+    group: str | None = None  #: with ``until_ms``, as in Run: the store may get the run later, or never
+    until_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -192,7 +224,8 @@ class ScheduleChange:
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
     revisions: list[Revision] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)  #: each is new
+    #: A run without a group is new. One with a group is new, or adds the group to a run that has none.
+    runs: list[Run] = field(default_factory=list)
     run_ends: list[RunEnd] = field(default_factory=list)  #: a run that is forgotten, or has ended, stays as it is
     skips: list[Skip] = field(default_factory=list)  #: each is new, or replaces one of its schedule and ``from_ms``
 
@@ -266,10 +299,10 @@ class ScheduleRun:
 
 @dataclass(frozen=True, slots=True)
 class RunOfSource:
-    """A run with its schedule's name and source; None where the schedule was deleted."""
+    """A run with its schedule's name and source; None where it is of none, or the schedule was deleted."""
 
     timer_id: int
-    instant_ms: int
+    instant_ms: int  #: 0 where it is of no schedule
     requested: bool
     name: str | None
     source: str | None

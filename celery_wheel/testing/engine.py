@@ -8,7 +8,6 @@ rejected in tests as in production.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -33,7 +32,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.model import PAUSED, Message, Position, Row, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria, Detail, Task
-from celery_wheel.store.schedule_model import RUN_ENDED
+from celery_wheel.store.schedule_model import RUN_ENDED, RunReport
 from celery_wheel.testing.clock import VirtualClock
 from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
 
@@ -112,11 +111,10 @@ class SteppedEngine(TransactionalInbox):
         self.turn()
         self._occurrence_ms = self._clock.now_ms() + 1_000
 
-    def end_run(self, header: dict[str, Any]) -> None:
-        """Note the end of the run of an occurrence, given by the header of its message."""
-        body = {"schedule": header["id"], "instant_ms": header["scheduled_for"]}
+    def end_run(self, report: RunReport) -> None:
+        """Note the end of a run as its worker reports it."""
         self._occurrence_ms = 0
-        self.put_command(0, RUN_ENDED, json.dumps(body).encode())
+        self.put_command(0, RUN_ENDED, report.payload)
 
     def step(self, first: Task) -> list[Task]:
         """Dispatch the next task, which is due; returns the dispatched tasks: none, where a rate delays it."""

@@ -19,13 +19,13 @@ from typing import Any
 from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.testing import patches, records
 from celery_wheel.testing.clock import VirtualClock, at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
 from celery_wheel.testing.patches import MemoryResults
 from celery_wheel.testing.records import Execution, IsPending, PendingTask, SkippedMessage
 from celery_wheel.testing.worker import MessageSink, QueuedTask, Worker, connection_to, isolated_revocations
+from celery_wheel.worker.run_reports import reports_of
 
 #: Beyond every eta.
 END = datetime.max.replace(tzinfo=UTC)
@@ -247,9 +247,8 @@ class VirtualWheel:
         if trace.state is None:
             self.skipped.append(SkippedMessage(delivery.task, delivery.id, began, trace.reason))
             return []
-        occurrence = (delivery.message.headers or {}).get(OCCURRENCE)
-        if occurrence and occurrence.get("report") and trace.state != "RETRY":
-            self._engine.end_run(occurrence)
+        for report in reports_of(delivery.message.headers or {}, retried=trace.state == "RETRY"):
+            self._engine.end_run(report)
         args, kwargs = delivery.call()
         failed = trace.state != "SUCCESS"
         ran = Execution(

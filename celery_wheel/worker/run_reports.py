@@ -1,24 +1,29 @@
 """The bootsteps of a worker: one reports the ends of runs, one tells monitoring when a delayed task was dispatched.
 
-A report is kept in memory, and a thread publishes it to the wheel queue of the schedule's shard, confirmed; without an
+A report is kept in memory, and a thread publishes it to the wheel queue of the run's shard, confirmed; without an
 answer once more after a pause, up to RETRY_MOST_S. The time of dispatch becomes the eta of the event task-received, and
 the time in Sentry's header.
 
-Only an occurrence whose schedule needs the end of its runs (any overlap but "allow") is reported. The run goes on after
-a retry, and after a message returned to its queue: another request is its next part.
+::
+
+    header of the message                          returned to its queue   retried    over
+    wheel_run    of a schedule that needs the end  goes on                 goes on    reported
+    wheel_slot   of a group with a limit           goes on                 reported   reported
+
+Celery copies both headers to a retry. The first one has the id of the first message of the run. A retry is published
+with a ``wheel_slot`` of its own, or without a group, with that of the message before it, which is reported again.
 
 Promises: a run that goes on is never reported; a report that the broker has confirmed is not lost, and may come twice.
-Non-promises: a report is lost with its worker. Then the run counts as over ``max_runtime_ms`` after it was due.
+Non-promises: a report is lost with its worker. Then the run counts as over when its ``max_runtime`` has passed.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +33,8 @@ from celery_wheel.broker.envelope import HEADER, Envelope, encode
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.rescue import Forwarder, ReceivedMessage
-from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
+from celery_wheel.store.model import SHARD_BITS
+from celery_wheel.store.schedule_model import RUN, RUN_ENDED_TASK, SLOT, RunReport, is_run_id
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import dispatched_ms, uuid7
 
@@ -42,34 +48,37 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 #: The longest time for which a worker that ends waits for its last reports.
 FLUSH_S = 5.0
 
-MEANING = "such a run counts as over its max_runtime after it was due, and until then its schedule waits or skips"
+MEANING = (
+    "such a run counts as over when its max_runtime has passed; until then its schedule waits or skips, and its group "
+    "has one slot less"
+)
 
 
 class Reporter:
     def __init__(self, app: Any) -> None:
         self._forwarder = Forwarder(app)
-        self._kept: deque[dict[str, Any]] = deque()
+        self._shards = Conf(app).shards
+        self._kept: deque[RunReport] = deque()
         self._changed = threading.Condition()
         self._ending = False
         self._log = RetryLog(logger, time.monotonic)
         self._thread: threading.Thread | None = None
 
-    def put(self, header: dict[str, Any]) -> None:
-        """Report the end of the run of an occurrence, given by its message's header."""
+    def put(self, report: RunReport) -> None:
+        """Report the end of a run."""
         with self._changed:
             if len(self._kept) >= MAX_KEPT:
                 lost = self._kept.popleft()
                 self._log.write(
                     logging.ERROR,
                     "report_lost",
-                    "the end of a run of schedule %s cannot be reported: the broker does not answer, and %d reports "
-                    "wait; %s",
-                    lost.get("schedule"),
+                    "the end of run %d cannot be reported: the broker does not answer, and %d reports wait; %s",
+                    lost.run,
                     MAX_KEPT,
                     MEANING,
                     extra={"action": "report_lost"},
                 )
-            self._kept.append(header)
+            self._kept.append(report)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="wheel-reports", daemon=True)
                 self._thread.start()
@@ -98,24 +107,18 @@ class Reporter:
                     self._changed.wait()
                 if not self._kept:
                     break
-                header = self._kept[0]
+                report = self._kept[0]
             try:
-                self._forwarder.publish(report_of(header))
-            except (ValueError, TypeError, KeyError) as error:
-                logger.error(
-                    "the end of a run cannot be reported: its header is %r (%s); %s",
-                    header,
-                    error,
-                    MEANING,
-                    extra={"action": "report_refused"},
-                )
+                # After a resharding, any shard does whose queue is read: its holder knows the run's.
+                shard = (report.run & (1 << SHARD_BITS) - 1) % self._shards
+                self._forwarder.publish(message_of(report), shard)
             except Exception as error:  # each transport has its own classes
                 pause_s = backoff.failed()
                 self._log.write(
                     logging.WARNING,
                     "report_failed",
-                    "the end of a run of schedule %s is not reported yet (%r); it is tried again in %.1f s",
-                    header.get("schedule"),
+                    "the end of run %d is not reported yet (%r); it is tried again in %.1f s",
+                    report.run,
                     error,
                     pause_s,
                     extra={"action": "report_failed"},
@@ -125,26 +128,32 @@ class Reporter:
                 continue
             backoff.succeeded()
             with self._changed:
-                if self._kept and self._kept[0] is header:
+                if self._kept and self._kept[0] is report:
                     self._kept.popleft()
         self._forwarder.drop()
 
 
-def report_of(header: dict[str, Any]) -> ReceivedMessage:
+def reports_of(headers: Any, *, retried: bool = False) -> list[RunReport]:
+    """Return the reports of the end of a message, or of its retry; a header that no scheduler wrote has none."""
+    ids = ((name, headers.get(name)) for name in ((SLOT,) if retried else (RUN, SLOT)))
+    return [RunReport(id_, name == SLOT) for name, id_ in ids if is_run_id(id_)]
+
+
+def message_of(report: RunReport) -> ReceivedMessage:
     """Return the message that reports the end of a run; its body is that of an inbox item ``run_ended``."""
     now_ms = time.time_ns() // 1_000_000
     envelope = Envelope(
         id=uuid7(),
         task=RUN_ENDED_TASK,
-        task_id=header["schedule"],  # by which the forwarder finds the schedule's shard
+        task_id=str(report.run),
         eta_ms=now_ms,
         created_ms=now_ms,
         exchange="",
         exchange_type="direct",
         routing_key=RUN_ENDED_TASK,  # a place for a name: no scheduler publishes the message
     )
-    body = json.dumps({"schedule": header["id"], "instant_ms": header["scheduled_for"]}).encode()
-    return ReceivedMessage(envelope, {HEADER: encode(envelope)}, {}, body, "application/json", "utf-8", None)
+    headers = {HEADER: encode(envelope)}
+    return ReceivedMessage(envelope, headers, {}, report.payload, "application/json", "utf-8", None)
 
 
 class _Step(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
@@ -172,44 +181,42 @@ class RunReports(_Step):
         signals.worker_shutdown.connect(self._shut_down, sender=consumer.controller, weak=False)
 
     def _received(self, request: Any, **_: Any) -> None:
-        header = request.request_dict.get(OCCURRENCE)
-        if _is_reported(header):
-            FollowedRun(request, lambda: self._report(header))
+        headers = request.request_dict
+        if reports_of(headers):
+            FollowedRun(request, lambda retried: self._report(reports_of(headers, retried=retried)))
 
     def _refused(self, message: Any, **_: Any) -> None:
-        self._report((message.headers or {}).get(OCCURRENCE))
+        self._report(reports_of(message.headers or {}))
 
     def _revoked(self, sender: Any, request: Any, **_: Any) -> None:
         if getattr(sender, "app", None) is self._app:
-            self._report(request.get(OCCURRENCE))
+            self._report(reports_of(request))
 
-    def _report(self, header: Any) -> None:
-        if _is_reported(header) and self._reporter is not None:
-            self._reporter.put(header)
+    def _report(self, reports: Iterable[RunReport]) -> None:
+        if self._reporter is not None:
+            for report in reports:
+                self._reporter.put(report)
 
     def _shut_down(self, **_: Any) -> None:
         if self._reporter is not None:
             self._reporter.flush()
 
 
-def _is_reported(header: Any) -> bool:
-    return isinstance(header, dict) and header.get("report") is True
-
-
 class FollowedRun:
-    """Follows a request, and calls ``report`` once when the run is over."""
+    """Follows a request, and calls ``report`` once when it is over, with whether a retry follows it."""
 
-    def __init__(self, request: Any, report: Callable[[], None]) -> None:
+    def __init__(self, request: Any, report: Callable[[bool], None]) -> None:
         self._request = request
         self._report = report
-        self._goes_on = False
+        self._returns = False  #: the message is in its queue again
+        self._retried = False
         self._is_over = False
         for name in ("on_success", "on_failure", "on_timeout"):
             setattr(request, name, self._ending(getattr(request, name), name == "on_timeout"))
-        request.on_retry = self._noting(request.on_retry, lambda *_, **__: True)
-        request.reject = self._noting(request.reject, lambda requeue=False: requeue)
+        request.reject = self._rejecting(request.reject)
+        request.on_retry = self._retrying(request.on_retry)
         if hasattr(request, "_retry_worker_lost"):
-            request._retry_worker_lost = self._retrying(request._retry_worker_lost)
+            request._retry_worker_lost = self._perhaps_retrying(request._retry_worker_lost)
 
     def _ending(self, method: Any, may_be_soft: bool) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
@@ -221,17 +228,24 @@ class FollowedRun:
 
         return call
 
-    def _noting(self, method: Any, goes_on: Callable[..., bool]) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            self._goes_on |= bool(goes_on(*args, **named))
-            return method(*args, **named)
+    def _rejecting(self, method: Any) -> Callable[..., Any]:
+        def call(requeue: bool = False) -> Any:
+            self._returns |= requeue
+            return method(requeue=requeue)
 
         return call
 
     def _retrying(self, method: Any) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
+            self._retried = True
+            return method(*args, **named)
+
+        return call
+
+    def _perhaps_retrying(self, method: Any) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
             retried = method(*args, **named)
-            self._goes_on |= bool(retried)
+            self._retried |= bool(retried)
             return retried
 
         return call
@@ -240,10 +254,10 @@ class FollowedRun:
         request = self._request
         if request._already_revoked:  # reported by its signal
             self._is_over = True
-        if self._goes_on or self._is_over or getattr(request, "_already_cancelled", False):
+        if self._returns or self._is_over or getattr(request, "_already_cancelled", False):
             return
         self._is_over = True
-        self._report()
+        self._report(self._retried)
 
 
 #: The time in seconds from which sentry_sdk counts the latency of a queue.

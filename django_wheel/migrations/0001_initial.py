@@ -464,6 +464,33 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="RunRow",
+            fields=[
+                (
+                    "timer_id",
+                    django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
+                ),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("schedule", models.BigIntegerField(db_comment="id of the schedule, if it is of one", null=True)),
+                ("instant_ms", _instant("intended time, of a schedule", null=True)),
+                ("requested", models.BooleanField(db_comment="triggered or backfilled")),
+                ("group", models.TextField(db_comment="the group that it counts for", null=True)),
+                ("until_ms", _instant("end of its time in the group, whatever is reported", null=True)),
+                ("ended_ms", _instant("end that its worker reported", null=True)),
+            ],
+            options=_options(
+                "wheel_run",
+                indexes=[
+                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_run_instant"),
+                    models.Index(
+                        condition=models.Q(ended_ms__isnull=True, group__isnull=False),
+                        fields=["shard", "timer_id"],
+                        name="wheel_run_open",
+                    ),
+                ],
+            ),
+        ),
+        migrations.CreateModel(
             name="ScheduleRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
@@ -490,25 +517,6 @@ class Migration(migrations.Migration):
             ),
         ),
         _page("Schedule", "schedulerow", verbose_name="schedule", verbose_name_plural="schedules"),
-        migrations.CreateModel(
-            name="ScheduleRunRow",
-            fields=[
-                (
-                    "timer_id",
-                    django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
-                ),
-                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("instant_ms", _instant("intended time")),
-                ("ended_ms", _instant("end that its worker reported", null=True)),
-                ("requested", models.BooleanField(db_comment="triggered or backfilled")),
-            ],
-            options=_options(
-                "wheel_schedule_run",
-                indexes=[
-                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_schedule_run_instant")
-                ],
-            ),
-        ),
         migrations.CreateModel(
             name="ScheduleSkipRow",
             fields=[

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import UniqueConstraint
+from sqlalchemy import Index, UniqueConstraint
 from sqlalchemy.dialects import postgresql
 
 from celery_wheel.broker.envelope import Envelope
@@ -118,7 +118,7 @@ def tables() -> str:
 def table_of_the_store(name: str, purpose: str) -> str:
     one = schema.metadata.tables[name]
     unique = [each for each in one.constraints if isinstance(each, UniqueConstraint)]
-    indexes = [(str(each.name), [column.name for column in each.columns], "") for each in one.indexes]
+    indexes = [(str(each.name), [column.name for column in each.columns], some_rows(each)) for each in one.indexes]
     indexes += [(str(each.name), [column.name for column in each.columns], ", unique") for each in unique]
     listed = "; ".join(f"({', '.join(columns)}){suffix}" for _, columns, suffix in sorted(indexes))
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -131,6 +131,11 @@ def table_of_the_store(name: str, purpose: str) -> str:
     )
     opening = purpose[0].upper() + purpose[1:].removesuffix(" …")
     return f"## {name}\n\n{opening}.\n{columns}" + (f"Indexes: {listed}.\n\n" if indexes else "")
+
+
+def some_rows(index: Index) -> str:
+    condition = index.dialect_options["postgresql"]["where"]
+    return "" if condition is None else f", where {condition}"
 
 
 #: The methods of ``app.wheel`` → the class of their items or results.

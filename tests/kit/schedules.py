@@ -31,7 +31,7 @@ def revision(one: Schedule, what: str = "created", **parts: Any) -> Revision:
 def occurrence(holder: Holder, one: Schedule, instant_ms: int, **parts: Any) -> tuple[StoredMessage, Run]:
     envelope_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{one.id} {instant_ms}"))
     row = holder.row(instant_ms, envelope_id=envelope_id, **parts)
-    return row, Run(one.id, instant_ms, row.id)
+    return row, Run(row.id, one.id, instant_ms)
 
 
 def step(one: Schedule) -> ScheduleStep:

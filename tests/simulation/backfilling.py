@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from celery_wheel.engine.recurring.occurrence import read_header
+from celery_wheel.engine.recurring.occurrence import is_reported, read_header
 from celery_wheel.store.model import STOPPED, Row
 from celery_wheel.store.schedule_model import Run
 from tests.simulation.model_history import ShardData
@@ -66,7 +66,7 @@ class Backfills:
         if going_on and overlap == "cancel_running" and made:
             raise self._violation(f"the runs {[one.timer_id for one in going_on]} go on beside a backfill")
         if made and overlap in ("queue_one", "queue_all"):
-            reporting = [one for one in going_on if read_header(data.rows[one.timer_id].row).get("report")]
+            reporting = [one for one in going_on if is_reported(data.rows[one.timer_id].row)]
             self._waits_for[result["task_ids"][0]] = reporting
         return count
 
@@ -102,7 +102,7 @@ class Backfills:
             waits_for = [one for one in self._waits_for.get(task_id, ()) if one.timer_id in latest]
             self.counts["queued instants behind runs of the schedule"] += bool(waits_for)
         else:
-            waits_for = [_before(data, run, queued["after"])]
+            waits_for = [_before(data, run)]
         for one in waits_for:
             stored = data.rows.get(one.timer_id)
             if data.runs[one.timer_id].ended_ms is not None:
@@ -112,20 +112,22 @@ class Backfills:
             elif stored.row.due_ms + queued["max_runtime_ms"] > now_ms:
                 raise self._violation(f"queued row {row.id} was pushed while run {one.timer_id} was not over")
 
-    def ended(self, data: ShardData, schedule: int, instant_ms: int, now_ms: int) -> None:
-        """Judge the end of the runs of an instant, which is stored: the queued instant after it waits no longer."""
-        stored = [one for one in data.runs.values() if one.timer_id in data.rows]
-        if not any(one.schedule == schedule and one.instant_ms == instant_ms and one.ended_ms for one in stored):
-            return  # its row is forgotten, so nothing tells
-        rows = [data.rows[one.timer_id].row for one in data.runs.values() if _is_queued(data, one, schedule)]
-        after = [row for row in rows if read_header(row)["queued"]["after"] == instant_ms]
+    def ended(self, data: ShardData, run: Run, now_ms: int) -> None:
+        """Judge the end of a run, which is stored: the queued instant after it waits no longer."""
+        if run.timer_id not in data.rows or not run.requested:
+            return  # its row is forgotten, so nothing tells; or no queued instant is after it
+        queued = [one for one in data.runs.values() if _is_queued(data, one, run.schedule)]
+        later = [one for one in queued if one.timer_id > run.timer_id]
+        rows = [data.rows[one.timer_id].row for one in queued]
+        made_after = [one for one in later if _after(data, one) == run.instant_ms and _before(data, one) is run]
+        after = [data.rows[one.timer_id].row for one in made_after]
         waiting = [row for row in rows if row.due_ms > now_ms + NEARLY_DUE_MS and row.lane != STOPPED]
         if len(after) != 1 or after[0] not in waiting or after[0].id in moved_by_users(data):
             return
         if data.runs[after[0].id].ended_ms is not None:
             return  # a later run has replaced it: it is about to be cancelled
         if after[0] is min(waiting, key=lambda row: row.position):
-            raise self._violation(f"queued row {after[0].id} still waits for {instant_ms}, whose run has ended")
+            raise self._violation(f"queued row {after[0].id} still waits for run {run.timer_id}, which has ended")
 
 
 def _kept(instants: Sequence[int], overlap: str, is_running: bool) -> list[int]:
@@ -137,14 +139,20 @@ def _kept(instants: Sequence[int], overlap: str, is_running: bool) -> list[int]:
     }.get(overlap, list(instants))
 
 
-def _before(data: ShardData, run: Run, after_ms: int) -> Run:
+def _after(data: ShardData, run: Run) -> int | None:
+    """Return the instant for whose run a queued one waits; None for the first of a backfill."""
+    return read_header(data.rows[run.timer_id].row)["queued"]["after"]  # type: ignore[no-any-return]
+
+
+def _before(data: ShardData, run: Run) -> Run:
     """Return the run before a queued one: it was made with it."""
+    after_ms = _after(data, run)
     earlier = [one for one in data.runs.values() if one.timer_id < run.timer_id and one.requested]
     found = [one for one in earlier if (one.schedule, one.instant_ms) == (run.schedule, after_ms)]
     return max(found, key=lambda one: one.timer_id)
 
 
-def _is_queued(data: ShardData, run: Run, schedule: int) -> bool:
+def _is_queued(data: ShardData, run: Run, schedule: int | None) -> bool:
     stored = data.rows.get(run.timer_id)
     return run.schedule == schedule and run.requested and stored is not None and "queued" in read_header(stored.row)
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from celery_wheel.store import model
 from celery_wheel.store.ports import Retention
-from celery_wheel.store.schedule_model import Revision, Run, Schedule, Skip
+from celery_wheel.store.schedule_model import Revision, Run, RunEnd, Schedule, Skip
 
 
 @dataclass
@@ -128,13 +128,38 @@ def apply_schedules(data: ShardData, change: model.Change) -> None:
     assert not any((one.schedule, one.number) in numbers for one in change.revisions), "a revision never changes"
     data.revisions += change.revisions
     assert all(run.timer_id in data.rows for run in change.runs), "a run has a row"
-    assert not any(run.timer_id in data.runs for run in change.runs), "a row has one run"
-    data.runs.update({run.timer_id: replace(run) for run in change.runs})
+    for run in change.runs:
+        _add_run(data, run)
     for end in change.run_ends:
-        if end.timer_id in data.runs and data.runs[end.timer_id].ended_ms is None:
-            data.runs[end.timer_id].ended_ms = end.ended_ms
+        _end_run(data, end)
     skips = {(one.schedule, one.from_ms): one for one in (*data.skips, *change.skips)}
     data.skips = list(skips.values())
+
+
+def _add_run(data: ShardData, run: Run) -> None:
+    known = data.runs.setdefault(run.timer_id, replace(run))
+    assert run.group is not None or known == run, "an occurrence has one run"
+    if known.group is None:
+        known.group, known.until_ms = run.group, run.until_ms
+
+
+def _end_run(data: ShardData, end: RunEnd) -> None:
+    known = data.runs.get(end.timer_id)
+    if known is None and end.group is not None and end.timer_id in data.rows:
+        known = data.runs[end.timer_id] = Run(end.timer_id, group=end.group, until_ms=end.until_ms)
+    if known is None:
+        return
+    if end.group is not None and known.schedule is not None:
+        known.group = known.group or end.group
+        known.until_ms = end.ended_ms if known.until_ms is None else min(known.until_ms, end.ended_ms)
+    elif known.ended_ms is None:
+        known.ended_ms = end.ended_ms
+
+
+def open_runs(data: ShardData, now_ms: int) -> list[Run]:
+    found = [one for one in data.runs.values() if one.group is not None and one.ended_ms is None]
+    waited = [replace(one) for one in found if (one.until_ms or 0) > now_ms and one.timer_id in data.rows]
+    return sorted(waited, key=lambda one: one.timer_id)
 
 
 def due_schedules(data: ShardData, upto_ms: int) -> list[Schedule]:
@@ -151,4 +176,4 @@ def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) ->
         row = stored.row
         if not pending_only or (row.lane != model.STOPPED and row.position > data.lanes[row.lane].offset):
             found.append((replace(run), stored))
-    return sorted(found, key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
+    return sorted(found, key=lambda one: (one[0].at_ms, one[0].timer_id), reverse=True)

@@ -367,9 +367,21 @@ class ModelStore:
             found = model_history.runs_of(self.disk.shard(shard), schedule_ids, pending_only)[:limit]
             return [(run, task_row(stored)) for run, stored in found]
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, model.Row]]:
-        found = self.runs_of(shard, [schedule for schedule, _ in instants], False, 2**31)
-        return [one for one in found if (one[0].schedule, one[0].instant_ms) in instants]
+    def runs_at(self, timer_ids: Sequence[int]) -> list[tuple[int, Run]]:
+        self.fault("read")
+        with self.disk.lock:
+            shards = self.disk.shards.items()
+            return [
+                (shard, replace(data.runs[id_]))
+                for shard, data in shards
+                for id_ in timer_ids
+                if id_ in data.runs and id_ in data.rows
+            ]
+
+    def open_runs(self, shard: int, now_ms: int) -> list[Run]:
+        self.fault("read")
+        with self.disk.lock:
+            return model_history.open_runs(self.disk.shard(shard), now_ms)
 
     # -- bulk loads ----------------------------------------------------------------------------------
 

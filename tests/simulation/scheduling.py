@@ -29,7 +29,7 @@ from typing import Any
 from celery_wheel.operations.drain.file import schedule_line_of, schedule_of
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS, QUEUE_ALL
 from celery_wheel.store.model import STOPPED, Change, Message, Row
-from celery_wheel.store.schedule_model import Revision, Run, Schedule
+from celery_wheel.store.schedule_model import RUN_ENDED, Revision, Run, RunReport, Schedule
 from celery_wheel.store.store_model import HandoverSchedule
 from tests.simulation.backfilling import Backfills, moved_by_users
 from tests.simulation.model_history import StoredRow
@@ -99,9 +99,9 @@ class Scheduling:
         self._current: dict[str, Life] = {}
         self._seen_runs: set[int] = set()
         self._pushed_ms: dict[int, int] = {}
-        self._reported: dict[int, tuple[int, int, list[int]]] = {}  #: by item of the inbox, the runs that ended
+        self._reported: dict[int, int] = {}  #: by item of the inbox, the run that ended
         self._backfills = Backfills(self.counts, self._pushed_ms, violation)
-        self._ended: set[tuple[int, int]] = set()  #: schedules and instants, the end of whose runs was reported
+        self._ended: set[int] = set()  #: runs whose end was reported
 
     # -- commands ------------------------------------------------------------------------------------
 
@@ -169,18 +169,12 @@ class Scheduling:
         return f"{asked.do} {', '.join(asked.names)} {asked.policy}"
 
     def end_a_run(self, data: ShardData, pushes: Mapping[int, int]) -> str:
-        pushed = [run for run in data.runs.values() if run.ended_ms is None and run.timer_id in pushes]
+        of_schedules = [run for run in data.runs.values() if run.schedule is not None]
+        pushed = [run for run in of_schedules if run.ended_ms is None and run.timer_id in pushes]
         if not pushed:
             return "no run to end"
         run = self._rng.choice(pushed[-5:])
-        of_instant = [
-            one.timer_id
-            for one in data.runs.values()
-            if (one.schedule, one.instant_ms) == (run.schedule, run.instant_ms)
-        ]
-        item = {"schedule": run.schedule, "instant_ms": run.instant_ms}
-        number = self._store.put_command(0, "run_ended", json.dumps(item).encode())
-        self._reported[number] = run.schedule, run.instant_ms, of_instant
+        self._reported[self._store.put_command(0, RUN_ENDED, RunReport(run.timer_id).payload)] = run.timer_id
         return f"run {run.timer_id} ends"
 
     # -- oracles -------------------------------------------------------------------------------------
@@ -274,13 +268,12 @@ class Scheduling:
 
     def _look_at_ends(self, data: ShardData, now_ms: int) -> None:
         for item in [one for one in self._reported if one not in data.inbox]:
-            schedule, instant_ms, of_instant = self._reported.pop(item)
-            latest = self._latest(data, schedule)
-            if lost := [one.timer_id for one in latest if one.timer_id in of_instant and one.ended_ms is None]:
-                raise self._violation(f"the end of the runs {lost} at {instant_ms} is not in the store")
-            if of_instant and (schedule, instant_ms) not in self._ended and not self._policies.clock_steps:
-                self._backfills.ended(data, schedule, instant_ms, now_ms)
-            self._ended.add((schedule, instant_ms))
+            run = data.runs[self._reported.pop(item)]
+            if run.ended_ms is None and run.timer_id in data.rows:
+                raise self._violation(f"the end of run {run.timer_id} is not in the store")
+            if run.timer_id not in self._ended and not self._policies.clock_steps:
+                self._backfills.ended(data, run, now_ms)
+            self._ended.add(run.timer_id)
             self.counts["ends of runs"] += 1
 
     def _began(self, data: ShardData, row_id: int, now_ms: int) -> None:
@@ -341,8 +334,7 @@ class Scheduling:
                     raise self._violation(f"row {row_id} is an occurrence without a run")
                 task_ids.add(stored.message.task_id)
                 run = data.runs[row_id]
-                reported = (run.schedule, run.instant_ms) in self._ended
-                if run.ended_ms is not None and not reported and stored.message.task_id not in overlapped:
+                if run.ended_ms is not None and row_id not in self._ended and stored.message.task_id not in overlapped:
                     raise self._violation(f"run {row_id} counts as over, and was neither ended nor cancelled")
                 if stored.message.task_id not in self.requested:
                     rows.setdefault(data.runs[row_id].schedule, []).append(stored)

@@ -31,6 +31,7 @@ from celery_wheel.producer.rescue import ReceivedMessage
 from celery_wheel.requests import answers
 from celery_wheel.scheduler import service, supervisor
 from celery_wheel.scheduler.supervisor import Start
+from celery_wheel.store.schedule_model import RunReport
 from celery_wheel.worker.run_reports import Reporter
 from tests.kit.holder import message
 from tests.kit.virtual_machine import Host
@@ -182,16 +183,16 @@ class Worker:
         self.reporter = Reporter(year.app)
         self.reporter._forwarder = self  # type: ignore[assignment]
 
-    def spawn(self, header: dict[str, Any]) -> None:
+    def spawn(self, report: RunReport) -> None:
         """Run a task for two seconds, and report its end."""
 
         def run() -> None:
             self._year.machine.time.sleep(2.0)
-            self.reporter.put(header)
+            self.reporter.put(report)
 
         self._year.machine.spawn(run, self.host)
 
-    def publish(self, received: ReceivedMessage) -> None:
+    def publish(self, received: ReceivedMessage, shard: int) -> None:
         self._year.broker_line.gate()
         one = received.envelope
         parts = {"envelope_id": one.id, "task_id": one.task_id, "task": one.task, "body": received.body}

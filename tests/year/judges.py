@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.store.model import SHARD_BITS, Message, Row, Unreadable
-from celery_wheel.store.schedule_model import OCCURRENCE
+from celery_wheel.store.schedule_model import OCCURRENCE, RunReport
 from tests.kit.virtual_machine import Host, Machine
 from tests.year.beats import Process, Year
 
@@ -75,7 +75,7 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self.worst_ms: Counter[str] = Counter()
         self._edit: tuple[int, int] | None = None  #: the minute of the edited entry, and since when
-        self._reports: dict[tuple[int, int], int] = {}
+        self._reports: dict[int, int] = {}  #: run → when it was pushed
         self._epochs: list[int] = []
         self._entries = self._instants_of_entries()
         self._noons = self.noons()
@@ -125,8 +125,8 @@ class Judge:
         header = json.loads(one.headers).get(OCCURRENCE)
         if header is not None:
             self.occurrences[header["schedule"], header["scheduled_for"]] += 1
-            self._reports[header["id"], header["scheduled_for"]] = now_ms
-            year.worker.spawn(header)
+            self._reports[row.id] = now_ms
+            year.worker.spawn(RunReport(row.id))
             self.counts["occurrences"] += 1
         elif self._open.pop(one.envelope_id, None) is not None:
             self._tasks.pop(one.task_id, None)
@@ -218,7 +218,7 @@ class Judge:
                 raise year.violation(f"{task_id} was cancelled, and the result backend was not told")
         runs = [one for data in year.shards for one in data.runs.values()] if self._reports else ()
         for run in runs:
-            if run.ended_ms is not None and self._reports.pop((run.schedule, run.instant_ms), None):
+            if run.ended_ms is not None and self._reports.pop(run.timer_id, None):
                 self.counts["ends of runs"] += 1
         allowed_ms = REPORTED_SOON_MS if self._calm_ms - self._trouble_ms < SHORT_MS else REPORTED_MS
         if late := [one for one, ms in self._reports.items() if now_ms > max(ms, self._calm_ms) + allowed_ms]:

@@ -34,6 +34,7 @@ from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.scheduler.share import Balance, Share
 from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.scheduler.supervisor import Supervisor
+from celery_wheel.store.schedule_model import RunReport
 from celery_wheel.timing import retry
 from celery_wheel.timing.retry import Backoff, RetryLog
 from celery_wheel.worker import run_reports as reporter_module
@@ -271,12 +272,12 @@ def standby_that_gives_up(right: Any, self: Engine) -> None:
 
 
 @replaces(Reporter, "put", FORTNIGHT)
-def report_that_is_dropped(_: Any, self: Reporter, header: dict[str, Any]) -> None:
+def report_that_is_dropped(_: Any, self: Reporter, report: RunReport) -> None:
     """The end of a run that the broker did not take is not sent again."""
     with self._changed:
-        self._kept.append(header)
+        self._kept.append(report)
     with suppress(BrokerError):
-        self._forwarder.publish(reporter_module.report_of(header))
+        self._forwarder.publish(reporter_module.message_of(report), 0)
     self._kept.clear()
 
 

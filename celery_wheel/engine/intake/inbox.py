@@ -16,7 +16,8 @@
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
                   {"source": "api", "after_ms": {name: int}}
                   backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str or null}
-    run_ended     {"schedule": int, "instant_ms": int}: no answer. Workers send it to the wheel queue
+    run_ended     {"run": int}, the id of a run that is over; or {"slot": int}: the run of a group is over, or will be
+                  retried as another one. No answer. Workers send it to the wheel queue
 
 Text that no store accepts (NUL, lone surrogates) makes an item unreadable here: in a commit it would end the state, and
 every later state too, since the item would stay in the inbox.
@@ -35,7 +36,7 @@ from celery_wheel.engine.intake.stored_form import Decode, DerivedId, unpack_mes
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditEntry, AuditHead
-from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE
+from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
 from celery_wheel.values.text import END_OF_TIME_MS, check_text
 
 MAX_NAMES = 1_000
@@ -96,8 +97,8 @@ class RunEnded:
     """The end of a run, as its worker reports it."""
 
     item_id: int | None  #: None: it came by the wheel queue
-    schedule: int
-    instant_ms: int
+    run: int  #: id of its row
+    of_slot: bool = False  #: only its slot in a group has ended: its schedule's run may go on with a retry
 
 
 @dataclass(slots=True, frozen=True)
@@ -180,10 +181,11 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
 
 def _run_ended(item: model.InboxItem) -> RunEnded:
     fields = json.loads(item.payload)
-    if type(fields["schedule"]) is not int or not 0 <= fields["schedule"] <= model.MAX_SEQ:
-        raise ValueError(f"schedule must be the number of a schedule, got {fields['schedule']!r:.60}")
-    _check_instant("instant_ms", fields["instant_ms"])
-    return RunEnded(item.id, fields["schedule"], fields["instant_ms"])
+    of_slot = "slot" in fields
+    run = fields["slot" if of_slot else "run"]
+    if not is_run_id(run):
+        raise ValueError(f"run must be the number of a row, got {run!r:.60}")
+    return RunEnded(item.id, run, of_slot)
 
 
 def run_ended(message: model.Message) -> RunEnded | model.Unreadable:

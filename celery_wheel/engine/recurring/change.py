@@ -94,7 +94,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         diversions = state.diversions
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
-    pending: dict[int, list[tuple[schedule_model.Run, Row]]] = {}
+    pending: dict[int | None, list[tuple[schedule_model.Run, Row]]] = {}
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
@@ -244,7 +244,7 @@ class _Alteration:
         work, schedule = self.work, self.schedule
         if self._text == schedule.definition and not schedule.broken:
             return ALREADY
-        withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > work.now_ms])
+        withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].at_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
             begins_ms = None if made else self.command.after_ms.get(schedule.name)
@@ -265,7 +265,7 @@ class _Alteration:
         if schedule.paused:
             return ALREADY
         withdrawn, too_late = self._withdraw([one for one in self.pending if not one[0].requested])
-        past = sorted({run.instant_ms for run in withdrawn if run.instant_ms <= work.now_ms})
+        past = sorted({run.at_ms for run in withdrawn if run.at_ms <= work.now_ms})
         work.change.skips += [
             schedule_model.Skip(schedule.id, at_ms, at_ms, 1, schedule_model.PAUSED, work.now_ms) for at_ms in past
         ]
@@ -276,7 +276,7 @@ class _Alteration:
             paused=True,
             note=self.command.reason,
             next_ms=None,
-            made=schedule.made - sum(run.instant_ms > work.now_ms for run in withdrawn),
+            made=schedule.made - sum(run.at_ms > work.now_ms for run in withdrawn),
             since_ms=max(since_ms, self._published_upto(too_late)) if since_ms == work.now_ms else since_ms,
         )
         return _done(too_late)
@@ -291,7 +291,7 @@ class _Alteration:
     def delete(self) -> Result:
         # A task that Beat has sent runs even if its entry is removed; here the task may wait behind a pause.
         sent_upto_ms = self.work.now_ms if self.command.source != API else -1
-        _, too_late = self._withdraw([one for one in self.pending if one[0].instant_ms > sent_upto_ms])
+        _, too_late = self._withdraw([one for one in self.pending if one[0].at_ms > sent_upto_ms])
         self.work.change.removed_schedules.append(self.schedule.id)
         _revised(self.work, self.command, self.schedule)
         where = FOLLOWED.get(self.schedule.source) if self.command.source == API else None
@@ -308,20 +308,20 @@ class _Alteration:
                 self.work.cancel(row, why)
                 withdrawn.append(run)
             else:
-                too_late.append(run.instant_ms)
+                too_late.append(run.at_ms)
         return withdrawn, sorted(too_late)
 
     def _published_upto(self, too_late: list[int]) -> int:
         """Return the last instant that may have been published: now, unless due time has gone back."""
-        of_instant = [run.instant_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
+        of_instant = [run.at_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 
     def _due_ms(self, run: schedule_model.Run) -> int:
         try:
             call = read_definition(self.schedule.definition).call
         except RecurrenceError:
-            return run.instant_ms
-        return call.due_ms(self.schedule.id, self.schedule.name, run.instant_ms)
+            return run.at_ms
+        return call.due_ms(self.schedule.id, self.schedule.name, run.at_ms)
 
     def _reason(self) -> str:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"

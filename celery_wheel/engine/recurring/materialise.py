@@ -34,9 +34,9 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
 from celery_wheel.recurring.definition import ALLOW, Definition, read_definition
-from celery_wheel.store.model import Answer, Change, Message
+from celery_wheel.store.model import Answer, Change, Message, with_header
 from celery_wheel.store.ports import Store
-from celery_wheel.store.schedule_model import Run, RunEnd, Schedule, ScheduleStep
+from celery_wheel.store.schedule_model import RUN, Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ class Occurrences:
         self._more = False  #: schedules that are due were not made in this round
         self._failed_ms = 0  #: the time that failed tries have taken
         self._was_read = False
-        self._of: dict[str, tuple[int, int, bool]] = {}  #: envelope id → schedule, instant, whether it was requested
+        self._of: dict[str, Run] = {}  #: envelope id → the run, without its row
+        self._reported: set[str] = set()  #: envelope ids of those whose workers report the end
 
     def __bool__(self) -> bool:
         change = self.change
@@ -109,8 +110,12 @@ class Occurrences:
     def record(self, work: UnitOfWork) -> None:
         """Add the runs, steps and skips to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
-        rows = [(self._of[row.message.envelope_id], row) for row in change.rows if row.message.envelope_id in self._of]
-        change.runs += [Run(id_, at_ms, row.id, requested=asked) for (id_, at_ms, asked), row in rows]
+        for row in change.rows:
+            message = row.message
+            if (run := self._of.get(message.envelope_id)) is not None:
+                change.runs.append(replace(run, timer_id=row.id))
+                if message.envelope_id in self._reported:
+                    message.headers = with_header(message.headers, RUN, row.id)
         change.run_ends += own.run_ends
         change.schedules += own.schedules
         change.schedule_steps += own.schedule_steps
@@ -245,6 +250,8 @@ class Occurrences:
             occurrence = Occurrence(self.ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
             message = renderer.render(schedule, definition, occurrence)
             message.envelope_id, message.eta_ms = id_, due_ms
+            if definition.is_guarded or occurrence.is_queued:
+                self._reported.add(id_)
             messages.append(message)
             previous_ms = after_ms = instant_ms
         return messages
@@ -275,7 +282,7 @@ class Occurrences:
 
     def add(self, schedule: Schedule, instant_ms: int, message: Message, *, requested: bool) -> None:
         self.messages.append(message)
-        self._of[message.envelope_id] = schedule.id, instant_ms, requested
+        self._of[message.envelope_id] = Run(0, schedule.id, instant_ms, requested)
 
     def _wait(self, ready_ms: int) -> None:
         self._waiting += 1

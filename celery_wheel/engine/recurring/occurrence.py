@@ -4,9 +4,10 @@
 
     schedule       its name                      id, shard   its number, and where it was made
     scheduled_for  the instant                   previous    the instant that was made before it, or None
-    report         the worker reports the end of the run
     queued         of an instant of a backfill that waits for the run before it (see ``overlap``):
                    {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
+
+Where the worker reports the end of the run, the row gets the header ``wheel_run`` with its id.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message, Row
-from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, RUN, Schedule
 
 if TYPE_CHECKING:
     from celery_wheel.recurring.definition import Definition
@@ -61,11 +62,15 @@ def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence
         "shard": occurrence.shard,
         "scheduled_for": occurrence.instant_ms,
         "previous": occurrence.previous_ms,
-        "report": definition.is_guarded or occurrence.is_queued,
     }
     if occurrence.is_queued:
         found["queued"] = {"after": occurrence.after_ms, "max_runtime_ms": definition.max_runtime_ms}
     return found
+
+
+def is_reported(row: Row) -> bool:
+    """Whether the worker of a stored occurrence reports the end of its run."""
+    return RUN in json.loads(row.parts().headers)
 
 
 def read_header(row: Row) -> dict[str, Any]:

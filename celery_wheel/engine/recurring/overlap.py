@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring.occurrence import read_header
+from celery_wheel.engine.recurring.occurrence import is_reported, read_header
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import (
     ALL,
@@ -124,11 +124,13 @@ def released(
     header, ended = read_header(row), {run.timer_id for run in over}
     after_ms, longest_ms = header["queued"]["after"], header["queued"]["max_runtime_ms"]
     if after_ms is not None:
-        return row if (header["id"], after_ms) in {(run.schedule, run.instant_ms) for run in over} else None
+        # A run of the schedule itself may have the same instant, and one of a later backfill.
+        earlier = [run for run in over if run.requested and run.timer_id < row.id]
+        return row if (header["id"], after_ms) in {(run.schedule, run.instant_ms) for run in earlier} else None
     for run, other, may_be_published in latest:
         is_over = run.ended_ms is not None or run.timer_id in ended or other.due_ms + longest_ms <= now_ms
         goes_on = may_be_published and other.lane != STOPPED and not is_over
-        if goes_on and read_header(other).get("report"):
+        if goes_on and is_reported(other):
             return None
     return row
 

@@ -1,11 +1,14 @@
-"""Runs of schedules: read as store and memory have them, and ended as workers report; ``overlap`` judges them.
+"""Runs: those of schedules are read as store and memory have them, and judged by ``overlap``; all end by reports.
 
-Memory keeps no runs: the store is read when an instant of a guarded schedule is due, and when a run ends.
+Memory keeps no runs of schedules: the store is read when an instant of a guarded schedule is due, and when a run ends.
+A report is sent to the shard in which the run's row was accepted. Where a resharding has given the run to another
+shard, the holder passes the report on through that shard's inbox.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from celery_wheel.engine.commands import relocate
 from celery_wheel.engine.intake.inbox import RunEnded
@@ -15,8 +18,8 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.store.model import Row
-from celery_wheel.store.schedule_model import Run, RunEnd
+from celery_wheel.store.model import NewItem, Row
+from celery_wheel.store.schedule_model import RUN_ENDED, Run, RunEnd, RunReport
 
 #: A run matters while it is among so many latest ones of its schedule.
 LATEST_RUNS = 20
@@ -43,21 +46,31 @@ def _known(state: ShardState, found: Iterable[tuple[Run, Row]]) -> list[KnownRun
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
     """Record the ends of runs, all in one unit of work; returns False where it was rolled back. The end of a run makes
-    the queued instant after it due. A report may come twice; one of an unknown run is dropped."""
+    the queued instant after it due. A report may come twice; one of an unknown run of a schedule is dropped."""
     if not ended:
         return True
-    instants = list(dict.fromkeys((one.schedule, one.instant_ms) for one in ended))
     with state.active():
         diversions = state.diversions
-    over = [run for run, _ in ctx.store.runs_at(ctx.shard, instants) if run.ended_ms is None]
-    queues = _queues(ctx, list({run.schedule for run in over})) if over else {}
+    found = ctx.store.runs_at(list(dict.fromkeys(one.run for one in ended)))
+    elsewhere = {run.timer_id: shard for shard, run in found if shard != ctx.shard}
+    known = {run.timer_id: run for shard, run in found if shard == ctx.shard and run.ended_ms is None}
+    over = [known[id_] for id_ in {one.run for one in ended if not one.of_slot} if id_ in known]
+    slots = [run for id_ in {one.run for one in ended if one.of_slot} if (run := known.get(id_)) and run.group]
+    schedules = {run.schedule for run in over if run.schedule is not None}
+    queues = _queues(ctx, list(schedules)) if schedules else {}
     latest = {id_: ctx.store.runs_of(ctx.shard, [id_], False, LATEST_RUNS) for id_ in queues}
     yield "ended runs read"
+    if elsewhere:
+        _pass_on(ctx, ended, elsewhere)
+        yield "ends of runs of other shards passed on"
     with state.active():
         if state.may_be_diverted((row for queue in queues.values() for _, row in queue), diversions):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
-        work.change.run_ends = [RunEnd(run.timer_id, work.now_ms) for run in over]
+        # The groups of the state are told here: of each report ``of_slot`` that is not elsewhere, and also where the
+        # store does not have the run yet.
+        work.change.run_ends = [RunEnd(run.timer_id, work.now_ms, run.group, run.until_ms) for run in slots]
+        work.change.run_ends += [RunEnd(run.timer_id, work.now_ms) for run in over]
         work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         for id_, queue in queues.items():
             row = released(queue, _known(state, latest[id_]), over, work.now_ms)
@@ -70,10 +83,19 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
     return True
 
 
+def _pass_on(ctx: Context, ended: Iterable[RunEnded], shards: Mapping[int, int]) -> None:
+    """Put reports into the inboxes of their runs' shards; a round that is repeated puts them twice."""
+    items = defaultdict[int, list[NewItem]](list)
+    for one in ended:
+        if one.run in shards:
+            items[shards[one.run]].append((RUN_ENDED, RunReport(one.run, one.of_slot).payload))
+    ctx.store.put_inboxes(items)
+
+
 def _queues(ctx: Context, schedule_ids: list[int]) -> dict[int, list[tuple[Run, Row]]]:
     """Return the queued rows of backfills by schedule, with their runs, in the order in which they run."""
     found: dict[int, list[tuple[Run, Row]]] = {}
     for run, row in ctx.store.runs_of(ctx.shard, schedule_ids, True, ALL_RUNS):
-        if run.requested and "queued" in read_header(row):
+        if run.schedule is not None and run.requested and "queued" in read_header(row):
             found.setdefault(run.schedule, []).append((run, row))
     return {id_: sorted(queue, key=lambda one: one[1].position) for id_, queue in found.items()}

@@ -30,7 +30,7 @@ from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, total
 from celery_wheel.store.model import STOPPED, Change, Message, StoredMessage
-from celery_wheel.store.schedule_model import OCCURRENCE, Schedule, revised
+from celery_wheel.store.schedule_model import RUN, SLOT, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
 from celery_wheel.values.text import check_text
 
@@ -152,9 +152,8 @@ def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
         raise ValueError("headers and properties must be objects")
     envelope = Envelope(id=envelope_id, **{name: found[name] for name in Envelope.__struct_fields__ if name != "id"})
     headers[HEADER] = encode(envelope, headers.get(HEADER))
-    occurrence = headers.get(OCCURRENCE)
-    if isinstance(occurrence, dict):  # its worker must not report to a store that never had its run
-        headers[OCCURRENCE] = {**occurrence, "report": False}
+    for name in (RUN, SLOT):  # its worker must not report to a store that never had its run
+        headers.pop(name, None)
     if found.get("redelivered"):
         headers[REDELIVERED] = True
     kinds = {"content-type": properties.pop("content_type", None)}

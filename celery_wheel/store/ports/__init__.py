@@ -228,8 +228,11 @@ class Store(Protocol):
             limit: the most runs that are returned, for all schedules together.
         """
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, model.Row]]:
-        """Return the runs of (schedule, instant) with their rows, in any lane; a forgotten row has no run."""
+    def runs_at(self, timer_ids: Sequence[int]) -> list[tuple[int, Run]]:
+        """Return the runs of these rows, each with its shard; a forgotten row has no run."""
+
+    def open_runs(self, shard: int, now_ms: int) -> list[Run]:
+        """Return the shard's runs of groups that have not ended and whose ``until_ms`` is after now, by their ids."""
 
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
         """Remove expired tombstones, old answers and the shard's old entries of the audit log, and mark wholly accepted

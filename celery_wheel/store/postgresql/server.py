@@ -93,7 +93,7 @@ PARAMETERS = {
     "wheel_tombstone": _BURSTS,
     "wheel_watch": _LOG,
     "wheel_schedule": {**_LOG, "fillfactor": "80"},
-    "wheel_schedule_run": _LOG,
+    "wheel_run": _LOG,
     "wheel_schedule_skip": _LOG,
 }
 

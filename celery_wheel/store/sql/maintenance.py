@@ -7,6 +7,7 @@
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a restored broker delivered it to the former shard too
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
+    slots       an open run of a group to the shard of the group
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
@@ -39,8 +40,8 @@ from celery_wheel.store.sql.schema import (
     lane,
     outcome,
     route,
+    run,
     schedule,
-    schedule_run,
     schedule_skip,
     shard,
     snapshot,
@@ -94,6 +95,7 @@ class _Resharding:
         self._grow()
         self._move()
         self._move_schedules()
+        self._move_slots()
         self._spread()
         self._shrink()
         self._execute(update_store(shards=self._done.after))
@@ -172,8 +174,8 @@ class _Resharding:
             .select_from(timer)
             .join(route, route.c.id == timer.c.route)
             .join(lane, is_unpublished)
-            .outerjoin(schedule_run, schedule_run.c.timer_id == timer.c.id)
-            .outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
+            .outerjoin(run, run.c.timer_id == timer.c.id)
+            .outerjoin(schedule, schedule.c.id == run.c.schedule)
             .order_by(*_KEY)
             .limit(ROWS_AT_ONCE)
         )
@@ -199,6 +201,7 @@ class _Resharding:
             self._execute(update(timer).where(timer.c.id == bindparam("moved")).values(**here), moves)
             # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
             self._follow(watch, watch.c.timer_id, moves)
+            self._follow(run, run.c.timer_id, moves)
         for at, more in counts.items():
             recount(self._connection, self._statements, self._catalogue, at, more)
         self._done.moved += len(moves)
@@ -216,7 +219,7 @@ class _Resharding:
             doubled = self._present(to, {row.envelope_id: row for row in rows})
             if doubled:
                 ids = [{"removed": row.id} for row in doubled]
-                for column in (watch.c.timer_id, schedule_run.c.timer_id, timer.c.id):
+                for column in (watch.c.timer_id, run.c.timer_id, timer.c.id):
                     self._execute(delete(column.table).where(column == bindparam("removed")), ids)
                 counts[number].subtract(TallyKey(row.due_ms // HOUR_MS, row.target, row.task) for row in doubled)
                 self._done.doubled += len(doubled)
@@ -249,6 +252,14 @@ class _Resharding:
                     self._follow(schedule, schedule.c.id, moves)
                     self._follow(schedule_skip, schedule_skip.c.schedule, moves)
 
+    def _move_slots(self) -> None:
+        """Give the open runs of each group to its shard, whose holder counts them; their rows are history, and stay."""
+        is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None))
+        groups = self._execute(select(run.c.group).where(is_open).distinct()).scalars().all()
+        to = update(run).where(is_open, run.c.group == bindparam("of")).values(shard=bindparam("to"))
+        if groups:
+            self._execute(to, [{"of": group, "to": self._shard_of(group, "", self._done.after)} for group in groups])
+
     def _spread(self) -> None:
         """Copy each tombstone and gate to the shards that do not have it; of several, the latest is copied."""
         for table, names, latest in SPREAD:
@@ -267,7 +278,7 @@ class _Resharding:
             # The audit log stays: the first shard forgets the entries of a removed one.
             self._execute(update(audit).where(audit.c.shard == number).values(shard=0))
             timers = select(timer.c.id).where(timer.c.shard == number)
-            self._execute(delete(schedule_run).where(schedule_run.c.timer_id.in_(timers)))
+            self._execute(delete(run).where(run.c.timer_id.in_(timers)))
             self._done.forgotten += self._execute(delete(timer).where(timer.c.shard == number)).rowcount
             for table in OF_SHARD:
                 self._execute(delete(table).where(table.c.shard == number))

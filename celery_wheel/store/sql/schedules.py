@@ -1,17 +1,31 @@
-"""Recurring schedules in a SQL store: the holder's reads, and their part of ``apply``."""
+"""Recurring schedules and runs in a SQL store: the holder's reads, and their part of ``apply``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    false,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Row
-from celery_wheel.store.schedule_model import Revision, Run, Schedule, ScheduleChange, Skip, readable, whole
+from celery_wheel.store.schedule_model import Revision, Run, RunEnd, Schedule, ScheduleChange, Skip, readable, whole
 from celery_wheel.store.sql.catalogue import StorePart
-from celery_wheel.store.sql.schema import lane, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.schema import lane, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import (
     ROW,
     ObjectInsert,
@@ -32,6 +46,7 @@ class ScheduleStatements:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self._prepare_writes(statements)
+        self._prepare_writes_of_runs(statements)
         self._prepare_reads(statements)
         self._prepare_runs(statements)
 
@@ -47,11 +62,6 @@ class ScheduleStatements:
         self.add_revision = ObjectInsert(statements.bulk(revision, insert(revision).inline().values(places(*values))))
         place = ("schedule", "number")
         self.set_revision = ObjectInsert(statements.put(revision, place, [one for one in values if one not in place]))
-        run = insert(schedule_run).inline().values(places(*names_of(Run)))
-        self.add_run = ObjectInsert(statements.bulk(schedule_run, run))
-        goes_on = and_(schedule_run.c.timer_id == bindparam("at_id"), schedule_run.c.ended_ms.is_(None))
-        end: Any = {"ended_ms": bindparam("ended_ms")}
-        self.end_run = ObjectInsert(statements(update(schedule_run).where(goes_on).values(**end)), at_id="timer_id")
         place = ("schedule", "from_ms")
         columns = ["shard", *[one for one in names_of(Skip) if one not in place]]
         self.set_skip = ObjectInsert(statements.put(schedule_skip, place, columns), "shard")
@@ -59,7 +69,32 @@ class ScheduleStatements:
         oldest = select(schedule_skip.c.id).where(old).order_by(schedule_skip.c.at_ms)
         self.old_skips = statements(oldest.limit(bindparam("limit")))
         self.forget_skip = statements(delete(schedule_skip).where(schedule_skip.c.id == bindparam("gone")))
-        self.forget_run = statements(delete(schedule_run).where(schedule_run.c.timer_id == bindparam("gone")))
+        self.forget_run = statements(delete(run).where(run.c.timer_id == bindparam("gone")))
+
+    def _prepare_writes_of_runs(self, statements: Statements) -> None:
+        values = places("shard", *names_of(Run))
+        self.add_run = ObjectInsert(statements.bulk(run, insert(run).inline().values(values)), "shard")
+        new = statements.insert_or(run).inline().values(values)
+        of_group: Any = {name: new.excluded[name] for name in ("group", "until_ms")}
+        new = new.on_conflict_do_update(index_elements=["timer_id"], set_=of_group, where=run.c.group.is_(None))
+        self.add_run_of_group = ObjectInsert(statements(new), "shard")
+        goes_on = and_(run.c.timer_id == bindparam("at_id"), run.c.ended_ms.is_(None))
+        end: Any = {"ended_ms": bindparam("ended_ms")}
+        self.end_run = ObjectInsert(statements(update(run).where(goes_on).values(**end)), at_id="timer_id")
+        # A forgotten timer gets no run, which nothing would remove.
+        names = ("shard", *names_of(RunEnd))
+        known = exists().where(timer.c.id == bindparam("timer_id", type_=run.c.timer_id.type))
+        ended = select(*[bindparam(name, type_=run.c[name].type) for name in names], false()).where(known)
+        new = statements.insert_or(run).from_select([*names, "requested"], ended, include_defaults=False)
+        is_message, over_ms = run.c.schedule.is_(None), new.excluded.ended_ms
+        earlier_ms = case((run.c.until_ms < over_ms, run.c.until_ms), else_=over_ms)
+        changes: Any = {
+            "group": func.coalesce(run.c.group, new.excluded.group),
+            "until_ms": case((is_message, run.c.until_ms), else_=earlier_ms),
+            "ended_ms": case((is_message, func.coalesce(run.c.ended_ms, over_ms)), else_=run.c.ended_ms),
+        }
+        new = new.on_conflict_do_update(index_elements=["timer_id"], set_=changes)
+        self.end_slot = ObjectInsert(statements(new), "shard")
 
     def _prepare_reads(self, statements: Statements) -> None:
         of_shard = schedule.c.shard == bindparam("shard")
@@ -75,24 +110,25 @@ class ScheduleStatements:
     def _prepare_runs(self, statements: Statements) -> None:
         # A join with wheel_lane, or the shard of the timer as a condition, would let PostgreSQL begin with the shard's
         # timers: so it planned while the tables were empty, and it keeps such a plan until it has statistics.
-        self.runs = self._latest(select(schedule_run))
-        at = select(schedule_run).where(schedule_run.c.instant_ms == bindparam("instant_ms"))
-        self.runs_at = self._of_schedule(at)
+        self.runs = self._latest(select(run))
+        columns = columns_of(Run, run)
+        self.runs_at = statements(select(run.c.shard, *columns).where(run.c.timer_id.in_(numbered("timer"))))
+        is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None), run.c.until_ms > bindparam("now_ms"))
+        of_shard = select(*columns).where(run.c.shard == bindparam("shard"), is_open)
+        self.open_runs = statements(of_shard.order_by(run.c.timer_id))
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         offset = select(lane.c.offset_due_ms, lane.c.offset_seq).where(place).scalar_subquery()
         after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > offset
-        row = schedule_run.join(timer, timer.c.id == schedule_run.c.timer_id)
-        self.pending_runs = self._latest(select(schedule_run).select_from(row).where(after_offset))
+        row = run.join(timer, timer.c.id == run.c.timer_id)
+        self.pending_runs = self._latest(select(run).select_from(row).where(after_offset))
 
     def _latest(self, runs: Any) -> Prepared:
         """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
-        return self._of_schedule(runs.order_by(*_latest_first(schedule_run)).limit(bindparam("limit")))
-
-    def _of_schedule(self, runs: Any) -> Prepared:
-        run = runs.where(schedule_run.c.schedule == bindparam("schedule")).subquery("run")
-        rows = run.join(timer, timer.c.id == run.c.timer_id)
-        columns = (*[run.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
-        return self._statements(select(*columns).select_from(rows).order_by(*_latest_first(run)))
+        runs = runs.where(run.c.schedule == bindparam("schedule")).order_by(*_latest_first(run))
+        found = runs.limit(bindparam("limit")).subquery("run")
+        rows = found.join(timer, timer.c.id == found.c.timer_id)
+        columns = (*[found.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
+        return self._statements(select(*columns).select_from(rows).order_by(*_latest_first(found)))
 
 
 def _latest_first(runs: Any) -> list[ColumnElement[int]]:
@@ -128,14 +164,17 @@ class SqlSchedules(StorePart):
         with self._database.reading() as connection:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
             found = self._runs(connection, shard, rows)
-        found.sort(key=lambda one: (one[0].instant_ms, one[0].timer_id), reverse=True)
+        found.sort(key=lambda one: (one[0].at_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
-    def runs_at(self, shard: int, instants: Sequence[tuple[int, int]]) -> list[tuple[Run, Row]]:
-        query = self._of_schedules.runs_at
+    def runs_at(self, timer_ids: Sequence[int]) -> list[tuple[int, Run]]:
         with self._database.reading() as connection:
-            rows = [row for one, at_ms in instants for row in query(connection, schedule=one, instant_ms=at_ms)]
-            return self._runs(connection, shard, rows)
+            rows = self._of_schedules.runs_at.each(connection, "timer", timer_ids)
+        return list({row.timer_id: (int(row.shard), run_of(row[1:])) for row in rows}.values())
+
+    def open_runs(self, shard: int, now_ms: int) -> list[Run]:
+        with self._database.reading() as connection:
+            return [run_of(row) for row in self._of_schedules.open_runs(connection, shard=shard, now_ms=now_ms)]
 
     def _runs(self, connection: Connection, shard: int, rows: Iterable[Any]) -> list[tuple[Run, Row]]:
         """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
@@ -184,6 +223,8 @@ def write_schedules(connection: Connection, statements: Statements, shard: int, 
     # the number of its next one may be taken.
     to.add_revision.many(connection, [one for one in change.revisions if not one.before])
     to.set_revision.many(connection, [one for one in change.revisions if one.before])
-    to.add_run.many(connection, change.runs)
-    to.end_run.many(connection, change.run_ends)
+    to.add_run.many(connection, [one for one in change.runs if one.group is None], shard)
+    to.add_run_of_group.many(connection, [one for one in change.runs if one.group is not None], shard)
+    to.end_run.many(connection, [one for one in change.run_ends if one.group is None])
+    to.end_slot.many(connection, [one for one in change.run_ends if one.group is not None], shard)
     to.set_skip.many(connection, change.skips, shard)

@@ -24,8 +24,8 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_load_chunk     messages of a part of a load                      deleted once accepted
     wheel_schedule           a definition that recurs, and its next instant    read by (shard, next_ms)
       └ wheel_revision       a change of a schedule                            stays, also after the schedule
-      └ wheel_schedule_run   the schedule and the instant of a message         removed with the timer
       └ wheel_schedule_skip  instants that did not run                         removed with the history
+    wheel_run                runs of schedules, and of messages of groups      removed with the timer
     wheel_meta               one row: version, UUID, secret, number of shards, brokers
 
 A row of wheel_timer without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions,
@@ -42,7 +42,7 @@ composite primary keys, which Django cannot map before 5.2. On PostgreSQL an ind
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -152,6 +152,13 @@ def required(name: str, type_: Any, comment: str) -> sa.Column[Any]:
 
 def optional(name: str, type_: Any, comment: str) -> sa.Column[Any]:
     return sa.Column(name, type_, nullable=True, comment=comment)
+
+
+def partial_index(name: str, *columns: str, where: Mapping[str, bool | None]) -> sa.Index:
+    """Return an index of some rows; ``where``: column → None: it is null, True: it is not."""
+    terms = [f'("{one}" IS {"NOT " if is_set else ""}NULL)' for one, is_set in where.items()]
+    condition = sa.text(" AND ".join(terms))
+    return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition, info={"where": where})
 
 
 audit = sharded(
@@ -433,14 +440,20 @@ revision = table(
     sa.Index("wheel_revision_name", "name", "id"),
 )
 
-schedule_run = table(
-    "schedule_run",
+run = table(
+    "run",
     sa.Column("timer_id", ID, primary_key=True, autoincrement=False, comment="id of the timer"),
-    required("schedule", sa.BigInteger, "id of the schedule"),
-    required("instant_ms", sa.BigInteger, "intended time; instant, Unix milliseconds"),
-    optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    shard_column(),
+    optional("schedule", sa.BigInteger, "id of the schedule, if it is of one"),
+    optional("instant_ms", sa.BigInteger, "intended time, of a schedule; instant, Unix milliseconds"),
     required("requested", sa.Boolean, "triggered or backfilled"),
-    sa.Index("wheel_schedule_run_instant", "schedule", "instant_ms", "timer_id"),
+    optional("group", sa.Text, "the group that it counts for"),
+    optional(
+        "until_ms", sa.BigInteger, "end of its time in the group, whatever is reported; instant, Unix milliseconds"
+    ),
+    optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
+    sa.Index("wheel_run_instant", "schedule", "instant_ms", "timer_id"),
+    partial_index("wheel_run_open", "shard", "timer_id", where={"ended_ms": None, "group": True}),
 )
 
 schedule_skip = sharded(

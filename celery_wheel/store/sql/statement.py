@@ -210,7 +210,7 @@ def constant(value: int | str) -> Any:
 # -- parts of several statements ------------------------------------------------------------------------------
 
 #: The values of ``Catalogue.row``.
-ROW = columns_of(Row, timer, without=("task_id",), packed=timer.c.message)
+ROW = columns_of(Row, timer, without=("task_id", "reports"), packed=timer.c.message)
 
 #: The values of ``shard_record`` that a holder shows of itself, beside those of its row.
 SHOWN = (snapshot.c.at_ms.label("snapshot_at_ms"), snapshot.c.figures.label("snapshot"))

@@ -175,10 +175,12 @@ PLANS = {
     "schedules.named": "wheel_schedule_name",
     "schedules.step": "wheel_schedule_pkey",
     "schedules.remove": "wheel_schedule_pkey",
-    "schedules.runs": "wheel_schedule_run_instant",
-    "schedules.pending_runs": "wheel_schedule_run_instant",
+    "schedules.runs": "wheel_run_instant",
+    "schedules.pending_runs": "wheel_run_instant",
     "schedules.old_skips": "wheel_schedule_skip_age",
-    "schedules.forget_run": "wheel_schedule_run_pkey",
+    "schedules.forget_run": "wheel_run_pkey",
+    "schedules.runs_at": "wheel_run_pkey",
+    "schedules.open_runs": "wheel_run_open",
 }
 
 

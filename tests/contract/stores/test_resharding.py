@@ -214,9 +214,32 @@ def test_runs_of_removed_shards_are_forgotten_with_their_timers(sql_store: SqlSt
     stay = {second.timer_id for _, _, second in filled.values()}
     stay |= {first.timer_id for name, (_, first, _) in filled.items() if shard_of(name, "", 2) == 0}
     sql_store.maintenance.reshard(1, shard_of, DUE_LATER)
-    assert {row["timer_id"] for row in rows_of(sql_store, schema.schedule_run)} == stay
+    assert {row["timer_id"] for row in rows_of(sql_store, schema.run)} == stay
     assert {row["id"] for row in rows_of(sql_store, schema.timer)} == stay
     assert len(rows_of(sql_store, schema.revision)) == len(NAMES)
+
+
+def test_a_run_is_in_the_shard_of_its_row_and_in_flight_in_that_of_its_group(sql_store: SqlStore) -> None:
+    """Its row is history, and stays where it is."""
+    filled = fill_schedules(sql_store)
+    flying: dict[int, str] = {}
+    for number in range(sql_store.shards):
+        holder = Holder(sql_store, shard=number)
+        names = [name for name in NAMES if shard_of(name, "", sql_store.shards) == number]
+        rows = holder.accept(*[NOW] * len(names))
+        holder.apply(runs=[Run(row.id, group=name, until_ms=LATER) for row, name in zip(rows, names, strict=True)])
+        holder.settle(Position(NOW, holder.highest_seq - 1), Position(NOW, holder.highest_seq))
+        flying |= {row.id: name for row, name in zip(rows, names, strict=True)}
+        sql_store.release(number, holder.epoch)
+    sql_store.maintenance.reshard(3, shard_of, DUE_LATER)
+    for name, (_, first, second) in filled.items():
+        [(shard, found)] = sql_store.runs_at([second.timer_id])
+        assert (shard, found) == (shard_of(name, "", 3), second)
+        [(shard, found)] = sql_store.runs_at([first.timer_id])
+        assert (shard, found) == (first.timer_id & 0xFF, first)
+    for number in range(3):
+        there = {run.timer_id: run.group for run in sql_store.open_runs(number, NOW)}
+        assert there == {id_: name for id_, name in flying.items() if shard_of(name, "", 3) == number}
 
 
 def test_new_holders_go_on_where_the_former_ones_stopped(sql_store: SqlStore) -> None:

@@ -24,7 +24,7 @@ from tests.kit.rows import values_of
 from tests.kit.schedules import MINUTE, create, materialise, occurrence, revision, schedule, step
 
 LATER = NOW + 86_400_000
-TABLES = (schema.schedule, schema.revision, schema.schedule_run, schema.schedule_skip, schema.timer)
+TABLES = (schema.schedule, schema.revision, schema.run, schema.schedule_skip, schema.timer)
 
 
 def named(holder: Holder, *names: str) -> list[Schedule]:
@@ -109,9 +109,9 @@ def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     assert (found, of_run.task_id) == (run, "t-1")
     assert values_of(replace(of_run, task_id="")) == values_of(holder.slice()[0])
     again = holder.row(NOW)
-    holder.apply(rows=[again], runs=[Run(one.id, NOW, again.id)], moves=[holder.stop(row)])
-    assert runs(holder, one) == [Run(one.id, NOW, again.id), run]
-    assert runs(holder, one, pending_only=True) == [Run(one.id, NOW, again.id)]
+    holder.apply(rows=[again], runs=[Run(again.id, one.id, NOW)], moves=[holder.stop(row)])
+    assert runs(holder, one) == [Run(again.id, one.id, NOW), run]
+    assert runs(holder, one, pending_only=True) == [Run(again.id, one.id, NOW)]
 
 
 def test_a_run_ends_once(holder: Holder) -> None:
@@ -126,7 +126,7 @@ def test_a_run_ends_once(holder: Holder) -> None:
 
 def test_the_end_of_a_forgotten_run_makes_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
     sql_holder.apply(run_ends=[RunEnd(sql_holder.row(NOW).id, NOW)])
-    assert rows_of(sql_store, schema.schedule_run) == []
+    assert rows_of(sql_store, schema.run) == []
 
 
 def test_a_skip_grows_by_its_first_instant(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -286,14 +286,107 @@ def test_the_latest_runs_come_first(holder: Holder) -> None:
     assert runs(holder) == []
 
 
-def test_runs_are_found_by_their_instants(holder: Holder) -> None:
-    first, second = create(holder, "first", "second")
-    made = [run for _, run in made_runs(holder, first, 3)]
-    other = [run for _, run in made_runs(holder, second, 2)]
-    found = holder.store.runs_at(holder.shard, [(first.id, NOW), (first.id, NOW + 2), (second.id, NOW + 1)])
-    assert sorted(run.timer_id for run, _ in found) == [made[0].timer_id, made[2].timer_id, other[1].timer_id]
-    assert all(run.timer_id == row.id for run, row in found)
-    assert holder.store.runs_at(holder.shard, [(first.id, NOW + 9)]) == holder.store.runs_at(holder.shard, []) == []
+@pytest.mark.parametrize("count", [0, 1, 50, 51, 120])
+def test_runs_are_found_by_their_rows(holder: Holder, count: int) -> None:
+    [one] = create(holder, "report")
+    made = [run for _, run in made_runs(holder, one, 130)][:count]
+    found = holder.store.runs_at([run.timer_id for run in made])
+    assert sorted(found, key=lambda one: one[1].timer_id) == [(holder.shard, run) for run in made]
+    assert holder.store.runs_at([holder.seq()]) == []
+
+
+GROUP, UNTIL = "tenant:42", NOW + 60_000
+
+
+def run_at(holder: Holder, timer_id: int) -> Run | None:
+    return next((run for _, run in holder.store.runs_at([timer_id])), None)
+
+
+@pytest.mark.parametrize("order", ["begin, end", "end, begin", "together", "begin, begin, end, end"])
+def test_the_begin_and_the_end_of_a_groups_run_may_come_in_any_order(holder: Holder, order: str) -> None:
+    """The begin is stored when the message is settled, and its worker's report may be faster."""
+    [row] = holder.accept(NOW)
+    run, end = Run(row.id, group=GROUP, until_ms=UNTIL), RunEnd(row.id, NOW + 7, GROUP, UNTIL)
+    if order == "together":
+        holder.apply(runs=[run], run_ends=[end])
+    else:
+        for word in order.split(", "):
+            if word == "begin":
+                holder.apply(runs=[run])
+                assert order != "begin, end" or holder.store.open_runs(0, NOW) == [run]
+            else:
+                holder.apply(run_ends=[end])
+                end = replace(end, ended_ms=NOW + 9)
+    assert run_at(holder, row.id) == replace(run, ended_ms=NOW + 7)
+    assert holder.store.open_runs(0, NOW) == []
+
+
+def test_a_run_of_a_group_ends_like_any_other(holder: Holder) -> None:
+    [row] = holder.accept(NOW)
+    holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL)])
+    holder.apply(run_ends=[RunEnd(row.id, NOW + 7)])
+    assert run_at(holder, row.id) == Run(row.id, group=GROUP, until_ms=UNTIL, ended_ms=NOW + 7)
+
+
+def test_the_end_of_a_message_that_the_store_has_not_makes_no_run(holder: Holder) -> None:
+    """Its timer was forgotten, and nothing would remove the run."""
+    unknown = holder.seq()
+    holder.apply(run_ends=[RunEnd(unknown, NOW, GROUP, UNTIL)])
+    assert run_at(holder, unknown) is None
+
+
+def test_open_runs_are_those_of_groups_that_go_on(holder: Holder) -> None:
+    [one] = create(holder, "report")
+    _, occurs = made_runs(holder, one, 1)[0]
+    rows = holder.accept(*[NOW] * 5)
+    of_group = [Run(row.id, group=f"tenant:{n}", until_ms=UNTIL + n) for n, row in enumerate(rows)]
+    holder.apply(runs=of_group[::-1], run_ends=[RunEnd(rows[3].id, NOW, "tenant:3", UNTIL + 3)])
+    assert holder.store.open_runs(0, NOW) == [of_group[n] for n in (0, 1, 2, 4)]
+    assert holder.store.open_runs(0, UNTIL) == [of_group[n] for n in (1, 2, 4)]
+    assert holder.store.open_runs(0, UNTIL + 4) == []
+    assert holder.store.open_runs(1, NOW) == []
+    assert runs(holder, one) == [occurs], "a schedule has its own runs alone"
+
+
+@pytest.mark.parametrize("order", ["begin, end", "end, begin", "end, end"])
+def test_a_slot_ends_and_the_run_of_its_schedule_goes_on(holder: Holder, order: str) -> None:
+    """The occurrence is retried: a retry asks its group for room again, and the schedule waits for the last one."""
+    [one] = create(holder, "report")
+    row, run = occurrence(holder, one, NOW)
+    holder.apply(rows=[row], runs=[run])
+    end = RunEnd(row.id, NOW + 7, GROUP, UNTIL)
+    for word in order.split(", "):
+        if word == "begin":
+            holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL)])
+            in_flight = [replace(run, group=GROUP, until_ms=UNTIL)]
+            assert holder.store.open_runs(0, NOW) == (
+                in_flight if order == "begin, end" else [replace(in_flight[0], until_ms=NOW + 7)]
+            )
+        else:
+            holder.apply(run_ends=[end])
+            end = replace(end, ended_ms=NOW + 9)
+    assert run_at(holder, row.id) == replace(run, group=GROUP, until_ms=NOW + 7)
+    assert holder.store.open_runs(0, NOW + 7) == []
+    holder.apply(run_ends=[RunEnd(row.id, NOW + 20)])
+    assert run_at(holder, row.id) == replace(run, group=GROUP, until_ms=NOW + 7, ended_ms=NOW + 20)
+
+
+def test_runs_of_groups_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW + 1)
+    sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL) for row in rows])
+    sql_holder.settle(ORIGIN, Position(NOW, NO_LIMIT), at_ms=NOW + 10)
+    assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 1
+    assert [row["timer_id"] for row in rows_of(sql_store, schema.run)] == [rows[1].id]
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_many_runs_of_groups_are_written_and_read(holder: Holder, count: int) -> None:
+    rows = holder.accept(*[NOW] * count)
+    made = [Run(row.id, group="größe:漢字", until_ms=UNTIL) for row in rows]
+    holder.apply(runs=made)
+    assert holder.store.open_runs(0, NOW) == made
+    holder.apply(run_ends=[RunEnd(row.id, NOW + 1, "größe:漢字", UNTIL) for row in rows])
+    assert holder.store.open_runs(0, NOW) == []
 
 
 def test_pending_runs_are_those_after_the_offset_of_their_lane(holder: Holder) -> None:
@@ -319,9 +412,9 @@ def test_runs_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: Sql
     sql_holder.apply(removed_schedules=[deleted.id])
     sql_holder.settle(ORIGIN, Position(NOW + 1, NO_LIMIT), at_ms=NOW + 10)
     assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 10, NO_LIMIT), 100) == 0
-    assert len(rows_of(sql_store, schema.schedule_run)) == 6
+    assert len(rows_of(sql_store, schema.run)) == 6
     assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 4
-    found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.schedule_run)}
+    found = {(row["schedule"], row["instant_ms"]) for row in rows_of(sql_store, schema.run)}
     assert found == {(kept.id, NOW + 2), (deleted.id, NOW + 2)}
     assert named(sql_holder, "kept") == [kept]
     assert len(rows_of(sql_store, schema.revision)) == 2

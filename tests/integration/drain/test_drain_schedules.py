@@ -18,7 +18,7 @@ from celery_wheel.operations.drain import file as drain_file
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.schedule_model import OCCURRENCE, Run, Schedule
+from celery_wheel.store.schedule_model import OCCURRENCE, RUN, SLOT, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, now_ms
 from tests.integration.drain.test_drain import drained, filled, lines
 from tests.kit.holder import Holder, hour_of
@@ -65,13 +65,13 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     holder = Holder(store)
     [schedule] = store.schedules_named(0, [name])
     instant_ms = schedule.next_ms or 0
-    own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms, "report": True}
-    headers = json.dumps({"task": "note", "id": task_id, OCCURRENCE: own}).encode()
+    own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms}
+    headers = json.dumps({RUN: 1, "task": "note", "id": task_id, OCCURRENCE: own, SLOT: 2}).encode()
     envelope_id = occurrence_id(store, schedule, instant_ms)
     row = holder.row(instant_ms, envelope_id=envelope_id, task_id=task_id, task="note", headers=headers)
     row.accepted_ms = now_ms()
     schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
-    runs = [Run(schedule.id, instant_ms, row.id)]
+    runs = [Run(row.id, schedule.id, instant_ms)]
     holder.apply(rows=[row], runs=runs, schedules=[schedule], tally={hour_of(row): 1})
     store.release(0, holder.epoch)
 
@@ -106,7 +106,8 @@ def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStac
         assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
         [row] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
         assert row.eta_ms == before["hourly"].last_ms
-        assert json.loads(row.parts().headers)[OCCURRENCE]["report"] is False
+        headers = json.loads(row.parts().headers)
+        assert (OCCURRENCE in headers, RUN in headers, SLOT in headers) == (True, False, False)
 
 
 def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:

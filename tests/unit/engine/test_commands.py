@@ -329,7 +329,10 @@ def test_cancelled_and_replaced_tasks_watch_nothing(rig: Rig) -> None:
         ("schedule", '{"do": "backfill", "names": ["a"], "from_ms": 1}'),
         ("schedule", '{"do": "backfill", "names": ["a"], "from_ms": 1, "upto_ms": 2, "overlap": "explode"}'),
         ("schedule", '{"do": "create", "definitions": {"a": {}}, "source": ""}'),
-        ("run_ended", '{"schedule": -1, "instant_ms": 0}'),
+        ("run_ended", '{"run": -1}'),
+        ("run_ended", '{"run": true}'),
+        ("run_ended", '{"slot": 9223372036854775808}'),
+        ("run_ended", '{"slot": null, "run": 5}'),
     ],
 )
 def test_a_command_that_cannot_be_read_is_kept_as_rejected(rig: Rig, kind: str, payload: str) -> None:

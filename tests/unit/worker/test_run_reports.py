@@ -19,10 +19,9 @@ from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLo
 from celery.worker.request import Request, create_request_cls
 from kombu.message import Message
 
-from celery_wheel.broker import shard_of
 from celery_wheel.engine.intake.inbox import RunEnded, run_ended
-from celery_wheel.store.model import Unreadable
-from celery_wheel.store.schedule_model import OCCURRENCE, RUN_ENDED_TASK
+from celery_wheel.store.model import SHARD_BITS, Unreadable
+from celery_wheel.store.schedule_model import OCCURRENCE, RUN, RUN_ENDED_TASK, SLOT, RunReport
 from celery_wheel.values.ids import dispatch_ids
 from celery_wheel.worker import CurrentOccurrence
 from celery_wheel.worker import run_reports as reporter_module
@@ -33,7 +32,20 @@ from tests.unit.producer.memory_broker import Broker
 
 __all__ = ["app", "broker", "make_app"]
 
-HEADER = {"schedule": "report", "id": 7, "shard": 0, "scheduled_for": 1_000, "previous": None, "report": True}
+HEADER = {"schedule": "report", "id": 7, "shard": 0, "scheduled_for": 1_000, "previous": None}
+
+#: The headers of a message, and the reports of its end, and of its retry.
+OF_SCHEDULE = {OCCURRENCE: HEADER, RUN: 7}
+OF_GROUP = {SLOT: 8}
+OF_BOTH = {**OF_SCHEDULE, SLOT: 7}
+RETRIED_IN_A_GROUP = {**OF_SCHEDULE, SLOT: 9}
+REPORTS = [
+    (OF_SCHEDULE, [RunReport(7)], []),
+    (OF_GROUP, [RunReport(8, True)], [RunReport(8, True)]),
+    (OF_BOTH, [RunReport(7), RunReport(7, True)], [RunReport(7, True)]),
+    (RETRIED_IN_A_GROUP, [RunReport(7), RunReport(9, True)], [RunReport(9, True)]),
+]
+NAMES = ["a schedule", "a group", "a schedule and a group", "a retry of a schedule in a group"]
 
 
 class Worker:
@@ -50,14 +62,13 @@ class Worker:
     def _flush(self) -> None:
         self.flushed += 1
 
-    def receive(self, header: Any = HEADER, **task: Any) -> Any:
+    def receive(self, own: Any, **task: Any) -> Any:
         """Return a request of the class that a worker's strategy makes."""
         made = self.app.tasks["proj.touch"]
         for name, value in task.items():
             setattr(made, name, value)
-        headers = {"id": "t-1", "task": "proj.touch", "retries": 0, OCCURRENCE: header}
         message = SimpleNamespace(
-            headers={name: value for name, value in headers.items() if value is not None},
+            headers={"id": "t-1", "task": "proj.touch", "retries": 0, **own},
             body=b"[[], {}, {}]",
             payload=[[], {}, {}],
             content_type="application/json",
@@ -108,14 +119,43 @@ ENDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize(("own", "reports", "_"), REPORTS, ids=NAMES)
 @pytest.mark.parametrize("end", ENDS)
-def test_each_end_is_reported_once(worker: Worker, end: str) -> None:
-    ENDS[end](worker.receive())
-    assert worker.reports == [HEADER]
+def test_each_end_is_reported_once(worker: Worker, end: str, own: Any, reports: Any, _: Any) -> None:
+    ENDS[end](worker.receive(own))
+    assert worker.reports == reports
+
+
+@pytest.mark.parametrize(("own", "_", "reports"), REPORTS, ids=NAMES)
+def test_a_retry_ends_the_slot_of_a_group_and_no_run_of_a_schedule(
+    worker: Worker, own: Any, _: Any, reports: Any
+) -> None:
+    worker.receive(own).on_success((True, raised(Retry("x")), 0.1))
+    assert worker.reports == reports
+
+
+@pytest.mark.parametrize(("own", "over", "retried"), REPORTS, ids=NAMES)
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_task_whose_process_was_lost_may_be_retried_by_its_worker(
+    worker: Worker, own: Any, over: Any, retried: Any, is_sent: bool
+) -> None:
+    request = worker.receive(own, retry_on_worker_lost=True)
+    if not hasattr(request, "_retry_worker_lost"):
+        pytest.skip("this Celery does not retry such a task")
+    sent = mock.Mock(side_effect=None if is_sent else ConnectionError("the broker is away"))
+    with mock.patch.object(request.task, "signature_from_request", return_value=SimpleNamespace(apply_async=sent)):
+        request.on_failure(raised(WorkerLostError("x")))
+    assert sent.called
+    assert worker.reports == (retried if is_sent else over)
+
+
+def test_a_retry_has_the_headers_of_its_message() -> None:
+    """Celery itself copies them: the first run of a schedule is named by all of its retries."""
+    options = Context({**RETRIED_IN_A_GROUP, "id": "t-1", "retries": 1}).as_execution_options()
+    assert options["headers"] == RETRIED_IN_A_GROUP
 
 
 GOES_ON: dict[str, Callable[[Any], Any]] = {
-    "a retry": lambda request: request.on_success((True, raised(Retry("x")), 0.1)),
     "a message that returns": lambda request: request.on_success((True, raised(Reject("x", requeue=True)), 0.1)),
     "a soft time limit": lambda request: request.on_timeout(True, 5),
     "a lost connection": lambda request: (
@@ -127,42 +167,44 @@ GOES_ON: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("what", GOES_ON)
 def test_a_run_that_goes_on_is_not_reported(worker: Worker, what: str) -> None:
-    GOES_ON[what](worker.receive())
+    GOES_ON[what](worker.receive(OF_BOTH))
     assert worker.reports == []
 
 
 def test_a_message_that_returns_from_a_lost_process_goes_on(worker: Worker) -> None:
-    worker.receive(acks_late=True, reject_on_worker_lost=True).on_failure(raised(WorkerLostError("x")))
+    worker.receive(OF_BOTH, acks_late=True, reject_on_worker_lost=True).on_failure(raised(WorkerLostError("x")))
     assert worker.reports == []
 
 
 def test_an_error_of_the_result_backend_hides_no_end(worker: Worker) -> None:
-    request = worker.receive()
+    request = worker.receive(OF_SCHEDULE)
     away = mock.patch.object(request.task.backend, "mark_as_failure", side_effect=ConnectionError("it is away"))
     with away, pytest.raises(ConnectionError):
         request.on_failure(raised(WorkerLostError("x")))
-    assert worker.reports == [HEADER]
+    assert worker.reports == [RunReport(7)]
 
 
-@pytest.mark.parametrize("header", [None, {**HEADER, "report": False}, "text", {"report": "yes"}])
-def test_other_messages_stay_as_they_are(worker: Worker, header: Any) -> None:
-    request = worker.receive(header)
+@pytest.mark.parametrize("value", [None, "7", True, -1, 7.0, 2**63, [7], {"run": 7}])
+@pytest.mark.parametrize("name", [RUN, SLOT])
+def test_a_header_that_no_scheduler_wrote_is_ignored(worker: Worker, name: str, value: Any) -> None:
+    request = worker.receive({OCCURRENCE: HEADER, name: value})
     assert "on_success" not in vars(request)
     request.on_success((False, None, 0.1))
     assert worker.reports == []
 
 
 def test_a_message_that_no_task_takes_is_reported(worker: Worker) -> None:
-    message = SimpleNamespace(headers={OCCURRENCE: HEADER})
+    message = SimpleNamespace(headers=OF_BOTH)
     signals.task_unknown.send(sender=worker, message=message, exc=None, name="x", id="1")
     signals.task_rejected.send(sender=worker, message=message, exc=None)
     signals.task_rejected.send(sender=object(), message=message, exc=None)
-    assert worker.reports == [HEADER, HEADER]
+    signals.task_rejected.send(sender=worker, message=SimpleNamespace(headers=None), exc=None)
+    assert worker.reports == [RunReport(7), RunReport(7, True)] * 2
 
 
 def test_a_revoke_of_another_app_is_not_reported(worker: Worker, make_app: Any) -> None:
     other = make_app().tasks["proj.touch"]
-    signals.task_revoked.send(sender=other, request={OCCURRENCE: HEADER}, terminated=False, signum=None, expired=False)
+    signals.task_revoked.send(sender=other, request=OF_BOTH, terminated=False, signum=None, expired=False)
     assert worker.reports == []
 
 
@@ -180,21 +222,26 @@ def test_the_step_is_of_each_installed_app(app: Any) -> None:
     assert not step.include_if(consumer)
 
 
-def test_a_report_is_a_message_of_the_schedules_shard(make_app: Any, broker: Broker) -> None:
-    reporter = Reporter(make_app(wheel_shards=16))
-    reporter.put(HEADER)
+@pytest.mark.parametrize("report", [RunReport(5 << SHARD_BITS | 9), RunReport(5 << SHARD_BITS | 9, True)])
+@pytest.mark.parametrize(("shards", "shard"), [(16, 9), (4, 1)])
+def test_a_report_is_a_message_of_the_runs_shard(
+    make_app: Any, broker: Broker, report: RunReport, shards: int, shard: int
+) -> None:
+    """A shard that a resharding has removed since then has a queue that nobody reads."""
+    reporter = Reporter(make_app(wheel_shards=shards))
+    reporter.put(report)
     reporter.flush()
-    [message] = broker.waiting(shard_of(None, "report", 16))
+    [message] = broker.waiting(shard)
     assert message.task == RUN_ENDED_TASK
-    assert run_ended(message) == RunEnded(None, 7, 1_000)
+    assert run_ended(message) == RunEnded(None, *report)
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xff", b"[]", b'{"schedule": 1}', b'{"schedule": "1", "instant_ms": 5}', b"[" * 99_999]
+    "body", [b"", b"\xff", b"[]", b'{"schedule": 1}', b'{"run": "1"}', b'{"slot": true}', b"[" * 99_999]
 )
 def test_a_report_that_was_changed_is_unreadable(app: Any, broker: Broker, body: bytes) -> None:
     reporter = Reporter(app)
-    reporter.put(HEADER)
+    reporter.put(RunReport(7))
     reporter.flush()
     [message] = broker.waiting()
     message.body = body
@@ -210,10 +257,10 @@ def failing(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     errors: list[Exception] = []
     publish = reporter_module.Forwarder.publish
 
-    def failing(self: Any, received: Any) -> None:
+    def failing(self: Any, received: Any, shard: int) -> None:
         if errors:
             raise errors.pop()
-        publish(self, received)
+        publish(self, received, shard)
 
     monkeypatch.setattr(reporter_module.Forwarder, "publish", failing)
     monkeypatch.setattr(reporter_module, "RETRY_FIRST_S", 0.01)
@@ -226,14 +273,12 @@ def test_a_report_is_tried_again_until_the_broker_answers(
     failing += [ConnectionError("away"), ConnectionError("away")]
     reporter = Reporter(app)
     with caplog.at_level(logging.WARNING):
-        reporter.put(HEADER)
+        reporter.put(RunReport(7))
         wait_until(lambda: not reporter._kept, "the report is sent")
     reporter.flush()
     assert len(broker.waiting()) == 1
-    assert [
-        record.getMessage().startswith("the end of a run of schedule report is not reported yet")
-        for record in caplog.records
-    ] == [True], "once a minute"
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the end of run 7 is not reported yet"), "once a minute"
 
 
 def test_the_log_says_what_a_lost_report_means(
@@ -246,7 +291,7 @@ def test_the_log_says_what_a_lost_report_means(
     reporter = Reporter(app)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            reporter.put(HEADER)
+            reporter.put(RunReport(7))
         reporter.flush()
     with reporter._changed:  # no later test gets these reports
         reporter._kept.clear()
@@ -254,17 +299,7 @@ def test_the_log_says_what_a_lost_report_means(
     assert reporter._thread is not None
     reporter._thread.join()
     assert len(caplog.records) == 2
-    assert all("counts as over its max_runtime after it was due" in one.getMessage() for one in caplog.records)
-
-
-def test_a_header_that_no_scheduler_wrote_holds_up_no_report(app: Any, broker: Broker) -> None:
-    reporter = Reporter(app)
-    for header in ({"report": True}, {**HEADER, "schedule": 5}, {**HEADER, "schedule": "a\0b"}, HEADER):
-        reporter.put(header)
-    wait_until(lambda: not reporter._kept, "all are sent or refused")
-    reporter.flush()
-    [message] = broker.waiting()
-    assert json.loads(message.body) == {"schedule": 7, "instant_ms": 1_000}
+    assert all("counts as over when its max_runtime has passed" in one.getMessage() for one in caplog.records)
 
 
 pytestmark = pytest.mark.usefixtures("app")

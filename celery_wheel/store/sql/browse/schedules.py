@@ -13,7 +13,7 @@ from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
-from celery_wheel.store.sql.schema import lane, outcome, revision, schedule, schedule_run, schedule_skip, timer
+from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
 from celery_wheel.values import json_object
 
@@ -26,7 +26,7 @@ PENDING_RUNS = 20
 #: Most runs, skips and changes of a schedule that are returned.
 RUNS = 60
 
-_LATEST_FIRST = (schedule_run.c.instant_ms.desc(), schedule_run.c.timer_id.desc())
+_LATEST_FIRST = (run.c.instant_ms.desc(), run.c.timer_id.desc())
 
 
 class ScheduleViews(Messages):
@@ -68,11 +68,11 @@ class ScheduleViews(Messages):
         """Return the number of pending runs among the latest twenty of each schedule; without 0."""
         if not schedule_ids:
             return {}
-        own = select(schedule_run.c.timer_id).where(schedule_run.c.schedule == schedule.c.id).order_by(*_LATEST_FIRST)
-        run = own.limit(PENDING_RUNS).correlate(schedule).subquery("run")
+        own = select(run.c.timer_id).where(run.c.schedule == schedule.c.id).order_by(*_LATEST_FIRST)
+        latest = own.limit(PENDING_RUNS).correlate(schedule).subquery("run")
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
-        rows = run.join(timer, timer.c.id == run.c.timer_id).join(lane, place)
+        rows = latest.join(timer, timer.c.id == latest.c.timer_id).join(lane, place)
         count = select(func.count()).select_from(rows).where(after_offset).scalar_subquery()
         with self._database.reading() as connection:
             found = connection.execute(select(schedule.c.id, count).where(schedule.c.id.in_(schedule_ids)))
@@ -100,24 +100,24 @@ class ScheduleViews(Messages):
 
     def runs_after(self, shard: int, timer_id: int, limit: int) -> list[schedule_model.RunOfSource]:
         """Return a shard's runs of rows after a row, in the order in which they were made."""
-        columns = (schedule_run.c.timer_id, schedule_run.c.instant_ms, schedule_run.c.requested)
-        rows = schedule_run.outerjoin(schedule, schedule.c.id == schedule_run.c.schedule)
+        columns = (run.c.timer_id, run.c.instant_ms, run.c.requested)
+        rows = run.outerjoin(schedule, schedule.c.id == run.c.schedule)
         query = select(*columns, schedule.c.name, schedule.c.source).select_from(rows)
-        later = query.where(schedule_run.c.timer_id > timer_id, _is_of_shard(shard)).order_by(schedule_run.c.timer_id)
+        later = query.where(run.c.timer_id > timer_id, _is_of_shard(shard)).order_by(run.c.timer_id)
         with self._database.reading() as connection:
             found = connection.execute(later.limit(limit)).all()
-        return [schedule_model.RunOfSource(id_, at_ms, bool(requested), *of) for id_, at_ms, requested, *of in found]
+        return [schedule_model.RunOfSource(row[0], row[1] or 0, bool(row[2]), *row[3:]) for row in found]
 
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""
-        last = schedule_run.c.timer_id
+        last = run.c.timer_id
         with self._database.reading() as connection:
             return connection.scalar(select(last).where(_is_of_shard(shard)).order_by(last.desc()).limit(1)) or 0
 
     def _runs(self, connection: Connection, number: int) -> list[schedule_model.ScheduleRun]:
-        own = (schedule_run.c.instant_ms, schedule_run.c.ended_ms, schedule_run.c.requested)
-        runs = select(*own, *TASK).select_from(schedule_run.join(TASKS, timer.c.id == schedule_run.c.timer_id))
-        runs = runs.where(schedule_run.c.schedule == number).order_by(*_LATEST_FIRST).limit(RUNS)
+        own = (run.c.instant_ms, run.c.ended_ms, run.c.requested)
+        runs = select(*own, *TASK).select_from(run.join(TASKS, timer.c.id == run.c.timer_id))
+        runs = runs.where(run.c.schedule == number).order_by(*_LATEST_FIRST).limit(RUNS)
         rows = connection.execute(runs).all()
         tasks = {task.id: task for task in (Task(*row[len(own) :]) for row in rows)}
         lanes = lanes_of(connection, {task.shard for task in tasks.values()})
@@ -144,7 +144,7 @@ class ScheduleViews(Messages):
 
 def _is_of_shard(shard: int) -> ColumnElement[bool]:
     """Match the runs of a shard: the low bits of a row's number are those of its shard."""
-    return schedule_run.c.timer_id.bitwise_and((1 << SHARD_BITS) - 1) == shard
+    return run.c.timer_id.bitwise_and((1 << SHARD_BITS) - 1) == shard
 
 
 def _named(criteria: schedule_model.ScheduleCriteria) -> list[ColumnElement[bool]]:

@@ -41,8 +41,11 @@ class ScheduleRig(Rig):
         assert self.change("create", {name: definition(every_ms, **more)}) == {name: {"result": "done"}}
         return self.schedule(name)
 
-    def end(self, schedule: Schedule, instant_ms: int) -> None:
-        self.put("run_ended", schedule=schedule.id, instant_ms=instant_ms)
+    def end(self, schedule: Schedule, instant_ms: int) -> Run:
+        """Report the end of the run of an instant that has one."""
+        [run] = [one for one in self.runs() if (one.schedule, one.instant_ms) == (schedule.id, instant_ms)]
+        self.put("run_ended", run=run.timer_id)
+        return run
 
     def tick(self, ms: int) -> None:
         for _ in range(ms // 100):
@@ -60,7 +63,7 @@ class ScheduleRig(Rig):
         return [int(task_id.split()[1]) - START_MS for task_id in self.pushed if task_id.split()[0] == name]
 
     def made(self) -> list[int]:
-        return sorted(run.instant_ms - START_MS for run in self.runs())
+        return sorted(run.at_ms - START_MS for run in self.runs())
 
     def runs(self) -> list[Run]:
         return list(self.data.runs.values())

@@ -49,7 +49,7 @@ def compare_with_a_walk(seed: int) -> None:
     times = Times(NOW, NOW + ahead_ms, late_ms)
     if first > times.upto_ms:
         return
-    running = {"task": Run(1, 1, 1)} if rng.random() < 0.3 else {}
+    running = {"task": Run(1)} if rng.random() < 0.3 else {}
     occupied = Occupied(running, rng.choice((-1, NOW - 50_000, NOW - 50)))
     most = rng.choice((1, 3, 10**6))
     decision = decide(Schedule(1, "name", "", "api", 1, first), first, definition, times, most, occupied)
@@ -151,8 +151,8 @@ def test_queued_instants_run_when_the_run_before_them_ends(rig: ScheduleRig) -> 
     schedule = rig.create(every_ms=HOUR_MS, max_runtime_ms=RUNTIME_MS)
     assert len(backfill(rig, overlap="queue_all")["task_ids"]) == 4
     assert due(rig) == [0, RUNTIME_MS, 2 * RUNTIME_MS, 3 * RUNTIME_MS]
-    headers = [json.loads(rig.message(run.timer_id).headers)["wheel_occurrence"] for run in rig.runs()]
-    assert [one["report"] for one in headers] == [True] * 4, "the schedule itself needs no reports"
+    reported = [json.loads(rig.message(run.timer_id).headers)["wheel_run"] for run in rig.runs()]
+    assert reported == [run.timer_id for run in rig.runs()], "the schedule itself needs no reports"
     rig.run()
     assert rig.ran() == ALL[:1]
     rig.pass_time(5_000)

@@ -17,8 +17,9 @@ from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.engine.state.agenda import FIRST_S, MOST_S
 from celery_wheel.errors import BrokerError, RecurrenceError
 from celery_wheel.recurring.definition import ALL, LATEST, NONE, Definition
-from celery_wheel.store.model import Message
-from celery_wheel.store.schedule_model import RUN_ENDED_TASK, Schedule
+from celery_wheel.store.model import Change, Message
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK, Run, RunReport, Schedule
+from celery_wheel.worker.run_reports import reports_of
 from tests.simulation.recurring_world import Renderer
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
@@ -71,7 +72,7 @@ def test_an_occurrence_keeps_its_id_when_its_commit_fails(rig: ScheduleRig) -> N
 def test_jitter_makes_a_run_due_later(rig: ScheduleRig, by: str) -> None:
     rig.create(every_ms=1_000, jitter_ms=700, jitter_by=by)
     rig.tick(20_000)
-    late = [rig.message(run.timer_id).eta_ms - run.instant_ms for run in rig.runs()]
+    late = [rig.message(run.timer_id).eta_ms - run.at_ms for run in rig.runs()]
     assert all(0 <= ms <= 700 for ms in late)
     assert (len(set(late)) == 1) is (by == "name")
     assert rig.made() == [1_000 * n for n in range(1, 23)], "the instants are those without jitter"
@@ -85,7 +86,7 @@ def test_a_change_knows_an_occurrence_with_jitter_as_published(rig: ScheduleRig)
     rig.run("dispatch", after_ms=900)
     assert rig.ran() == [10_000]
     [run] = rig.runs()
-    assert rig.message(run.timer_id).eta_ms > run.instant_ms
+    assert rig.message(run.timer_id).eta_ms > run.at_ms
     rig.clock.step(-1_000)
     rig.engine.clock.accept()
     answer = rig.change("update", {"report": definition(5_000)})
@@ -110,9 +111,10 @@ def test_a_renderer_without_its_result_backend_is_tried_again_and_no_other_sched
 
 
 def test_a_workers_report_ends_the_run_and_leaves_the_queue(rig: ScheduleRig) -> None:
-    schedule = rig.create(overlap="skip")
+    rig.create(overlap="skip")
     rig.tick(1_500)
-    report(rig, {"schedule": schedule.id, "instant_ms": START_MS + 1_000})
+    [run] = rig.runs()
+    report(rig, {"run": run.timer_id})
     rig.run("ingest")
     assert [run.ended_ms for run in rig.runs()] == [START_MS + 1_500]
     assert not rig.server.keys.wheel
@@ -124,25 +126,125 @@ def report(rig: ScheduleRig, body: object) -> Message:
     return rig.send("report", 0, task=RUN_ENDED_TASK, body=json.dumps(body).encode())
 
 
-def test_a_report_that_comes_twice_or_of_no_run_changes_nothing(rig: ScheduleRig) -> None:
-    schedule = rig.create(overlap="skip")
+def test_the_message_of_a_run_whose_end_is_needed_has_the_id_of_its_row(rig: ScheduleRig) -> None:
+    """A worker reports by this header; the rest is as the renderer has made it."""
+    rig.create("guarded", overlap="skip")
+    rig.create("free")
     rig.tick(1_500)
-    for instant_ms in (1_000, 1_000, 7):
-        report(rig, {"schedule": schedule.id, "instant_ms": START_MS + instant_ms})
+    found = {run.timer_id: json.loads(rig.message(run.timer_id).headers) for run in rig.runs()}
+    of_schedule = {rig.schedule(name).id: name for name in ("guarded", "free")}
+    for run in rig.runs():
+        is_guarded = of_schedule[run.schedule or 0] == "guarded"
+        assert list(found[run.timer_id]) == (["wheel_run"] if is_guarded else []) + ["wheel_occurrence"]
+        assert found[run.timer_id].get("wheel_run", run.timer_id) == run.timer_id
+        assert reports_of(found[run.timer_id]) == ([RunReport(run.timer_id)] if is_guarded else [])
+
+
+def test_a_report_ends_no_other_run_of_the_instant(rig: ScheduleRig) -> None:
+    """A backfill runs an instant for a second time, while the schedule's own run of it goes on."""
+    schedule = rig.create(overlap="queue_one", every_ms=100_000, max_runtime_ms=1_000_000)
+    rig.tick(100_500)
+    [own] = rig.runs()
+    instant_ms = START_MS + 100_000
+    rig.change("backfill", ["report"], from_ms=instant_ms, upto_ms=instant_ms, overlap="allow")
+    rig.run()
+    assert [(run.schedule, run.instant_ms) for run in rig.runs()] == [(schedule.id, instant_ms)] * 2
+    [requested] = [run for run in rig.runs() if run.requested]
+    for one in reports_of(json.loads(rig.message(requested.timer_id).headers)):
+        report(rig, json.loads(one.payload))
+    rig.run("ingest")
+    assert {run.timer_id: run.ended_ms for run in rig.runs()} == {
+        own.timer_id: None,
+        requested.timer_id: rig.clock.now_ms(),
+    }
+    rig.tick(100_000)
+    assert rig.ran() == [100_000, 100_000], "the schedule waits for its own run"
+    report(rig, {"run": own.timer_id})
+    rig.tick(200)
+    assert rig.ran() == [100_000, 100_000, 200_000]
+
+
+def test_a_queued_instant_waits_for_the_run_before_it_in_its_backfill(rig: ScheduleRig) -> None:
+    """The schedule's own run of the same instant ends earlier."""
+    rig.create(overlap="queue_one", every_ms=100_000, max_runtime_ms=1_000_000)
+    rig.tick(200_500)
+    own, *_ = rig.runs()
+    first_ms = START_MS + 100_000
+    rig.change("backfill", ["report"], from_ms=first_ms, upto_ms=first_ms + 100_000, overlap="queue_all")
+    ids = [run.timer_id for run in rig.runs() if run.requested]
+    report(rig, {"run": own.timer_id})
+    rig.tick(300)
+    before = rig.ran()
+    assert before == [100_000, 100_000], "the first one of the backfill waited for the schedule's own run"
+    report(rig, {"run": own.timer_id})
+    rig.tick(300)
+    assert rig.ran() == before
+    report(rig, {"run": ids[0]})
+    rig.tick(300)
+    assert rig.ran() == [*before, 200_000]
+
+
+def test_a_report_that_comes_twice_or_of_no_run_changes_nothing(rig: ScheduleRig) -> None:
+    rig.create(overlap="skip")
+    rig.tick(1_500)
+    [run] = rig.runs()
+    for id_ in (run.timer_id, run.timer_id, run.timer_id + 256, 2**63 - 1):
+        report(rig, {"run": id_})
         rig.run("ingest")
         rig.pass_time(10)
-    report(rig, {"schedule": 12, "instant_ms": 5})
-    rig.run("ingest")
     assert [run.ended_ms for run in rig.runs()] == [START_MS + 1_500]
     assert (rig.server.keys.wheel, rig.outcomes()) == ([], [])
 
 
-def test_a_report_that_was_changed_is_rejected_like_any_unreadable_message(rig: ScheduleRig) -> None:
-    schedule = rig.create(overlap="skip")
+def test_the_slot_of_a_group_ends_without_the_schedules_run(rig: ScheduleRig) -> None:
+    """The task is retried: its group has room, and the schedule still waits for the run."""
+    rig.create(overlap="skip")
     rig.tick(1_500)
-    for body in ([], {"schedule": "x"}, {"schedule": schedule.id, "instant_ms": -1}):
+    [run] = rig.runs()
+    other = rig.send("other", 0)
+    rig.run()
+    [of_group] = [row_id for row_id, stored in rig.data.rows.items() if stored.message is other]
+    until_ms = START_MS + 9_000
+    slots = [Run(id_, group="tenant:1", until_ms=until_ms) for id_ in (run.timer_id, of_group)]
+    rig.store.apply(0, rig.state.epoch, Change(runs=slots))
+    assert [one.timer_id for one in rig.store.open_runs(0, START_MS)] == sorted([run.timer_id, of_group])
+    assert rig.store.open_runs(0, until_ms) == []
+    for id_ in (run.timer_id, of_group):
+        report(rig, {"slot": id_})
+    rig.run("ingest")
+    now_ms = rig.clock.now_ms()
+    found = {one.timer_id: (one.until_ms, one.ended_ms) for one in rig.runs()}
+    assert found == {run.timer_id: (now_ms, None), of_group: (until_ms, now_ms)}
+    assert rig.store.open_runs(0, now_ms) == []
+    rig.tick(1_000)
+    assert rig.ran() == [1_000]
+    report(rig, {"run": run.timer_id})
+    rig.tick(1_000)
+    assert rig.ran() == [1_000, 3_000]
+
+
+def test_a_report_is_passed_on_to_the_shard_that_has_the_run_by_now(rig: ScheduleRig) -> None:
+    """A resharding has moved the pending row, whose id still names its first shard."""
+    rig.create(overlap="skip")
+    rig.tick(1_500)
+    [run] = rig.runs()
+    data, other = rig.data, rig.store.disk.shard(1)
+    other.rows[run.timer_id], other.runs[run.timer_id] = data.rows.pop(run.timer_id), data.runs.pop(run.timer_id)
+    report(rig, {"run": run.timer_id})
+    report(rig, {"slot": run.timer_id})
+    rig.run("ingest")
+    assert not rig.server.keys.wheel
+    found = [(one.kind, json.loads(one.payload)) for one in rig.store.read_inbox(1, 9)]
+    assert found == [("run_ended", {"run": run.timer_id}), ("run_ended", {"slot": run.timer_id})]
+
+
+def test_a_report_that_was_changed_is_rejected_like_any_unreadable_message(rig: ScheduleRig) -> None:
+    rig.create(overlap="skip")
+    rig.tick(1_500)
+    for body in ([], {"run": "x"}, {"slot": -1}):
         report(rig, body)
-    sent = report(rig, {"schedule": schedule.id, "instant_ms": START_MS + 1_000})
+    [run] = rig.runs()
+    sent = report(rig, {"run": run.timer_id})
     rig.run("ingest")
     assert rig.outcomes() == ["rejected"] * 3
     assert not rig.server.keys.wheel
@@ -150,9 +252,9 @@ def test_a_report_that_was_changed_is_rejected_like_any_unreadable_message(rig: 
 
 
 def test_a_report_is_in_the_queue_until_it_is_committed(rig: ScheduleRig) -> None:
-    schedule = rig.create(overlap="skip")
+    rig.create(overlap="skip")
     rig.tick(1_500)
-    report(rig, {"schedule": schedule.id, "instant_ms": START_MS + 1_000})
+    report(rig, {"run": rig.runs()[0].timer_id})
     for step in rig.engine.ingest():
         ended = [run.ended_ms is not None for run in rig.runs()]
         assert ended == [True] or rig.server.keys.wheel, f"after {step}"

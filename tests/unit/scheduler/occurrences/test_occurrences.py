@@ -98,9 +98,7 @@ def test_a_task_learns_its_instant(app: Any) -> None:
             "shard": 0,
             "scheduled_for": AT_MS,
             "previous": AT_MS - 1_000,
-            "report": True,
         }
-    assert headers(Rendering(app)())[OCCURRENCE]["report"] is False
 
 
 def test_an_occurrence_that_is_rendered_again_has_the_same_task_id(app: Any) -> None:

@@ -178,12 +178,12 @@ PLANS = {
     "schedules.remove": ["SEARCH wheel_schedule USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.runs": [
         "MATERIALIZE run",
-        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
+        "SEARCH wheel_run USING INDEX wheel_run_instant (schedule=?)",
         *ROWS_OF_RUNS,
     ],
     "schedules.pending_runs": [
         "MATERIALIZE run",
-        "SEARCH wheel_schedule_run USING INDEX wheel_schedule_run_instant (schedule=?)",
+        "SEARCH wheel_run USING INDEX wheel_run_instant (schedule=?)",
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH wheel_lane USING INDEX sqlite_autoindex_wheel_lane_1 (shard=? AND lane=?)",
@@ -192,7 +192,9 @@ PLANS = {
     "schedules.old_skips": [
         "SEARCH wheel_schedule_skip USING COVERING INDEX wheel_schedule_skip_age (shard=? AND at_ms<?)"
     ],
-    "schedules.forget_run": ["SEARCH wheel_schedule_run USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.forget_run": ["SEARCH wheel_run USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.runs_at": ["SEARCH wheel_run USING INTEGER PRIMARY KEY (rowid=?)"],
+    "schedules.open_runs": ["SEARCH wheel_run USING INDEX wheel_run_open (shard=?)"],
     "schedules.forget_skip": ["SEARCH wheel_schedule_skip USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.watchers": [
         "SEARCH wheel_watch USING COVERING INDEX wheel_watch_key (shard=? AND kind=? AND key=?)",
