@@ -41,6 +41,7 @@ from celery_wheel.broker.reader import QueuedMessageReader, read_or_reject, stor
 from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
+from celery_wheel.store.schedule_model import SLOT
 from celery_wheel.values.ids import dispatch_ids
 
 logger = logging.getLogger(__name__)
@@ -278,6 +279,8 @@ class KombuPublisher:
             properties.setdefault("message_id", message_id)
             if redelivered:
                 headers[REDELIVERED] = True
+            if row.reports:
+                headers[SLOT] = row.id  # a retry has inherited another one
             if not self._has_route(row):
                 return (
                     f"no queue is bound to exchange {row.route.exchange!r} with routing key {row.route.routing_key!r}"

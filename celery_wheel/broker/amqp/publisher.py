@@ -40,6 +40,7 @@ from celery_wheel.broker.reader import NOT_STORED, QueuedMessageReader, read_or_
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
+from celery_wheel.store.schedule_model import SLOT
 from celery_wheel.values.ids import dispatch_ids
 
 _dumps_any: Any = json.dumps
@@ -129,6 +130,8 @@ def encode(row: Row, now_ms: int, redelivered: bool, message_id: str) -> Encoded
             _check_finite(headers)
         if redelivered:
             headers[REDELIVERED] = True
+        if row.reports:
+            headers[SLOT] = row.id  # a retry has inherited another one
         properties.setdefault("delivery_mode", _PERSISTENT)
         properties.setdefault("message_id", message_id)
         if row.expires_ms is not None:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
-from celery_wheel.store.model import SEPARATOR, Route, Row
+from celery_wheel.store.model import SEPARATOR, Route, Row, with_header
+from celery_wheel.store.schedule_model import SLOT
 from celery_wheel.values.ids import dispatch_ids
 
 #: Properties that the row's fields replace, or that have a place of their own.
@@ -40,6 +41,8 @@ _encode = json.JSONEncoder().encode
 _CORRELATED = b', "correlation_id": '
 _PERSISTED = b', "delivery_mode": 2}'
 
+_SLOT = SLOT.encode()
+
 
 class WireWriter:
     """Writes the messages of one chunk; parts that its rows share are encoded once."""
@@ -55,6 +58,8 @@ class WireWriter:
         try:
             # Not ``row.parts()``: three calls and a named tuple cost more than the unpacking.
             headers, properties, body = row.packing.unpack(row.packed).split(SEPARATOR, 2)
+            if row.reports:
+                headers = _with_slot(headers, row.id)
         except ValueError as error:
             raise UnencodableMessage(str(error)) from error
         content, stored = self._copied(properties) or self._parsed(properties)
@@ -117,6 +122,13 @@ class WireWriter:
         )
         encoded = self._tails[route] = text.encode()
         return encoded
+
+
+def _with_slot(headers: bytes, row_id: int) -> bytes:
+    """Return encoded headers with a slot of the row's own, in place of the one that a retry has inherited."""
+    if _SLOT not in headers:
+        return with_header(headers, SLOT, row_id)
+    return _encode({**json.loads(headers), SLOT: row_id}).encode()
 
 
 def _properties(stored: bytes) -> dict[str, object]:

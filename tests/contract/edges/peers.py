@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -109,9 +110,15 @@ class RedisPeer(Peer):
         self.client.lpush(QUEUE, data)
 
     def dispatched(self, queue: str = "mail") -> list[int]:
+        return [number_in(one) for one in self._take(queue)]
+
+    def headers(self) -> list[dict[str, Any]]:
+        return [json.loads(one)["headers"] for one in self._take("mail")]
+
+    def _take(self, queue: str) -> list[bytes]:
         found = self.client.lrange(queue, 0, -1)
         self.client.delete(queue)
-        return [number_in(one) for one in reversed(found)]
+        return found[::-1]
 
     def cut(self, edge: Any) -> None:
         self.client.client_kill_filter(_type="normal", skipme=True)
@@ -187,8 +194,12 @@ class MemoryTransportPeer(Peer):
         found = Channel.queues.get(queue)
         return [number_in(found.get_nowait()) for _ in range(found.qsize())] if found else []
 
+    def headers(self) -> list[dict[str, Any]]:
+        found = Channel.queues["mail"]
+        return [found.get_nowait()["headers"] for _ in range(found.qsize())]
+
     def marks(self) -> list[Any]:
-        return [Channel.queues["mail"].get_nowait()["headers"].get("wheel_redelivered")]
+        return [headers.get("wheel_redelivered") for headers in self.headers()]
 
     def broken_row(self, number: int) -> Row:
         return make_row(number, BROKEN, exchange=BROKEN)
@@ -248,9 +259,11 @@ class RabbitPeer(Peer):
     def dispatched(self, queue: str = "mail") -> list[int]:
         return [number_of(message.body) for message in self._take(queue)]
 
+    def headers(self) -> list[dict[str, Any]]:
+        return [message.properties["application_headers"] for message in self._take("mail")]
+
     def marks(self) -> list[Any]:
-        found = (message.properties["application_headers"] for message in self._take("mail"))
-        return [headers.get("wheel_redelivered") for headers in found]
+        return [headers.get("wheel_redelivered") for headers in self.headers()]
 
     def _take(self, queue: str) -> list[amqp.Message]:
         return list(iter(lambda: self.channel.basic_get(queue, no_ack=True), None))
