@@ -54,8 +54,7 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
     found = ctx.store.runs_at(list(dict.fromkeys(one.run for one in ended)))
     elsewhere = {run.timer_id: shard for shard, run in found if shard != ctx.shard}
     known = {run.timer_id: run for shard, run in found if shard == ctx.shard and run.ended_ms is None}
-    over = [known[id_] for id_ in {one.run for one in ended if not one.of_slot} if id_ in known]
-    slots = [run for id_ in {one.run for one in ended if one.of_slot} if (run := known.get(id_)) and run.group]
+    over, slots = ([known[id_] for id_ in _ids(ended, of_slot=kind) if id_ in known] for kind in (False, True))
     schedules = {run.schedule for run in over if run.schedule is not None}
     queues = _queues(ctx, list(schedules)) if schedules else {}
     latest = {id_: ctx.store.runs_of(ctx.shard, [id_], False, LATEST_RUNS) for id_ in queues}
@@ -69,7 +68,8 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         work = UnitOfWork(state, ctx.clock.now_ms())
         # The groups of the state are told here: of each report ``of_slot`` that is not elsewhere, and also where the
         # store does not have the run yet.
-        work.change.run_ends = [RunEnd(run.timer_id, work.now_ms, run.group, run.until_ms) for run in slots]
+        of_groups = [one for one in slots if one.group is not None]
+        work.change.run_ends = [RunEnd(one.timer_id, work.now_ms, one.group, one.until_ms) for one in of_groups]
         work.change.run_ends += [RunEnd(run.timer_id, work.now_ms) for run in over]
         work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         for id_, queue in queues.items():
@@ -79,8 +79,13 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         work.reserve()
     if not (yield from work.commit(ctx)):
         return False
-    state.agenda.reopen()
+    if schedules:
+        state.agenda.reopen()
     return True
+
+
+def _ids(ended: Iterable[RunEnded], *, of_slot: bool) -> list[int]:
+    return list(dict.fromkeys(one.run for one in ended if one.of_slot is of_slot))
 
 
 def _pass_on(ctx: Context, ended: Iterable[RunEnded], shards: Mapping[int, int]) -> None:

@@ -358,10 +358,8 @@ def test_a_slot_ends_and_the_run_of_its_schedule_goes_on(holder: Holder, order: 
     for word in order.split(", "):
         if word == "begin":
             holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL)])
-            in_flight = [replace(run, group=GROUP, until_ms=UNTIL)]
-            assert holder.store.open_runs(0, NOW) == (
-                in_flight if order == "begin, end" else [replace(in_flight[0], until_ms=NOW + 7)]
-            )
+            until_ms = UNTIL if order == "begin, end" else NOW + 7
+            assert holder.store.open_runs(0, NOW) == [replace(run, group=GROUP, until_ms=until_ms)]
         else:
             holder.apply(run_ends=[end])
             end = replace(end, ended_ms=NOW + 9)

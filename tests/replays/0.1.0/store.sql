@@ -235,12 +235,15 @@ CREATE TABLE public.wheel_schedule (
     since_ms bigint
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='50000', autovacuum_analyze_scale_factor='0.05', autovacuum_analyze_threshold='20000', autovacuum_vacuum_cost_delay='1', autovacuum_vacuum_cost_limit='1000', fillfactor='80');
-CREATE TABLE public.wheel_schedule_run (
+CREATE TABLE public.wheel_run (
     timer_id bigint NOT NULL,
-    schedule bigint NOT NULL,
-    instant_ms bigint NOT NULL,
-    ended_ms bigint,
-    requested boolean NOT NULL
+    shard smallint NOT NULL,
+    schedule bigint,
+    instant_ms bigint,
+    requested boolean NOT NULL,
+    "group" text,
+    until_ms bigint,
+    ended_ms bigint
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='50000', autovacuum_analyze_scale_factor='0.05', autovacuum_analyze_threshold='20000', autovacuum_vacuum_cost_delay='1', autovacuum_vacuum_cost_limit='1000');
 CREATE TABLE public.wheel_schedule_skip (
@@ -493,22 +496,22 @@ INSERT INTO public.wheel_schedule VALUES
 	(7681, 1, 'paused', '{"args":["paused"],"options":{"queue":"ticks"},"recurrence":{"kind":"recurrence","spec":{"every_ms":1000,"kind":"interval"}},"task":"note"}', 'api', 2, NULL, 2, 1795506392000, true, 'holidays', false, 1795506390044),
 	(1792, 0, 'guarded', '{"args":["guarded"],"options":{"queue":"ticks"},"overlap":"skip","recurrence":{"kind":"recurrence","spec":{"every_ms":1000,"kind":"interval"}},"task":"note"}', 'api', 2, NULL, 1, 1795506389000, true, '', false, 1795506390108),
 	(6913, 1, 'each second', '{"args":["each second"],"options":{"queue":"ticks"},"recurrence":{"kind":"recurrence","spec":{"every_ms":1000,"kind":"interval"}},"task":"note"}', 'api', 3, 1795506393000, 4, 1795506392000, false, '', false, NULL);
-INSERT INTO public.wheel_schedule_run VALUES
-	(7169, 6913, 1795506389000, NULL, false),
-	(7425, 6913, 1795506390000, NULL, false),
-	(7937, 7681, 1795506389000, NULL, false),
-	(8193, 7681, 1795506390000, NULL, false),
-	(8705, 8449, 1795506389000, NULL, false),
-	(8961, 8449, 1795506390000, NULL, false),
-	(9217, 6913, 1795506391000, NULL, false),
-	(9473, 7681, 1795506391000, NULL, false),
-	(9729, 8449, 1795506391000, NULL, false),
-	(2304, 1792, 1795506389000, NULL, false),
-	(10241, 6913, 1795506392000, NULL, false),
-	(10497, 7681, 1795506392000, NULL, false),
-	(10753, 8449, 1795506392000, NULL, false),
-	(14593, 6913, 1795506391000, NULL, false),
-	(14849, 6913, 1795506392000, NULL, false);
+INSERT INTO public.wheel_run VALUES
+	(7169, 1, 6913, 1795506389000, false, NULL, NULL, NULL),
+	(7425, 1, 6913, 1795506390000, false, NULL, NULL, NULL),
+	(7937, 1, 7681, 1795506389000, false, NULL, NULL, NULL),
+	(8193, 1, 7681, 1795506390000, false, NULL, NULL, NULL),
+	(8705, 1, 8449, 1795506389000, false, NULL, NULL, NULL),
+	(8961, 1, 8449, 1795506390000, false, NULL, NULL, NULL),
+	(9217, 1, 6913, 1795506391000, false, NULL, NULL, NULL),
+	(9473, 1, 7681, 1795506391000, false, NULL, NULL, NULL),
+	(9729, 1, 8449, 1795506391000, false, NULL, NULL, NULL),
+	(2304, 0, 1792, 1795506389000, false, NULL, NULL, NULL),
+	(10241, 1, 6913, 1795506392000, false, NULL, NULL, NULL),
+	(10497, 1, 7681, 1795506392000, false, NULL, NULL, NULL),
+	(10753, 1, 8449, 1795506392000, false, NULL, NULL, NULL),
+	(14593, 1, 6913, 1795506391000, false, NULL, NULL, NULL),
+	(14849, 1, 6913, 1795506392000, false, NULL, NULL, NULL);
 INSERT INTO public.wheel_schedule_skip VALUES
 	(1, 0, 1792, 1795506390000, 1795506390000, 1, 'overlapped', 1795506390002);
 INSERT INTO public.wheel_shard VALUES
@@ -677,8 +680,8 @@ ALTER TABLE ONLY public.wheel_schedule
     ADD CONSTRAINT wheel_schedule_name UNIQUE (name);
 ALTER TABLE ONLY public.wheel_schedule
     ADD CONSTRAINT wheel_schedule_pkey PRIMARY KEY (id);
-ALTER TABLE ONLY public.wheel_schedule_run
-    ADD CONSTRAINT wheel_schedule_run_pkey PRIMARY KEY (timer_id);
+ALTER TABLE ONLY public.wheel_run
+    ADD CONSTRAINT wheel_run_pkey PRIMARY KEY (timer_id);
 ALTER TABLE ONLY public.wheel_schedule_skip
     ADD CONSTRAINT wheel_schedule_skip_first UNIQUE (schedule, from_ms);
 ALTER TABLE ONLY public.wheel_schedule_skip
@@ -721,7 +724,8 @@ CREATE INDEX wheel_revision_name ON public.wheel_revision USING btree (name, id)
 CREATE INDEX wheel_route_target ON public.wheel_route USING btree (target);
 CREATE INDEX wheel_route_task ON public.wheel_route USING btree (task);
 CREATE INDEX wheel_schedule_due ON public.wheel_schedule USING btree (shard, next_ms, id);
-CREATE INDEX wheel_schedule_run_instant ON public.wheel_schedule_run USING btree (schedule, instant_ms, timer_id);
+CREATE INDEX wheel_run_instant ON public.wheel_run USING btree (schedule, instant_ms, timer_id);
+CREATE INDEX wheel_run_open ON public.wheel_run USING btree (shard, timer_id) WHERE ((ended_ms IS NULL) AND ("group" IS NOT NULL));
 CREATE INDEX wheel_schedule_skip_age ON public.wheel_schedule_skip USING btree (shard, at_ms);
 CREATE INDEX wheel_timer_position ON public.wheel_timer USING btree (shard, lane, due_ms, seq, size);
 CREATE INDEX wheel_timer_task ON public.wheel_timer USING btree (shard, task_id);
