@@ -3,7 +3,8 @@
 1. Only delayed calls, transactional ones and those with an option that needs the store, like ``unique``, change. All
    other calls pass to Celery unchanged: a task with a past eta runs at once, with its eta.
 2. The id of a delayed task is a UUIDv7, unless the caller chose one.
-3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries.
+3. ``wheel=`` is removed here, from every source of a call's options: apply_async, signatures, retry, beat entries. So
+   is the header with the group of the running task, which a retry copies: the message gets that of its own group.
 4. ``install`` sets the app's class to a subclass of the class that it has. So it also works on an app that was used
    before, a second call changes nothing, and the app survives pickling. A ``send_task`` of the project's own class gets
    the caller's arguments in their form, except a delay for the wheel, which is an instant there.
@@ -28,12 +29,13 @@ from celery.app.task import Context
 from celery.signals import beat_init
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker.envelope import NATIVE
+from celery_wheel.broker.envelope import GROUP, NATIVE
 from celery_wheel.conf import Conf, explained_names
 from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
+from celery_wheel.producer.groups import may_name_group, with_group
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
@@ -77,12 +79,15 @@ class WheelApp:
     def send_task(self, *args: Any, wheel: Any = None, **options: Any) -> Any:
         """Send a task as Celery does; ``wheel`` is described in ``celery_wheel.producer.options``."""
         wheel_options = parse(wheel)
-        call = {**dict(zip(_POSITIONS[3:], args[3:], strict=False)), **options}
+        call = {**dict(zip(_POSITIONS, args, strict=False)), **options}
+        headers = options.get("headers")
+        if headers and GROUP in headers:
+            options["headers"] = {name: value for name, value in headers.items() if name != GROUP}
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
             # Without the mark a worker would rescue it, like the message of a producer without the wheel.
             options["headers"] = {**(options.get("headers") or {}), NATIVE: True}
         elif not wheel_options.native and (
-            _is_delayed(call) or wheel_options.transactional or wheel_options.need_store
+            _is_delayed(call) or wheel_options.transactional or wheel_options.need_store or _may_have_group(self, call)
         ):
             eta = self._wheel_eta(call, wheel_options)
             if eta is not None:
@@ -106,6 +111,8 @@ class WheelApp:
         if conf.enabled or options.transactional:
             conf.check_once()
         diverts = conf.enabled and _diverts(app, call)
+        if diverts and options.group is None:
+            options = with_group(app, options, call)
         if options.transactional or (conf.enabled and is_transactional(app, options.transactional)):
             inbox_of(app)
             if not diverts:
@@ -135,6 +142,11 @@ class WheelApp:
 
 def _is_delayed(call: dict[str, Any]) -> bool:
     return bool(call.get("countdown") or call.get("eta"))
+
+
+def _may_have_group(app: Any, call: dict[str, Any]) -> bool:
+    """Whether a call without a delay may have a group; a message of a bulk load has the eta of the wheel already."""
+    return may_name_group(app) and not isinstance(call.get("eta"), WheelEta)
 
 
 def _diverts(app: Any, call: dict[str, Any]) -> bool:
@@ -191,7 +203,7 @@ def _extend(app: Any) -> None:
     """Add the worker's steps, and ``self.request.wheel``.
 
     Celery makes the request of every task of every app of one class, and no app can name another. So that class gets a
-    last resort for ``wheel``, in a process that has an app with the wheel.
+    last resort for ``wheel`` and ``wheel_group``, in a process that has an app with the wheel.
     """
     app.steps["consumer"].update(STEPS)
     Context.__getattr__ = _request_attribute
@@ -216,10 +228,12 @@ beat_init.connect(warn_of_another_scheduler)
 
 
 def _request_attribute(request: Any, name: str) -> Any:
-    """Return ``request.wheel``; called for attributes that a request does not have.
+    """Return ``request.wheel``, or ``request.wheel_group`` of a task without a group; called for missing attributes.
 
     It is not an attribute of the class, because a retry drops headers with the name of one.
     """
+    if name == GROUP:
+        return (vars(request).get("headers") or {}).get(GROUP)  # protocol 1 keeps the headers apart
     if name != "wheel":
         raise AttributeError(f"{type(request).__name__!r} object has no attribute {name!r}")
     header = vars(request).get(OCCURRENCE)

@@ -23,6 +23,9 @@ NATIVE = "wheel_native"
 #: A header of a message that may be a second copy.
 REDELIVERED = "wheel_redelivered"
 
+#: A header with the group of the task, which tasks sent from within it inherit.
+GROUP = "wheel_group"
+
 VERSION = 1
 
 #: Keys that one message may watch at most.
@@ -60,6 +63,7 @@ class Envelope(msgspec.Struct):
     watch: Annotated[_Keys | None, Meta(description="option `watch`: keys that complete the task")] = None
     unique: Annotated[_Text | None, Meta(description="option `unique`: the name of which one task is pending")] = None
     on_conflict: Annotated[_Rule | None, Meta(description="option `on_conflict`: the rule for a second one")] = None
+    group: Annotated[_Text | None, Meta(description="option `group`; `key` is the same text")] = None
 
 
 _FIELDS = Envelope.__struct_fields__
@@ -108,6 +112,8 @@ def check(fields: dict[str, Any]) -> Envelope:
     if not _is_uuid(envelope.id):
         raise ValueError(_id_rule(envelope.id))
     one = envelope
+    if one.group is not None and one.group != one.key:  # the key chooses the shard, and has the check of the text
+        raise ValueError(f"group must be equal to key, {short_repr(one.key)}, got {short_repr(one.group)}")
     texts = f"{one.task}{one.task_id}{one.exchange}{one.exchange_type}{one.routing_key}{one.queue}{one.key}{one.unique}"
     if not texts.isascii() or "\0" in texts or one.watch or not (one.routing_key or one.exchange):
         _check_texts(fields)  # rarely: their length as UTF-8, and characters that no store holds
@@ -119,7 +125,7 @@ def _check_texts(fields: dict[str, Any]) -> None:
         check_text(name, fields.get(name))
     exchange = check_text("exchange", fields.get("exchange"), 0)
     check_text("routing_key", fields.get("routing_key"), 0 if exchange else 1)
-    for name in ("queue", "key", "unique"):
+    for name in ("queue", "key", "unique", "group"):
         if fields.get(name) is not None:
             check_text(name, fields[name])
     watch = fields.get("watch")

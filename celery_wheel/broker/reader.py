@@ -133,6 +133,7 @@ class QueuedMessageReader:
             properties,
             body,
             one.misfire_ms,
+            one.group,
             one.watch,
             one.unique,
             one.on_conflict,

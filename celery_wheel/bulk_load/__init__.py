@@ -70,8 +70,8 @@ def schedule_many(
     """Schedule very many tasks; returns when all of them are durable in the store.
 
     Each row is a signature of one task with ``eta`` or ``countdown`` among its options, or (task, args, kwargs, eta
-    [, queue, key, priority, expires, task_id, headers]) as a tuple, a NamedTuple or a dict (``bulk_load.row``). The
-    message of a row is the one that ``apply_async`` would send. A row whose eta is past, or nearer than
+    [, queue, key, priority, expires, task_id, headers, group]) as a tuple, a NamedTuple or a dict (``bulk_load.row``).
+    The message of a row is the one that ``apply_async`` would send. A row whose eta is past, or nearer than
     ``wheel_min_delay``, passes through the wheel too, and is dispatched at once.
 
     A wrong row is rejected and reported; the load continues. A group is committed as a whole: where this function

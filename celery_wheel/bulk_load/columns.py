@@ -27,7 +27,7 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # typeshed h
 #: Cached keyword arguments, and cached tasks with their options: most rows share these with other rows.
 _CACHE_SIZE = 1_000
 
-_NONE = (None, None, None)
+_NONE = (None, None, None, None)
 
 #: A message as ``store.message_pack.pack`` accepts it.
 Packable = tuple[PackTemplate, tuple[str, ...]]
@@ -56,10 +56,11 @@ class Columns:
     priority: Sequence[Any] | None = None
     expires: Sequence[Any] | None = None
     task_id: Sequence[Any] | None = None
+    group: Sequence[Any] | None = None
 
     def row(self, n: int) -> dict[str, Any]:
         """Return one row as a dict, for ``reject_rules`` and for people."""
-        names = ("task", "eta", "args", "kwargs", "queue", "key", "priority", "expires", "task_id")
+        names = ("task", "eta", "args", "kwargs", "queue", "key", "priority", "expires", "task_id", "group")
         columns = {name: getattr(self, name) for name in names}
         row = {name: column[n] for name, column in columns.items() if column is not None}
         return row if self.eta_us[n] is not None else {**row, "eta": None}
@@ -81,15 +82,15 @@ class ColumnRenderer:
         none = [None] * len(columns.task)
         shared = zip(columns.task, columns.queue or none, columns.priority or none, strict=True)
         of_row = zip(columns.args or none, columns.kwargs or none, columns.eta_us, columns.eta, strict=True)
-        others = (columns.expires, columns.task_id, columns.key)
+        others = (columns.expires, columns.task_id, columns.key, columns.group)
         ids = zip(*(column or none for column in others), columns.envelope, strict=True)
         n = 0
         try:
-            for n, (kind, (args, kwargs, eta_us, eta), (expires, task_id, key, envelope)) in enumerate(
+            for n, (kind, (args, kwargs, eta_us, eta), (expires, task_id, key, group, envelope)) in enumerate(
                 zip(shared, of_row, ids, strict=True)
             ):
                 name, task, options = self._kinds.get(kind) or self._kind(kind, columns.row(n))
-                if (key, task_id, expires) != _NONE and (why := own_reason(key, task_id, expires)):
+                if (key, group, task_id, expires) != _NONE and (why := own_reason(key, group, task_id, expires)):
                     raise ValueError(why)
                 if expires is not None:
                     options = {**options, "expires": expires}
@@ -97,7 +98,9 @@ class ColumnRenderer:
                     raise ValueError("eta must be from 1970 to the end of 9998")
                 due = DueTime(eta, eta_us)
                 values = () if args is None else tuple(_parsed("args", args, list))
-                call = TaskCall(name, task, values, self._parsed_kwargs(kwargs), options, due, task_id, key)
+                call = TaskCall(
+                    name, task, values, self._parsed_kwargs(kwargs), options, due, task_id, group or key, group
+                )
                 call.envelope_id = envelope
                 message = self._renderer.render(call)
                 found[message.shard].append((message.template, message.values))

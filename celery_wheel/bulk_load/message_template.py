@@ -2,7 +2,7 @@
 
 ::
 
-    values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key, envelope
+    values of a row       args and kwargs, their reprs, id, eta, expires, own headers, key (also the group), envelope
     parts of the kind     all others: destination, serializer, compression, priority, limits, origin, parents …
 
 The call's eta is a ``WheelEta``, so that a task with a past eta passes through the wheel as well. With the JSON
@@ -24,7 +24,7 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import registry
 from kombu.utils import json as kombu_json
 
-from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.envelope import GROUP, HEADER
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, build_message, encode_body, encode_message, preparer
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.row import TaskCall
@@ -130,7 +130,7 @@ class Sampler:
         """Return the message of a call. Raises Celery's errors, and ValueError for a message not for the wheel."""
         self._found = None
         task_id = call.task_id or call.envelope_id or uuid7()
-        wheel = replace(call.wheel, key=call.key, transactional=False)  # a load commits by itself
+        wheel = replace(call.wheel, key=call.key, group=call.group, transactional=False)  # a load commits by itself
         eta = WheelEta(call.due, time.time_ns() // 1_000_000, wheel)
         options = {**call.options, "eta": eta, "task_id": task_id, "producer": self, "add_to_parent": False}
         if call.task is None:
@@ -318,10 +318,13 @@ def _with_places(call: TaskCall, sample: Sample, *, is_text: bool) -> tuple[str,
         envelope["expires_ms"] = at[message_pack.EXPIRES_MS]
     envelope |= {name: at[name] for name in (message_pack.ETA_MS, message_pack.CREATED_MS, message_pack.KEY)}
     envelope |= {"id": at[message_pack.ENVELOPE], "task_id": at[message_pack.ID]}
+    group: dict[str, Any] = {}
+    if headers.pop(GROUP, None) is not None:  # it is the key
+        group[GROUP] = envelope["group"] = at[message_pack.KEY]
     del headers[HEADER]  # the compression follows it
     behind = {name: headers.pop(name) for name in ("compression",) if name in headers}
     own: dict[str, Any] = {at[message_pack.OWN_HEADERS]: None} if call.options.get("headers") else {}
-    headers |= {**own, HEADER: envelope, **behind}
+    headers |= {**own, **group, HEADER: envelope, **behind}
     if properties.get("correlation_id") == task_id:
         properties["correlation_id"] = at[message_pack.ID]
     if is_text:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_rule, text_rule
 
 #: The columns that the rules check; they ignore all others.
-COLUMNS = ("task", "args", "kwargs", "eta", "eta_ms", "queue", "key", "priority", "expires", "task_id")
+COLUMNS = ("task", "args", "kwargs", "eta", "eta_ms", "queue", "key", "group", "priority", "expires", "task_id")
 
 
 def reason(row: Mapping[str, Any]) -> str | None:
@@ -25,12 +25,15 @@ def reason(row: Mapping[str, Any]) -> str | None:
     found = _text("task", row.get("task"))
     found = found or _json("args", row.get("args"), list) or _json("kwargs", row.get("kwargs"), dict) or _eta(row)
     found = found or _optional("queue", row.get("queue")) or _priority(row.get("priority"))
-    return found or own_reason(row.get("key"), row.get("task_id"), row.get("expires"))
+    return found or own_reason(row.get("key"), row.get("group"), row.get("task_id"), row.get("expires"))
 
 
-def own_reason(key: Any, task_id: Any, expires: Any) -> str | None:
+def own_reason(key: Any, group: Any, task_id: Any, expires: Any) -> str | None:
     """Return the ``reason`` for the values that rows of one task and queue do not share; None is always good."""
-    return _optional("key", key) or _optional("task_id", task_id) or _expires(expires)
+    found = _optional("key", key) or _optional("task_id", task_id) or _expires(expires)
+    if found is None and group is not None:
+        found = _text("group", group) or group_rule(group, key)
+    return found
 
 
 def _optional(name: str, value: Any) -> str | None:

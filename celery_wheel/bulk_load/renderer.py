@@ -8,7 +8,7 @@ made both ways, and must be equal. Celery's own code, which is as slow as ``appl
                    ``task_send_sent_event``, ``task_protocol = 1``, a subclass or an instrumentation
     a task's       if the task is not plain, or its second sample differs from the template's message
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
-                   options of the wheel other than a key
+                   options of the wheel other than a key and a group
 
 An app or a task is plain if a module of MODULES defines each method that makes messages.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from types import FunctionType, MethodType
@@ -27,9 +28,10 @@ from celery.app.routes import MapRoute, Router
 from kombu.exceptions import OperationalError
 
 from celery_wheel.broker import shard_of
-from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.envelope import GROUP, HEADER
 from celery_wheel.bulk_load.message_template import MessageTemplate, Sampler
 from celery_wheel.bulk_load.row import TaskCall
+from celery_wheel.producer.groups import may_name_group, with_group
 from celery_wheel.producer.options import PLAIN
 from celery_wheel.store.message_pack import WHOLE, PackTemplate
 from celery_wheel.values.ids import uuid7
@@ -136,12 +138,17 @@ class Renderer:
         #: In the order of their last use; None: all messages of the kind are samples.
         self._templates: dict[Any, MessageTemplate | None] = {}
         self._is_plain = is_plain_app(app)
+        self._may_name_group = may_name_group(app)
         #: Headers that Celery, kombu or the wheel writes.
-        self._fixed = {*app.amqp.as_task_v2("id", "task").headers, "compression", HEADER} if self._is_plain else set()
+        self._fixed = (
+            {*app.amqp.as_task_v2("id", "task").headers, "compression", GROUP, HEADER} if self._is_plain else set()
+        )
 
     def render(self, call: TaskCall) -> RenderedMessage:
         """Return the message of a call. Raises Celery's errors, and ValueError for the wheel's rules."""
         template, kind = None, None
+        if self._may_name_group and call.group is None:
+            self._name_group(call)
         if self._is_plain and call.wheel is PLAIN and not (_before.receivers or _after.receivers or _sent.receivers):
             kind = kind_of(call, self._fixed)
             if kind in self._templates:
@@ -151,6 +158,12 @@ class Renderer:
         new_id = call.envelope_id or uuid7()  # the message's id, and that of a task without one
         task_id = call.task_id or new_id
         return self._rendered(call.key or template.key, template, template.values(call, task_id, new_id), task_id)
+
+    def _name_group(self, call: TaskCall) -> None:
+        options, own = replace(call.wheel, key=call.key), {"name": call.name, "args": call.args, "kwargs": call.kwargs}
+        own |= {"task_id": call.task_id, "task_type": call.task}
+        call.group = with_group(self._app, options, {**call.options, **own}).group
+        call.key = call.group or call.key
 
     def _sampled(self, call: TaskCall, kind: Any, template: MessageTemplate | None) -> RenderedMessage:
         sample = self.sampler.send(call)
@@ -199,7 +212,7 @@ def kind_of(call: TaskCall, fixed: Set[str]) -> Any:
     ``fixed`` are names that a row's own headers must not have. Equal values of different types count as different: 1
     and True are different in a header.
     """
-    parts: list[Any] = [call.name, call.task, call.key is None]
+    parts: list[Any] = [call.name, call.task, call.key is None, call.group and True]
     for name, value in call.options.items():
         if name == "headers":
             if type(value) is not dict or not fixed.isdisjoint(value):

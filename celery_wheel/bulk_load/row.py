@@ -25,7 +25,7 @@ from celery_wheel.producer.eta import DueTime, due_time, epoch_us
 from celery_wheel.producer.options import PLAIN, CallOptions, name_of, parse
 from celery_wheel.values.text import END_OF_TIME_MS
 
-FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers")
+FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers", "group")
 #: Options of ``apply_async`` for rows that are dicts or NamedTuples; a signature may have all its options.
 OPTIONS = [
     *("countdown", "exchange", "routing_key", "serializer", "compression", "delivery_mode", "ignore_result"),
@@ -35,7 +35,7 @@ OPTIONS = [
 _MIN_FIELDS = 4  #: of a tuple
 _KNOWN = frozenset((*FIELDS, *OPTIONS, "wheel"))
 #: Fields that have a place of their own in a TaskCall.
-_OWN = frozenset(("task", "args", "kwargs", "eta", "countdown", "key", "task_id", "wheel"))
+_OWN = frozenset(("task", "args", "kwargs", "eta", "countdown", "key", "group", "task_id", "wheel"))
 
 #: Smaller ints would be instants in 1970 to 1973: they are seconds, by mistake.
 _MIN_MS = 100_000_000_000
@@ -53,7 +53,8 @@ class TaskCall:
     due: DueTime
     task_id: str | None
     key: str | None = None
-    wheel: CallOptions = PLAIN  #: without the key
+    group: str | None = None  #: it is the key too; NO_GROUP: none, also where the route or wheel_group names one
+    wheel: CallOptions = PLAIN  #: without key and group
     envelope_id: str | None = None  #: a UUID that makes the message idempotent; also the id of a task without one
 
 
@@ -101,12 +102,11 @@ class RowReader:
             raise ValueError(f"a row must have no fields but {', '.join((*FIELDS, *OPTIONS))}, got {unknown}")
         get = fields.get
         options = {name: value for name, value in fields.items() if value is not None and name not in _OWN}
-        key, wheel = _wheel_options(get("wheel"))
-        if get("key") is not None:
-            key = name_of("key", get("key"))
+        own = [None if get(option) is None else name_of(option, get(option)) for option in ("key", "group")]
+        named = _wheel_options(get("wheel"), *own)
         name, task = self.task(get("task"))
         due = _due(self._app, get("countdown"), get("eta"))
-        return TaskCall(name, task, get("args"), get("kwargs"), options, due, _id(get("task_id")), key, wheel)
+        return TaskCall(name, task, get("args"), get("kwargs"), options, due, _id(get("task_id")), *named)
 
     def _from_signature(self, row: Any) -> TaskCall:
         if type(row).apply_async is not Signature.apply_async:
@@ -115,14 +115,14 @@ class RowReader:
                 "its tasks together (a chord's counter, a group's results) while it sends them; send it by apply_async"
             )
         options = dict(row.options)
-        key, wheel = _wheel_options(options.pop("wheel", None))
+        named = _wheel_options(options.pop("wheel", None))
         for name in ("connection", "producer", "publisher"):
             if options.pop(name, None) is not None:
                 raise ValueError(f"a row must not have the option {name}: a load is for the app's own broker")
         countdown, eta, task_id = options.pop("countdown", None), options.pop("eta", None), options.pop("task_id", None)
         name, task = self.task(row.task)
         due = _due(self._app, countdown, eta)
-        return TaskCall(name, task, row.args, row.kwargs, options, due, _id(task_id), key, wheel)
+        return TaskCall(name, task, row.args, row.kwargs, options, due, _id(task_id), *named)
 
     def task(self, value: Any) -> tuple[str, Any]:
         """Return name and task of a row's task or task name; the task is None where no such task is registered."""
@@ -145,17 +145,19 @@ class RowReader:
         return name, task
 
 
-def _wheel_options(wheel: Any) -> tuple[str | None, CallOptions]:
-    """Return the key, and the other options of the wheel."""
-    if wheel is None:
-        return None, PLAIN
+def _wheel_options(
+    wheel: Any, key: str | None = None, group: str | None = None
+) -> tuple[str | None, str | None, CallOptions]:
+    """Return the key, the group, and the other options of the wheel; a key and a group may have fields of a row."""
     options = parse(wheel)
+    if key is not None or group is not None:
+        options = replace(options, key=key or options.key, group=group or options.group).checked()
     if options.native:
         raise ValueError("a load cannot schedule a task with wheel=False, which Celery itself holds; use apply_async")
     if options.transactional:
         raise ValueError("wheel option transactional is not for a load, which commits in groups; use apply_async")
-    others = replace(options, key=None)
-    return options.key, PLAIN if others == PLAIN else others
+    others = replace(options, key=None, group=None)
+    return options.group or options.key, options.group, PLAIN if others == PLAIN else others
 
 
 def _id(task_id: Any) -> str | None:

@@ -30,8 +30,8 @@ BEGINNING = 1_024
 
 def task_as_dict(task: Task) -> dict[str, Any]:
     """Return a task as JSON shows it; instants are Unix milliseconds."""
-    names = ("task_id", "task", "shard", "lane", "due_ms", "eta_ms", "priority", "key", "expires_ms", "created_ms")
-    same = {name: getattr(task, name) for name in (*names, "accepted_ms", "size")}
+    names = ("task_id", "task", "shard", "lane", "due_ms", "eta_ms", "priority", "key", "group", "expires_ms")
+    same = {name: getattr(task, name) for name in (*names, "created_ms", "accepted_ms", "size")}
     return {**same, "queue": task.target, "position": f"{task.due_ms}:{task.seq}"}
 
 
@@ -152,6 +152,7 @@ def _facts(one: Detail) -> list[tuple[str, str]]:
         ("queue", "-" if one.queue is None else printable(one.queue)),
         ("priority", "-" if task.priority is None else str(task.priority)),
         ("key", "-" if task.key is None else printable(task.key)),
+        ("group", "-" if task.group is None else printable(task.group)),
         ("shard, lane", f"{task.shard}, {task.lane}"),
         ("position", f"{task.due_ms}:{task.seq}"),
         ("envelope id", one.envelope_id),

@@ -93,6 +93,14 @@ class Conf:
         rules.flag(),
         "True schedules delayed tasks in the caller's own Django transaction; wheel_store must be a django://… URL.",
     )
+    group = Setting(
+        None,
+        rules.function(),
+        "A function that names the group of a call without one: `of(task, args, kwargs, options)`; see docs/tasks.md.",
+    )
+    inherit_group = Setting(
+        True, rules.flag(), "True gives a task that is sent from within a task of a group the same group."
+    )
     window_ms = Setting(300, rules.seconds(1_000), "The seconds ahead for which the wheel holds messages in memory.")
     window_count = Setting(100_000, rules.whole(1), "The most messages that the wheel holds in memory.")
     window_bytes = Setting(64 * MIB, rules.whole(1), "The most bytes of messages that the wheel holds in memory.")

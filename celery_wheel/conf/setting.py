@@ -206,6 +206,15 @@ def folder() -> Rule[Path | None]:
     return Rule("the absolute path of a folder, like /var/lib/wheel, or None", parse)
 
 
+def function() -> Rule[Any]:
+    """Return the rule for a function, or its dotted path, whose module is imported when the function is called."""
+    is_path = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+").fullmatch
+    return accepted(
+        "a function, its dotted path like 'proj.groups.of', or None",
+        lambda value: value is None or callable(value) or (isinstance(value, str) and is_path(value) is not None),
+    )
+
+
 def scheduler() -> Rule[Any]:
     """Return the rule for a class, or its import path as Celery writes it: ``package.module:Class``."""
     return accepted(

@@ -7,7 +7,7 @@
     eta                     a timestamp, a date, or a text in ISO 8601; without an offset it is UTC
     eta_ms                  Unix milliseconds
     local (and zone)        wall-clock time; default zone: that of the rules
-    queue, key, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
+    queue, key, group, priority, expires, task_id      as in ``apply_async``; a number or a time may be a text
     (the column ``id`` of the rules)            makes a row idempotent; of rows with one value, the earliest counts
 
     2013-03-10 02:30  America/New_York    does not exist: a gap    shift 03:30 EDT | earlier 01:30 EST | reject
@@ -42,7 +42,7 @@ from celery_wheel.values.text import END_OF_TIME_MS
 TASK, REASON = "wheel_task", "wheel_reason"
 #: The name of the id column in a write, whatever its name in the rows.
 ID = "wheel_id"
-PLAIN = ("queue", "key", "priority", "expires", "task_id")
+PLAIN = ("queue", "key", "group", "priority", "expires", "task_id")
 TIMES = ("eta", "eta_ms", "local")
 _INSTANT = (t.TimestampType, t.TimestampNTZType, t.DateType)
 #: Column types that may be read: a cast would accept any, and take a number in eta for seconds.

@@ -22,7 +22,7 @@ from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker import is_own_name, queues, shard_of
-from celery_wheel.broker.envelope import HEADER, Envelope, encode
+from celery_wheel.broker.envelope import GROUP, HEADER, Envelope, encode
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import is_eligible, resolve_destination
@@ -145,7 +145,10 @@ class DivertingProducer:
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
         header = own.get(HEADER)  # the task's own one, or an envelope, which a worker of a wheel queue resends
         header = None if isinstance(header, dict) and "eta_ms" in header else header
-        headers = {**own, HEADER: encode(envelope, header)}
+        headers = dict(own)
+        if envelope.group is not None:
+            headers[GROUP] = envelope.group
+        headers[HEADER] = encode(envelope, header)
         publish.update(exchange=queues.DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
         if self._is_transactional(envelope.task_id):
@@ -194,11 +197,13 @@ class DivertingProducer:
             priority=_priority(publish.pop("priority", None)),
             expires_ms=expiry_ms(self._app, fields.get("expires")),
             queue_expires_ms=target.queue_expires_ms,
-            key=options.key or options.unique,  # unique holds within a shard: one name must not have two
+            # Limits and unique hold within a shard: a group or a unique name must not have two.
+            key=options.group or options.key or options.unique,
             misfire_ms=options.misfire_ms,
             watch=None if options.watch is None else list(options.watch),
             unique=options.unique,
             on_conflict=options.on_conflict,
+            group=options.group or None,
         )
 
 

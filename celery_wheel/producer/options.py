@@ -2,6 +2,8 @@
 
 ``None`` and ``True`` set no option, ``False`` leaves the delay to Celery itself, a dict sets options:
 
+    group          a tenant or a provider, like "tenant:42": its tasks share a shard and limits; None: no group, even if
+                   the route, the setting wheel_group or the running task names one
     key            tasks that share a key share a shard, and so are dispatched in order with any number of shards
     unique         only one task of this name is pending; on_conflict chooses it: "keep" the pending task (throttle),
                    "replace" it (debounce), or "reject" the new one, so that people see it
@@ -13,9 +15,12 @@
     transactional  True: schedule if and only if the caller's own Django transaction commits, also a call without a
                    delay; False: independently of it. It takes precedence over the setting wheel_transactional
 
-``unique``, ``watch``, ``jitter`` and ``misfire`` need the store, so a call with one of them goes to the wheel also
-without a delay, or with one below ``wheel_min_delay``, and is due now. ``key`` alone says which shard a pending task
-has, and a task without a delay is not pending.
+``group``, ``unique``, ``watch``, ``jitter`` and ``misfire`` need the store, so a call with one of them goes to the
+wheel also without a delay, or with one below ``wheel_min_delay``, and is due now. ``key`` alone says which shard a
+pending task has, and a task without a delay is not pending.
+
+A group chooses the shard. So a call of a group has no ``key``, unless it is the group; and its ``unique`` is the group,
+or begins with the group and a colon, like "tenant:42:sync".
 
 Any other option raises at the call. A route in ``task_routes`` may have ``wheel`` too, without ``transactional``; the
 call's options take precedence; a route's apply to calls that go to the wheel.
@@ -33,12 +38,15 @@ from typing import Any
 
 from celery_wheel.broker.envelope import MAX_WATCHED
 from celery_wheel.store.model import KEEP, REJECT, REPLACE
-from celery_wheel.values.text import check_text
+from celery_wheel.values.text import check_text, group_rule
 
-KNOWN = ("key", "unique", "on_conflict", "watch", "jitter", "misfire", "transactional")
+KNOWN = ("key", "group", "unique", "on_conflict", "watch", "jitter", "misfire", "transactional")
 
 #: "skip" concerns late tasks, not the usual fraction of a second.
 SKIP_MS = 60_000
+
+#: ``CallOptions.group`` of a call that says that it has none; no group has this name.
+NO_GROUP = ""
 
 #: A longer duration is a mistake in the unit.
 MAX_SECONDS = 366 * 86_400
@@ -49,6 +57,7 @@ class CallOptions:
     """Parsed options; None for an option that is not set. ``native``: Celery itself holds this message."""
 
     native: bool = False
+    group: str | None = None
     key: str | None = None
     unique: str | None = None
     on_conflict: str | None = None
@@ -60,14 +69,21 @@ class CallOptions:
     @property
     def need_store(self) -> bool:
         """Whether an option has an effect only on a task that the store has."""
-        return any(one is not None for one in (self.unique, self.watch, self.jitter_ms, self.misfire_ms))
+        others = (self.unique, self.watch, self.jitter_ms, self.misfire_ms)
+        return bool(self.group) or any(one is not None for one in others)
 
     def over(self, route: CallOptions) -> CallOptions:
-        """Return these options, completed by those of a route."""
+        """Return these options, completed by those of a route. Raises ValueError as ``parse``."""
         if route is PLAIN:
             return self
         unset = [field.name for field in fields(self) if getattr(self, field.name) is None]
-        return replace(self, **{name: getattr(route, name) for name in unset})
+        return replace(self, **{name: getattr(route, name) for name in unset}).checked()
+
+    def checked(self) -> CallOptions:
+        """Return these options. Raises ValueError for a key or a unique name that must not be beside the group."""
+        if self.group and (rule := group_rule(self.group, self.key, self.unique)):
+            raise ValueError(f"wheel option {rule}")
+        return self
 
 
 PLAIN = CallOptions()
@@ -90,7 +106,9 @@ def parse(wheel: Any) -> CallOptions:
         raise ValueError(f'wheel option on_conflict must be "{KEEP}", "{REPLACE}" or "{REJECT}", got {on_conflict!r}')
     if on_conflict is not None and unique is None:
         raise ValueError("wheel option on_conflict needs the option unique, the name of which only one task is pending")
+    group = _text(wheel, "group")
     return CallOptions(
+        group=NO_GROUP if group is None and "group" in wheel else group,
         key=_text(wheel, "key"),
         unique=unique,
         on_conflict=on_conflict,
@@ -98,7 +116,7 @@ def parse(wheel: Any) -> CallOptions:
         jitter_ms=_milliseconds("jitter", wheel.get("jitter")),
         misfire_ms=_misfire(wheel.get("misfire")),
         transactional=_flag("transactional", wheel.get("transactional")),
-    )
+    ).checked()
 
 
 def _text(wheel: Mapping[Any, Any], option: str) -> str | None:

@@ -4,11 +4,12 @@
 
     {"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0"}},      see ``recurring.document``
      "task": "app.report", "args": [], "kwargs": {},
-     "options": {"queue": "mail", "priority": 3, "expires": 600, "wheel": {"misfire": "skip", "key": "acme"}},
+     "options": {"queue": "mail", "priority": 3, "expires": 600, "wheel": {"misfire": "skip", "group": "tenant:42"}},
      "jitter_ms": 60000, "jitter_by": "run",
      "catch_up": "latest", "overlap": "skip", "max_runtime_ms": 600000}
 
-    options          those of apply_async in OPTIONS; expires is in seconds after the occurrence is due
+    options          those of apply_async in OPTIONS; expires is in seconds after the occurrence is due; wheel may have
+                     misfire, and a group or a key
     jitter_by        run: the delay is drawn for each instant; name: it is drawn once, from the name
     catch_up         of missed instants runs: latest, the last one, unless a later instant is on time; all, those of the
                      last ``catch_up_ms``, which must be given; none
@@ -35,7 +36,7 @@ from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.checks import check_choice, check_duration, check_names, check_text, check_whole, refuse
 from celery_wheel.values.format import format_duration
-from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_rule, text_rule
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -47,7 +48,7 @@ BY_RUN, BY_NAME = "run", "name"
 MAX_JITTER_MS, MAX_SECONDS = 7 * 86_400_000, 366 * 86_400
 
 #: Headers that the wheel itself gives to an occurrence.
-OWN_HEADERS = ("wheel", "wheel_occurrence", "wheel_native", "wheel_redelivered")
+OWN_HEADERS = ("wheel", "wheel_group", "wheel_occurrence", "wheel_native", "wheel_redelivered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ def check_call(document: Mapping[str, Any]) -> ScheduledCall:
             refuse(name, f"a JSON value like {example}", value)
         found[name] = value
     found["options"] = options = dict(found["options"])
-    found["wheel"] = _checked_options("options.wheel", options.pop("wheel", {}), _WHEEL)
+    found["wheel"] = wheel = _checked_options("options.wheel", options.pop("wheel", {}), _WHEEL)
+    if (group := wheel.get("group")) and (rule := group_rule(group, wheel.get("key"))):
+        raise RecurrenceError(f"options.wheel.{rule}")
     _checked_options("options", options, OPTIONS)
     if "jitter_ms" in document:
         found["jitter_ms"] = check_duration("jitter_ms", document["jitter_ms"], 0, MAX_JITTER_MS)
@@ -123,6 +126,11 @@ def _misfire(path: str, value: Any) -> None:
     _seconds(path, value)
 
 
+def _group(path: str, value: Any) -> None:
+    if value is not None:  # it says that there is none
+        _text(path, value, "tenant:42")
+
+
 def _headers(path: str, value: Any) -> None:
     if not isinstance(value, dict):
         refuse(path, 'a JSON object like {"tenant": "acme"}', value)
@@ -150,7 +158,7 @@ OPTIONS: dict[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("link", "link_error"), _signatures),
 }
 
-_WHEEL: dict[str, Callable[[str, Any], object]] = {"misfire": _misfire, "key": _text}
+_WHEEL: dict[str, Callable[[str, Any], object]] = {"misfire": _misfire, "key": _text, "group": _group}
 
 
 LATEST, ALL, NONE = "latest", "all", "none"

@@ -3,8 +3,8 @@
 The first two occurrences of a kind are rendered by Celery's own code, all others by a template; ``apply_entry`` renders
 them where a project changes it. The task id is made of the envelope id and does not reveal it: a commit that is tried
 again sends the same id. ``expires``, of the schedule or else of the task, counts from the due time. The schedule's
-``misfire`` and ``key`` go before those of the task's route, which counts also with ``wheel=False``: no worker holds the
-message.
+``misfire``, ``group`` and ``key`` go before those of the task's route, which counts also with ``wheel=False``: no
+worker holds the message.
 
 A task that is not registered in this process is sent by its name, as Beat does: its worker may be another project.
 Anything that keeps ``apply_async`` from sending raises, and the engine tries again for an hour. A broker or a result
@@ -189,7 +189,9 @@ class ScheduleRenderer:
         if isinstance(expires, int | float):
             # As a time: an occurrence may be made long before or after it is due.
             options["expires"] = _EPOCH + timedelta(microseconds=due.at_us) + timedelta(seconds=expires)
-        return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, found.wheel.get("key"))
+        wheel = parse(found.wheel or None)
+        key = wheel.group or wheel.key
+        return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, key, wheel.group)
 
     def close(self) -> None:
         self._renderer.close()

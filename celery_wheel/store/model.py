@@ -197,6 +197,7 @@ class Message:
     properties: bytes = field(repr=False)
     body: bytes = field(repr=False)
     misfire_ms: int | None = None  #: the task expires when it is later than this duration after its eta
+    group: str | None = None  #: also its key: the tasks of a group share a shard and limits
     watch: list[str] | None = None  #: keys that complete the task
     unique: str | None = None  #: key of which only one task may be pending
     on_conflict: str | None = None  #: KEEP, REPLACE or REJECT where another task has the key; None: KEEP
@@ -236,6 +237,7 @@ class Row:
     packed: bytes
     packing: Packing
     task_id: str = ""  #: of a row that was found by it, by a key or as a run; the window has very many rows
+    group: str | None = None
     reports: bool = False  #: its worker reports the end of its slot in a group: it is published with its id
 
     @classmethod
@@ -244,7 +246,7 @@ class Row:
         packed = join(message.headers, message.properties, message.body)
         expires_ms, misfire_ms, route = message.expires_ms, message.misfire_ms, Route.of(message)
         place = (row_id, lane, due_ms, seq, message.eta_ms)
-        return cls(*place, route, expires_ms, misfire_ms, message.size, packed, PLAIN)
+        return cls(*place, route, expires_ms, misfire_ms, message.size, packed, PLAIN, "", message.group)
 
     @property
     def position(self) -> Position:
@@ -483,6 +485,7 @@ class MessageBlock:
     eta_ms: list[int]
     created_ms: list[int]
     keys: list[str | None]
+    groups: list[str | None]
     expires_ms: list[int | None]
     plain: list[bytes]  #: headers, properties and body, joined (``celery_wheel.store.model``)
 
@@ -506,6 +509,7 @@ class MessageBlock:
             self.eta_ms,
             self.created_ms,
             self.keys,
+            self.groups,
             self.expires_ms,
             map(split, self.plain),
             strict=True,
@@ -529,8 +533,9 @@ class MessageBlock:
                 properties,
                 body,
                 one.misfire_ms,
+                group,
             )
-            for envelope_id, task_id, eta_ms, created_ms, key, expires_ms, (headers, properties, body) in columns
+            for envelope_id, task_id, eta_ms, created_ms, key, group, expires_ms, (headers, properties, body) in columns
         ]
 
 

@@ -42,6 +42,7 @@ class PendingTask(_Call):
     #: ``wheel``; ``worker`` for a task that Celery itself holds (``wheel=False``, ``wheel_min_delay``); ``queue`` for a
     #: task without a delay, which runs with the next advance
     where: str = field(default="wheel", compare=False)
+    group: str | None = None
 
     def __repr__(self) -> str:
         due = "at once" if self.eta is None else self.eta.isoformat(" ", "milliseconds")
@@ -125,7 +126,9 @@ def _of_worker(one: QueuedTask, where: str) -> tuple[int, PendingTask]:
 def _of_wheel(app: Any, detail: Detail) -> tuple[int, PendingTask]:
     task, headers = detail.task, json.loads(detail.headers)
     call, retries = _call(app, detail, headers.get("compression")), int(headers.get("retries") or 0)
-    return task.due_ms, PendingTask(task.task, *call, task.task_id, task.target, at(task.eta_ms), task.key, retries)
+    return task.due_ms, PendingTask(
+        task.task, *call, task.task_id, task.target, at(task.eta_ms), task.key, retries, group=task.group
+    )
 
 
 def _call(app: Any, detail: Detail, compression: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -71,6 +71,21 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
     return text
 
 
+def group_rule(group: str, key: str | None, unique: str | None = None) -> str | None:
+    """Return why a task of a group must not have that key or unique name; None where both may be beside the group.
+
+    The group chooses the shard. A unique name that is the group, or begins with it and a colon, belongs to the group,
+    so that one shard decides about it.
+    """
+    if key is not None and key != group:
+        rule = f"key must be left out, since the group {group!r} chooses the shard, got {key!r}"
+    elif unique is not None and unique != group and not unique.startswith(f"{group}:"):
+        rule = f"unique must be the group {group!r}, or begin with it and a colon: it chooses the shard; got {unique!r}"
+    else:
+        return None
+    return f'{rule}; change it, or name no group: wheel={{"group": None}}'
+
+
 def is_store_url(url: str) -> bool:
     """Whether a text is the URL of a file, of a PostgreSQL database, or of a scheme that a package adds."""
     scheme, separator, rest = url.partition("://")

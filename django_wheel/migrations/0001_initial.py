@@ -590,6 +590,10 @@ class Migration(migrations.Migration):
                 ),
                 ("route", models.BigIntegerField(db_comment="id of its task and destination")),
                 ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
+                (
+                    "group",
+                    models.TextField(db_comment="its group: tasks of a group share a shard and limits", null=True),
+                ),
                 ("expires_ms", _instant("the task's own expires", null=True)),
                 ("created_ms", _instant("time of sending, by the producer")),
                 ("accepted_ms", _instant("time of accepting")),

@@ -85,6 +85,7 @@ def leave_note(folder: Path, task: Task, tag: Any, args: Sequence[Any] = (), kwa
             name: getattr(request, name) for name in ("expires", "ignore_result", "shadow", "stamped_headers", "stamps")
         },
         "group": request.group is not None,
+        "wheel_group": getattr(request, "wheel_group", None),
         "is_root": request.root_id == request.id,
         "reply_to": bool(request.reply_to),
         "delivery": str((request.get("properties") or {}).get("delivery_tag") or info.get("delivery_tag")),

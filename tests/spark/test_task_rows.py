@@ -127,13 +127,13 @@ def numbered(spark: SparkSession, values: list[tuple[Any, ...]], schema: str) ->
 def test_arguments_of_any_form_become_json(spark: SparkSession) -> None:
     frame = spark.sql(
         f"SELECT 'shop.remind' AS task, array(1, 2) AS args, map('to', 'ann') AS kwargs, timestamp'{LATER}' AS eta, "
-        "'mail' AS queue, 'order-7' AS key, 3 AS priority, 'left out' AS note"
+        "'mail' AS queue, 'order-7' AS key, 'order-7' AS `group`, 3 AS priority, 'left out' AS note"
     )
     found = task_rows.valid_tasks(task_rows.check_rows(frame, RowRules(NOW_MS)), None)
-    assert set(found.columns) == {"task", "args", "kwargs", "eta", "queue", "key", "priority"}
+    assert set(found.columns) == {"task", "args", "kwargs", "eta", "queue", "key", "group", "priority"}
     [row] = found.withColumn("eta", f.unix_millis("eta")).collect()
-    found = row.task, row.args, row.kwargs, row.queue, row.key
-    assert found == ("shop.remind", "[1,2]", '{"to":"ann"}', "mail", "order-7")
+    found = row.task, row.args, row.kwargs, row.queue, row.key, row.group
+    assert found == ("shop.remind", "[1,2]", '{"to":"ann"}', "mail", "order-7", "order-7")
     assert row.eta == int(datetime.fromisoformat(LATER).timestamp() * 1_000)
 
 

@@ -126,9 +126,10 @@ def test_rows_without_a_key_have_ids_of_their_load(spark: SparkSession, one: Sit
     assert {UUID(one).version for one in ids} == {7}
 
 
-def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, one: Site) -> None:
+@pytest.mark.parametrize("group", [None, "customer:7"])
+def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, one: Site, group: str | None) -> None:
     columns = {
-        "key": functions.lit("customer:7"),
+        "key" if group is None else "group": functions.lit("customer:7"),
         "priority": functions.lit(3),
         "expires": functions.col("eta") + functions.expr("interval 1 hour"),
         "task_id": functions.concat(functions.lit("remind-"), "eta"),
@@ -136,7 +137,7 @@ def test_optional_columns_and_the_app_of_a_project_apply(spark: SparkSession, on
     save(reminders(spark, 30, 2).drop("queue", "order").withColumns(columns), one, app="tests.spark.shop:app")
     found = loaded_messages(one.store)
     assert len(found) == 30
-    assert {(one.key, one.priority, one.queue) for one in found} == {("customer:7", 3, "shop")}
+    assert {(one.key, one.group, one.priority, one.queue) for one in found} == {("customer:7", group, 3, "shop")}
     assert all(one.expires_ms == one.eta_ms + 3_600_000 for one in found)
     assert all(one.task_id.startswith("remind-2030") for one in found)
     assert len({shard_of(one.key, one.task_id, 2) for one in found}) == 1

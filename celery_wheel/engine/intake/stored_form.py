@@ -89,6 +89,7 @@ class StoredForm:
         if len(found) < len(texts) - (OWN_HEADERS in texts):
             return None
         envelopes, task_ids, eta_ms, created_ms, keys, bodies = [found[name] for name in _REQUIRED]
+        groups = [None] * len(keys) if self._constant.group is None else keys
         if not _are_ids(envelopes, [*task_ids, *filter(None, keys)]):
             return None
         expires_ms = found.get(EXPIRES_MS) or [self._constant.expires_ms] * len(bodies)
@@ -96,7 +97,7 @@ class StoredForm:
             texts[OWN_HEADERS] = [one[:-2] for one in texts[OWN_HEADERS]]  # without a comma
         format_, rows = self._text.__mod__, zip(*[texts[name] for name in self._in_text], strict=True)
         plain = [(format_(row) + body).encode() for row, body in zip(rows, bodies, strict=True)]
-        return MessageBlock(self._constant, envelopes, task_ids, eta_ms, created_ms, keys, expires_ms, plain)
+        return MessageBlock(self._constant, envelopes, task_ids, eta_ms, created_ms, keys, groups, expires_ms, plain)
 
 
 def stored_form(kind: PackedKind, decode: Decode) -> StoredForm | None:
@@ -106,14 +107,17 @@ def stored_form(kind: PackedKind, decode: Decode) -> StoredForm | None:
     if not set(template.names) >= {*_REQUIRED}:
         return None
     own = {name: column[0] for name, column in zip(template.names, kind.columns, strict=True)}
-    marks = {name: f'"@{number} {own[ENVELOPE][1:]}' for number, name in enumerate(own) if name not in _UNMARKED}
-    if OWN_HEADERS in marks:
-        marks[OWN_HEADERS] += ": null, "
     last = [column[-1] for column in kind.columns]
     bound = template.size([" " * max(map(len, column)) for column in kind.columns])
-    marked = decode(template.fill([marks.get(name, value) for name, value in own.items()]))
     expected = decode(template.fill(last).ljust(bound))
-    if not isinstance(marked, Message) or not isinstance(expected, Message):
+    if not isinstance(expected, Message):
+        return None
+    unmarked = _UNMARKED if expected.group is None else [name for name in _UNMARKED if name != KEY]  # in a header, too
+    marks = {name: f'"@{number} {own[ENVELOPE][1:]}' for number, name in enumerate(own) if name not in unmarked}
+    if OWN_HEADERS in marks:
+        marks[OWN_HEADERS] += ": null, "
+    marked = decode(template.fill([marks.get(name, value) for name, value in own.items()]))
+    if not isinstance(marked, Message):
         return None
     try:
         form = StoredForm(template, marked, marks)

@@ -145,7 +145,7 @@ _TEXT = (types.StringType, types.VarcharType, types.CharType)
 _WHOLE = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 _TIME = (types.TimestampType, types.TimestampNTZType)
 _TYPES: dict[str, tuple[type[types.DataType], ...]] = {
-    **dict.fromkeys(("task", "args", "kwargs", "queue", "key", "task_id"), _TEXT),
+    **dict.fromkeys(("task", "args", "kwargs", "queue", "key", "group", "task_id"), _TEXT),
     "eta": _TIME,
     "eta_ms": _WHOLE,
     "priority": _WHOLE,

@@ -342,7 +342,7 @@ NAMESPACE = UUID("0c3d2a52-7c0e-5f55-9d41-6f6b4f4f2c11")
 ROW_BITS, PART_BITS = 30, 18
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_TEXTS = ("task", "args", "kwargs", "queue", "key", "task_id")
+_TEXTS = ("task", "args", "kwargs", "queue", "key", "group", "task_id")
 
 
 def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:

@@ -34,6 +34,7 @@ class Task:
     target: str  #: the queue, or the routing key where the producer named no queue
     priority: int | None
     key: str | None
+    group: str | None
     expires_ms: int | None
     created_ms: int
     accepted_ms: int

@@ -30,7 +30,7 @@ from celery_wheel.store.sql.schema import batch, lane, outcome, tally, task_ids_
 from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, in_order, places
 
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
-_OF_MESSAGE = ("eta_ms", "key", "expires_ms", "created_ms", "size", "misfire_ms")
+_OF_MESSAGE = ("eta_ms", "key", "group", "expires_ms", "created_ms", "size", "misfire_ms")
 
 _Columns = dict[str, Any]
 
@@ -224,6 +224,7 @@ def _of_block(new: model.NewBlock, route_ids: Mapping[model.Route, int]) -> _Col
         "accepted_ms": repeat(new.accepted_ms),
         "eta_ms": block.eta_ms,
         "key": block.keys,
+        "group": block.groups,
         "expires_ms": block.expires_ms,
         "created_ms": block.created_ms,
         "size": block.sizes,
@@ -254,4 +255,4 @@ def _of_reject(reject: model.NewReject) -> _Columns:
         "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
     }
     content = {"packing": model.PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
-    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "expires_ms", "misfire_ms"))}
+    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "group", "expires_ms", "misfire_ms"))}

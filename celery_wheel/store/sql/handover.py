@@ -34,7 +34,8 @@ PLACE = (timer.c.id, timer.c.lane, timer.c.due_ms, timer.c.seq, timer.c.accepted
 #: The packing and the bytes of a message, and the other columns of a ``Message``, by their names.
 MESSAGE = (
     *(timer.c.packing, timer.c.message, timer.c.envelope_id, timer.c.task_id, timer.c.eta_ms, timer.c.created_ms),
-    *(timer.c.key, timer.c.expires_ms, timer.c.misfire_ms, *[route.c[name] for name in model.Route.__slots__]),
+    *(timer.c.key, timer.c.group, timer.c.expires_ms, timer.c.misfire_ms),
+    *[route.c[name] for name in model.Route.__slots__],
 )
 
 _TASKS = timer.join(route, route.c.id == timer.c.route)

@@ -188,6 +188,7 @@ timer = table(
     required("task_id", TaskId, "Celery's task id; the 16 bytes of a UUID, or text after a zero byte"),
     required("route", sa.BigInteger, "id of its task and destination"),
     optional("key", sa.Text, "tasks with the same key share a shard"),
+    optional("group", sa.Text, "its group: tasks of a group share a shard and limits"),
     optional("expires_ms", sa.BigInteger, "the task's own expires; instant, Unix milliseconds"),
     required("created_ms", sa.BigInteger, "time of sending, by the producer; instant, Unix milliseconds"),
     required("accepted_ms", sa.BigInteger, "time of accepting; instant, Unix milliseconds"),

@@ -33,6 +33,7 @@ def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
         queue="mail",
         priority=9,
         key="order:42",
+        group="order:42",
         expires_ms=NOW + 99,
         queue_expires_ms=60_000,
         misfire_ms=5_000,
@@ -56,8 +57,8 @@ def test_a_block_is_stored_as_its_messages_one_by_one_are(sql_store: SqlStore, *
     plain = [join(b"{}", b'{"n": 1}', b""), join(b"", b"", b""), join(b'{"h": 2}', b"{}", b"\x1e\xff" * 900)]
     envelopes = [message().envelope_id for _ in plain]
     tasks = ["a" * 36, "é", envelopes[2]] if own_ids else envelopes
-    keys, expires = ["a", None, "ü"], [None, NOW + 9, 0]
-    block = MessageBlock(like, envelopes, tasks, [NOW, NOW - 9, NOW], [NOW - 1, 0, 5], keys, expires, plain)
+    keys, groups, expires = ["a", None, "ü"], ["a", None, "ü"], [None, NOW + 9, 0]
+    block = MessageBlock(like, envelopes, tasks, [NOW, NOW - 9, NOW], [NOW - 1, 0, 5], keys, groups, expires, plain)
     holders = Holder(sql_store, 0), Holder(sql_store, 1)
     first_ids = [min([one.seq() for _ in plain]) for one in holders]
     news = [NewBlock(first, 2, [NOW + 7, NOW + 3, NOW + 7], NOW, block) for first in first_ids]
@@ -73,6 +74,16 @@ def test_a_block_is_stored_as_its_messages_one_by_one_are(sql_store: SqlStore, *
     assert [[row[name] for name in names] for row in mixed[:3]] == [[row[name] for name in names] for row in one_by_one]
     assert sql_store.known(0, envelopes).keys() == set(envelopes)
     assert [row.parts() for row in sorted(holders[0].slice(lane=2), key=lambda row: row.id)] == list(map(split, plain))
+
+
+@pytest.mark.parametrize("count", [1, 50], ids=["one insert", "many rows at once"])
+def test_the_group_of_each_row_is_kept(sql_holder: Holder, sql_store: SqlStore, count: int) -> None:
+    groups = ["tenant:ü" if n % 2 else None for n in range(count)]
+    rows = [sql_holder.row(NOW + n, key=group, group=group) for n, group in enumerate(groups)]
+    sql_holder.apply(rows=rows)
+    assert [row.group for row in sql_holder.slice()] == groups
+    assert [one.group for one in sql_store.browse.tasks([row.id for row in rows])] == groups
+    assert [one.message.group for one in sql_store.handover.pending(0)] == groups
 
 
 @pytest.mark.parametrize(("text", "number"), [(None, None), ("", 0)], ids=["missing", "nothing and zero"])

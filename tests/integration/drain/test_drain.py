@@ -327,7 +327,7 @@ def test_a_bad_file_is_refused_bad_lines_reported(
         drained(stack, file=file)
 
 
-OPTIONS = {"wheel": {"watch": ["order:42"], "unique": "one", "misfire": 60}}
+OPTIONS = {"wheel": {"watch": ["order:42"], "group": "tenant:42", "unique": "tenant:42:one", "misfire": 60}}
 
 
 def accepted(stack: LeavingStack) -> str:
@@ -355,7 +355,7 @@ def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, file: Path, 
     task_id = accepted(redis_stack)
     with redis_stack.opened() as store:
         assert drain(redis_stack.app, store, file=file).left == 0
-        assert store.watchers(0, "unique", ["one"]) == []
+        assert store.watchers(0, "unique", ["tenant:42:one"]) == []
     redis_stack.app.conf.wheel_store = redis_stack.settings["wheel_store"] = other
     import_(redis_stack.app, file)
     redis_stack.claim_broker()
@@ -363,6 +363,6 @@ def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, file: Path, 
     with closing(open_store(other)) as store:
         wait_until(lambda: store.find(0, [task_id]), "the task is accepted")
         [row] = store.find(0, [task_id])
-        assert row.misfire_ms == 60_000
-        for kind, key in (("watch", "order:42"), ("unique", "one")):
+        assert (row.misfire_ms, row.group) == (60_000, "tenant:42")
+        for kind, key in (("watch", "order:42"), ("unique", "tenant:42:one")):
             assert [row.task_id for _, row in store.watchers(0, kind, [key])] == [task_id]

@@ -59,6 +59,12 @@ def test_retries_keep_their_delay_and_their_queue(matrix: Matrix) -> None:
     assert matrix.sent["retry"].value == "done"
 
 
+def test_retries_and_links_inherit_the_group(matrix: Matrix) -> None:
+    notes = [*matrix.notes["grouped"], *matrix.notes["grouped link"]]
+    assert [(note["wheel_group"], note["retries"]) for note in notes] == [("tenant:42", n) for n in (0, 1, 2, 0)]
+    assert matrix.notes["retry"][-1]["wheel_group"] is None
+
+
 def test_a_retry_with_back_off_waits(matrix: Matrix) -> None:
     first, second = matrix.notes["autoretry"]
     assert second["ran_ms"] - first["ran_ms"] >= 1000

@@ -190,6 +190,11 @@ def send_linked(app: Any) -> Sent:
     return Sent(now_ms() + 400, note.apply_async(("link",), countdown=0.4, link=link))
 
 
+def send_grouped(app: Any) -> Sent:
+    link = app.tasks[NOTE].si("grouped link")
+    return Sent(result=app.tasks["retried"].apply_async(("grouped", 2), link=link, wheel={"group": "tenant:42"}))
+
+
 def send_failing(app: Any) -> Sent:
     link = app.tasks["failed"].s()
     return Sent(now_ms() + 400, app.tasks["failing"].apply_async(("boom",), countdown=0.4, link_error=link))
@@ -219,6 +224,7 @@ SCENES: dict[str, tuple[Callable[[Any], Sent], dict[str, int]]] = {
     "skew": (send_skewed, {"skew": 3}),
     "chord": (send_chord, {"chord": 4, "chord body": 1}),
     "link": (send_linked, {"link": 1, "linked": 1}),
+    "grouped": (send_grouped, {"grouped": 3, "grouped link": 1}),
     "link_error": (send_failing, {"link_error": 1}),
     "expired": (lambda app: Sent(result=app.send_task(NOTE, ("expired",), countdown=1, expires=0.2)), {"expired": 0}),
     "in a year": (

@@ -87,6 +87,7 @@ FIELDS: list[dict[str, Any]] = [
     {"priority": 255, "expires_ms": END_OF_TIME_MS - 1, "queue_expires_ms": 2**63 - 1},
     {"misfire_ms": 0, "watch": ["order:42", "ü"], "unique": "one", "on_conflict": "replace"},
     {"exchange": "news", "exchange_type": "topic", "routing_key": "", "queue": None},
+    {"key": "tenant:größe", "group": "tenant:größe"},
     {"task": "é" * 512, "task_id": "日本", "routing_key": "ü", "key": "😀"},
     {"task": "😀" * 256, "task_id": "日" * 341, "queue": "x" * 512},
 ]
@@ -224,6 +225,9 @@ def test_optional_fields_may_be_absent() -> None:
         (enveloped(queue=""), "queue must be a text"),
         (enveloped(key=""), "key must be a text"),
         (enveloped(key=False), "key must be a text"),
+        (enveloped(group=5), "group must be a text, got 5"),
+        (enveloped(group="a"), "group must be equal to key, None, got 'a'"),
+        (enveloped(group="a\0", key="a\0"), "key must be without NUL"),
         (enveloped(eta_ms=None), "eta_ms must be milliseconds from 1970 to the end of 9998, got None"),
         (enveloped(eta_ms=True), "eta_ms must be milliseconds"),
         (enveloped(eta_ms=1.5), "eta_ms must be milliseconds"),
@@ -272,7 +276,15 @@ def test_the_same_bytes_make_the_same_id() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"task": ""}, {"task_id": "x" * 513}, {"key": "\0"}, {"eta_ms": -1}, {"priority": 999}, {"id": "x"}],
+    [
+        {"task": ""},
+        {"task_id": "x" * 513},
+        {"key": "\0"},
+        {"eta_ms": -1},
+        {"priority": 999},
+        {"id": "x"},
+        {"group": "a"},
+    ],
 )
 def test_an_envelope_that_would_not_be_read_is_not_written(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):

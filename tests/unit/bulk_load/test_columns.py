@@ -98,11 +98,14 @@ ROWS = [
     {"args": "[8]", "expires": 3_600},
     {"args": "[9]", "expires": datetime(2030, 1, 3, tzinfo=UTC)},
     {"args": "[10]", "expires": 60, "key": "customer:7"},
+    {"args": "[11]", "group": "tenant:7"},
+    {"args": "[12]", "group": "tenant:ü", "key": "tenant:ü"},
+    {"args": "[13]", "group": "tenant:7"},
     {"args": "[]", "kwargs": "{}", "task": "elsewhere.unknown"},
     {"args": None, "task": "elsewhere.unknown"},
     {"args": None, "task": "elsewhere.unknown"},
 ]
-ALL = {"args": None, "kwargs": None, "task": "shop.remind", "queue": None, "priority": None, "key": None}
+ALL = {"args": None, "kwargs": None, "task": "shop.remind", "queue": None, "priority": None, "key": None, "group": None}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,11 @@ def test_each_row_goes_to_its_shard() -> None:
         ({"args": "[1]", "task": ""}, "task must be a text of 1 to 512 characters"),
         ({"args": "[1]", "task": "a\0b"}, "task must be without NUL characters"),
         ({"args": "[1]", "key": ""}, "key must be a text of 1 to 512"),
+        ({"args": "[1]", "group": ""}, "group must be a text of 1 to 512"),
+        (
+            {"args": "[1]", "group": "a", "key": "b"},
+            "key must be left out, since the group 'a' chooses the shard, got 'b'",
+        ),
         ({"args": "[1]", "queue": "q" * 600}, "queue must be a text of 1 to 512"),
         ({"args": "[1]", "priority": 300}, "priority must be a whole number from 0 to 255"),
         ({"args": "[1]", "expires": "soon"}, "expires must be a time, or seconds from now"),
@@ -205,6 +213,7 @@ ANY_ROWS = st.fixed_dictionaries(
         "kwargs": st.dictionaries(TEXTS, VALUES, max_size=2),
         "queue": st.sampled_from(["mail", "news %s"]),
         "key": IDS,
+        "group": st.booleans(),  # the key is one
         "task_id": IDS,
         "expires": st.sampled_from([None, 60]),
         "eta_us": st.sampled_from([ETA_US, ETA_US + 1_500]),
@@ -226,6 +235,7 @@ def read_back(messages: list[Packable], reader: QueuedMessageReader) -> list[dic
 
 def rendered(app: Any, rows: list[dict[str, Any]]) -> list[Packable]:
     given_ = [{**row, "args": json.dumps(row["args"]), "kwargs": json.dumps(row["kwargs"])} for row in rows]
+    given_ = [{**row, "group": row["key"] if row.get("group") else None} for row in given_]
     with closing(ColumnRenderer(app, 1, 2**20)) as renderer:
         return renderer.messages(columns(*given_)).get(0, [])
 
@@ -247,6 +257,15 @@ def test_many_messages_of_a_kind_are_read_by_a_form(app: Any) -> None:
     [block] = unpack_messages(pack(kind), QueuedMessageReader().decode)
     assert isinstance(block, MessageBlock)
     assert len(block) == FEW
+
+
+def test_messages_of_groups_are_read_by_a_form(app: Any) -> None:
+    groups = [f"tenant:{n % 3}ü" for n in range(2 + FEW)]
+    kind = [one for one in rendered(app, [{**ROW, "key": name, "group": True} for name in groups]) if one[0].names]
+    [block] = unpack_messages(pack(kind), QueuedMessageReader().decode)
+    assert isinstance(block, MessageBlock)
+    assert block.groups == block.keys == groups[2:]
+    assert [json.loads(one.headers)["wheel_group"] for one in block.messages()] == groups[2:]
 
 
 def test_kinds_that_alternate_keep_their_order(app: Any) -> None:

@@ -102,8 +102,8 @@ def a_task_elsewhere() -> Any:
 NOTHING = {"args": (), "kwargs": {}, "eta": AT}
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no row": (lambda _: "proj.touch", "a row must be a signature, a dict or a tuple, got str"),
-    "too short": (lambda _: ("proj.touch", (), {}), "a row must have 4 to 10 values"),
-    "too long": (lambda _: ("proj.touch",) * 11, "a row must have 4 to 10 values"),
+    "too short": (lambda _: ("proj.touch", (), {}), "a row must have 4 to 11 values"),
+    "too long": (lambda _: ("proj.touch",) * 12, "a row must have 4 to 11 values"),
     "unknown field": (lambda _: {"task": "proj.touch", "prority": 1, **NOTHING}, "got prority"),
     "no task": (lambda _: NOTHING, "task must be a task or its name, got None"),
     "no eta": (lambda _: ("proj.touch", (), {}, None), "must have eta or countdown"),

@@ -88,6 +88,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "a routing key": {"queue": "news", "routing_key": "news.sport"},
     "key": {"wheel": {"key": "order:ü"}},
     "a short key": {"wheel": {"key": "k"}},
+    "a group of the wheel": {"wheel": {"group": "tenant:ü"}},
+    "no group of the wheel": {"wheel": {"group": None}},
     "one retry policy": {"retry": False, "retry_policy": {"max_retries": 1}},
 }
 
@@ -224,8 +226,8 @@ def options_of(row: dict[str, Any]) -> dict[str, Any]:
 
 def in_form(app: Any, row: dict[str, Any], form: str) -> Any:
     if form == "dict":
-        key = (row.pop("wheel", None) or {}).get("key")
-        return {**row, "task": app.tasks[row["task"]], "key": key}
+        wheel = row.pop("wheel", None) or {}
+        return {**row, "task": app.tasks[row["task"]], **{name: wheel.get(name) for name in ("key", "group")}}
     if form == "tuple":
         return tuple(row.get(name) for name in FIELDS)
     task = app.tasks.get(row["task"], row["task"])
@@ -319,7 +321,46 @@ def test_the_message_equals_that_of_send_task_where_no_such_task_is_registered(m
     assert check(make_subject(APPS["plain"]), rows, "tuple") == COUNT
 
 
+def tenant_of(task: str, args: Any, kwargs: Any, options: Any) -> str | None:
+    return f"tenant:{args[0]}" if args[0] % 2 else None
+
+
+#: Settings that name the groups of rows, and the groups of four rows.
+GROUPS: dict[str, tuple[dict[str, Any], list[str | None]]] = {
+    "by the route": ({"task_routes": {"proj.to*": {"wheel": {"group": "route"}}}}, ["route"] * COUNT),
+    "by the function": ({"wheel_group": tenant_of}, [None, "tenant:1", None, "tenant:3"]),
+    "by either": (
+        {"wheel_group": tenant_of, "task_routes": {"proj.to*": {"wheel": {"group": "route"}}}},
+        ["route"] * COUNT,
+    ),
+    "by the running task": ({}, ["tenant:0"] * COUNT),
+}
+
+
+@pytest.mark.parametrize("by", GROUPS)
+@pytest.mark.parametrize("call", ["plain", "headers", "compressed", "links", "a group of the wheel"])
+def test_a_row_has_the_group_that_apply_async_gives_it(make_subject: MakeSubject, by: str, call: str) -> None:
+    settings_, groups = GROUPS[by]
+    app, inbox = make_subject(settings_), Inbox()
+    request = {"wheel_group": "tenant:0"} if by == "by the running task" else {}
+    rows = rows_with(CALLS[call]) * 2
+    with within(app.tasks["proj.touch"], id="parent", root_id="root", children=[], **request):
+        assert check(app, rows) == 2 * COUNT
+        load(app, inbox, [in_form(app, row, "signature") for row in rows])
+    wanted = ["tenant:ü"] * COUNT if "wheel" in CALLS[call] else groups
+    assert [one.group for one in inbox.messages()] == wanted * 2
+
+
+def test_the_group_of_a_row_may_come_from_the_function_at_the_rate_of_a_template(
+    make_subject: MakeSubject, sampled: list[Any]
+) -> None:
+    rows = rows_with({}) * 3
+    load(app := make_subject({"wheel_group": tenant_of}), Inbox(), [in_form(app, row, "signature") for row in rows])
+    assert len(sampled) == 2 * 2  # with a group and without one
+
+
 FAST = "plain, countdown, priority, expires at, headers, compressed, pickled, key, a short key, queue, no result"
+FAST += ", a group of the wheel"
 SAMPLES = {**dict.fromkeys(FAST.split(", "), 2), "link": COUNT, "stamps": COUNT, "expires in text": COUNT}
 
 

@@ -80,6 +80,7 @@ def test_options_do_not_leak_into_messages_without_a_delay(app: Any, add: Any, b
         {"watch": "order:42"},
         {"jitter": 30},
         {"misfire": "skip"},
+        {"group": "tenant:42"},
         {"unique": "sync:7", "transactional": False},
     ],
 )

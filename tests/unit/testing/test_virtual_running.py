@@ -61,6 +61,19 @@ def test_retries_wait_with_their_own_delay_under_the_same_id(wheel: VirtualWheel
     assert result.get() == 2
 
 
+def test_a_retry_and_a_task_sent_within_a_group_wait_in_the_group(wheel: VirtualWheel, tasks: Any) -> None:
+    for name in ("proj.flaky", "proj.again"):
+        tasks[name].apply_async((2,), wheel={"group": "tenant:42"})
+    tasks["proj.again"].apply_async((2,), countdown=1)
+    wheel.advance(seconds=1)
+    assert [(one.task, one.group, one.key) for one in wheel.pending] == [
+        ("proj.flaky", "tenant:42", "tenant:42"),
+        ("proj.again", "tenant:42", "tenant:42"),
+        ("proj.again", None, None),
+    ]
+    assert [one.state for one in wheel.run_all()][-1] == "SUCCESS"
+
+
 def test_the_last_failed_retry_raises_the_tasks_own_error(wheel: VirtualWheel, tasks: Any) -> None:
     tasks["proj.flaky"].delay(9)
     with pytest.raises(OSError, match="away"):

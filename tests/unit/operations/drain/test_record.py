@@ -40,6 +40,7 @@ def back(kept: StoredMessage, envelope_id: str | None = None) -> Message:
     [
         {},
         {"body": bytes(range(256)), "priority": 9, "key": "order:42", "expires_ms": 5, "queue_expires_ms": 7},
+        {"key": "tenant:42", "group": "tenant:42"},
         {"headers": "{}", "body": b'{"task": "app.remind", "eta": "2099-01-01"}'},
         {"headers": '{"task": "t", "wheel": "the task\'s own", "eta": null, "x": {"__type__": "datetime"}}'},
         {"properties": '{"content_type": null, "content_encoding": null, "reply_to": "\\u2028"}'},

@@ -126,6 +126,13 @@ def test_misfire_and_key_are_the_schedules_before_those_of_the_route(make_app: A
     assert [(one.misfire_ms, one.key, one.queue) for one in own] == [(5_000, "other", "reports")] * 3
 
 
+def test_the_group_of_a_run_is_the_schedules_or_the_one_of_the_function(make_app: Any) -> None:
+    app = make_app(wheel_group=lambda task, args, kwargs, options: kwargs.get("tenant"))
+    for options, group in (({"wheel": {"group": "own"}}, "own"), ({}, "tenant:1"), ({"wheel": {"group": None}}, None)):
+        found = Rendering(app, kwargs={"tenant": "tenant:1"}, options=options).all_three()
+        assert [(one.group, one.key, headers(one).get("wheel_group")) for one in found] == [(group, group, group)] * 3
+
+
 def test_a_route_with_wheel_false_is_a_route_like_any_other(make_app: Any) -> None:
     app = make_app(task_routes={"proj.touch": {"queue": "mail", "wheel": False}})
     assert [one.queue for one in Rendering(app).all_three()] == ["mail"] * 3
@@ -286,6 +293,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         {},
         {"expires": 60, "headers": {"tenant": 'a"%s', "n": {"m": [1.0]}}, "priority": 3},
         {"wheel": {"key": 'order "%s"', "misfire": 5}, "queue": "mail %s"},
+        {"wheel": {"group": 'tenant "%s"'}},
         {"exchange": "news", "routing_key": "a.b", "reply_to": "r", "shadow": "100 %"},
         {"compression": "zlib"},
         {"serializer": "yaml"},

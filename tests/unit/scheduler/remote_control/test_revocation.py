@@ -221,7 +221,7 @@ def test_arguments_are_masked(tmp_path: Path, mask: Mask, shown: str) -> None:
     store.close()
 
 
-TASK = Task(1, 0, 0, 1_700_000_000_123, 256, 1_700_000_000_000, "id", "t", "celery", 5, None, None, 0, 0, 10)
+TASK = Task(1, 0, 0, 1_700_000_000_123, 256, 1_700_000_000_000, "id", "t", "celery", 5, None, None, None, 0, 0, 10)
 
 
 def test_a_task_is_shown_by_its_headers_alone() -> None:
