@@ -26,6 +26,7 @@ RUN_BY = {
     "cli.md": "tests/integration/cli/test_cli_doc.py",
     "control-celery.md": "tests/integration/remote_control/test_revoke.py",
     "django.md": "tests/admin/test_django_page.py",
+    "groups.md": "tests/test_docs_examples.py",
     "leaving.md": "tests/integration/drain/test_leaving_doc.py",
     "loading.md": "tests/spark/test_docs.py",
     "metrics.md": "tests/admin/test_metrics.py",
@@ -93,7 +94,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
     names = {
         name: app.task(name=f"shop.tasks.{name}", shared=False)(run)
-        for name in ("remind", "sync", "send", "cancel_order")
+        for name in ("remind", "sync", "send", "mail", "cancel_order", "import_data", "charge", "notify")
     }
     with VirtualWheel(app) as wheel:
         sent = {name: names["remind"].apply_async(countdown=60) for name in ("first", "second", "result")}
@@ -102,13 +103,30 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 7
+    assert len(examples) == 8
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
+        if "of" in shop:
+            shop["app"].conf.wheel_group = shop["of"]  # the module of the page is not there
     assert shop["app"].wheel.get(shop["later"].id).state == "pending"
     states = [shop["app"].wheel.get(shop[name].id).state for name in ("first", "second", "result")]
     assert states == ["cancelled"] * 3
     assert shop["wheel"].pending_of("shop.tasks.cancel_order") == []
+
+
+def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
+    examples = blocks("groups.md")
+    assert len(examples) == 4
+    shop |= {"order": SimpleNamespace(id=7), "user": SimpleNamespace(id=9)}
+    for block in examples:
+        exec(block, shop)  # noqa: S102 - our own page
+        assert not list(Conf(shop["app"]).problems())
+    groups = {row.task: row.group for row in shop["app"].wheel.pending().items if row.group is not None}
+    assert groups == {
+        "shop.tasks.import_data": "tenant:42",
+        "shop.tasks.charge": "stripe",
+        "shop.tasks.notify": "user:9",
+    }
 
 
 def test_the_example_of_the_readme_runs(shop: dict[str, Any]) -> None:

@@ -359,13 +359,17 @@ class KombuBroker(DeliveryBroker):
 
     def depth(self, shard: int) -> int:
         name = wheel_queue_name(self._reader.namespace, shard)
+        return self.ready([name])[name]
+
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
         with self._connect() as connection:
+            found = dict.fromkeys(queues, 0)
             try:
                 ensure_connection(connection)
-                with connection.channel() as channel:
-                    return int(channel.queue_declare(name, passive=True).message_count)
-            except connection.channel_errors:  # no message was ever sent to the queue
-                return 0
+                for queue in queues:
+                    with suppress(*connection.channel_errors), connection.channel() as channel:  # no such queue
+                        found[queue] = int(channel.queue_declare(queue, passive=True).message_count)
+                return found
             except connection_errors(connection) as error:
                 raise BrokerError(
                     f"{connection.as_uri()} does not answer ({format_error(error)}); it is tried again"

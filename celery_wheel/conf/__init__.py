@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
+from celery_wheel.conf import limits as group_limits
 from celery_wheel.conf import setting as rules
 from celery_wheel.conf import store as stores
 from celery_wheel.conf.setting import Setting, loaded_maps, spellings
@@ -148,6 +149,16 @@ class Conf:
         {},
         rules.rates(),
         'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
+    )
+    limits = Setting(
+        {},
+        group_limits.classes(),
+        "The limits of each group of a class: `{'tenant': {'concurrency': 5, 'rate': '100/m'}}`; see docs/groups.md.",
+    )
+    queue_depth = Setting(
+        {},
+        group_limits.depths(),
+        "The most ready messages by queue, `{'mail': 500}`: the rest waits in the wheel, and groups share the queue.",
     )
     base_scheduler = Setting(
         default_base_scheduler,

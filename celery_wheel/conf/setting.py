@@ -143,12 +143,13 @@ def rates() -> Rule[dict[str, tuple[int, int]]]:
     def parse(value: Any) -> dict[str, tuple[int, int]]:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
             raise ValueError(value)
-        return {str(name): _rate(rate) for name, rate in value.items()}
+        return {str(name): parse_rate(rate) for name, rate in value.items()}
 
     return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
 
 
-def _rate(value: Any) -> tuple[int, int]:
+def parse_rate(value: Any) -> tuple[int, int]:
+    """Return (count, milliseconds) of a rate like "500/s". Raises ValueError."""
     text = f"{value}/s" if type(value) is int else value
     found = re.fullmatch(r"([1-9][0-9]{0,8})/([smh])", text) if isinstance(text, str) else None
     if found is None:

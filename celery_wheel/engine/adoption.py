@@ -23,19 +23,21 @@ A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.port import BrokerOffset, FencingBroker, RangeChecksum
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import ALL, Gates
+from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import Fenced
 from celery_wheel.store import model
+from celery_wheel.store.schedule_model import Run
 from celery_wheel.timing import TimingWheel
 
 logger = logging.getLogger(__name__)
@@ -73,7 +75,21 @@ class Adoption:
         self.monotonic_ms = ctx.clock.monotonic_ms()
         self.rollbacks = 0  #: lanes on which the broker had lost writes
         self.emptied = 0  #: 1: the broker had no offset at all, and had had some
+        self.groups = self._groups()
         self._seq = 0
+
+    def _groups(self) -> Groups:
+        """Return the groups with their limits; a drain publishes every pending row, whatever is limited."""
+        limits = self.limits
+        if limits.ahead_ms:
+            return Groups()
+        return Groups(
+            limits.groups,
+            limits.depths,
+            self.store.limits(self.shard),
+            lowest_first=not self.delivery.prepares,
+            parts=limits.depth_parts,
+        )
 
     def steps(self) -> Iterator[str]:
         """Run steps 2 and 3; after a crash between any two steps the next adoption runs them again."""
@@ -90,7 +106,7 @@ class Adoption:
             yield from self._compare(self.delivery.broker, offsets)
 
     def _compare(self, broker: FencingBroker, offsets: dict[int, BrokerOffset]) -> Iterator[str]:
-        lanes = self.store.lanes(self.shard)
+        lanes = self._published_lanes()
         if closed := sorted(offsets.keys() - {lane.lane for lane in lanes}):
             broker.drop_lanes(self.shard, self.epoch, closed)
             yield "closed lanes dropped in the broker"
@@ -116,7 +132,8 @@ class Adoption:
 
     def state(self) -> ShardState:
         """Return the state: step 4."""
-        lanes = [self._lane(lane) for lane in self.store.lanes(self.shard)]
+        lanes = [self._lane(lane) for lane in self._published_lanes()]
+        self._adopt_groups(lanes)
         limits = self.limits
         window = Window(
             TimingWheel(limits.tick_ms, limits.wheel_size, start_ms=self.now_ms),
@@ -135,9 +152,33 @@ class Adoption:
             lanes,
             window,
             gates=gates,
+            groups=self.groups,
             tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
             stamps=self.stamps,
         )
+
+    def _published_lanes(self) -> list[model.LaneState]:
+        """Return the lanes that publish."""
+        return [lane for lane in self.store.lanes(self.shard) if lane.lane != model.WAITING]
+
+    def _adopt_groups(self, lanes: list[Lane]) -> None:
+        """Count the rows that wait, and those that a former holder has published or may have."""
+        groups = self.groups
+        groups.adopt(self.store.lines(self.shard))
+        if groups:
+            for run in self.store.open_runs(self.shard, self.now_ms):
+                groups.adopt_run(run.timer_id, run.group or "", run.until_ms or 0)
+            for lane in lanes:
+                if lane.is_in_doubt:
+                    rows = self.store.slice(self.shard, lane.number, lane.in_doubt_after, lane.in_doubt_upto)
+                    for run in self._runs(rows):
+                        groups.adopt_run(run.timer_id, run.group or "", None)
+
+    def _runs(self, rows: Iterable[model.Row]) -> Iterator[Run]:
+        """Yield the runs of published rows whose groups limit how many are in flight."""
+        for row in rows:
+            if row.group is not None and (limit := self.groups.limit_of(row.group)).concurrency is not None:
+                yield Run(row.id, group=row.group, until_ms=self.now_ms + limit.max_runtime_ms)
 
     def _lane(self, found: model.LaneState) -> Lane:
         lane = self.delivery.lane(found)
@@ -174,6 +215,9 @@ class Adoption:
             lanes=[replace(lane, offset=found.offset, watermark=found.offset)],
             tally={key: -n for key, n in done.tally.items()},
         )
+        if self.groups:
+            rows = self.store.slice(self.shard, lane.lane, lane.offset, found.offset)
+            change.runs += [run for run in self._runs(rows) if run.timer_id not in found.failed]
         count = done.count - len(found.failed)
         batch = model.Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
         change.batches.append(batch)

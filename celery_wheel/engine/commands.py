@@ -45,7 +45,7 @@ def cancel_or_move(
     ``resent``: ids of tasks with a message behind the command in the inbox.
     """
     with state.active():
-        diversions = state.diversions
+        mark = state.mark()
     found = ctx.store.find(ctx.shard, command.task_ids)
     known = {row.task_id for row in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]
@@ -53,10 +53,10 @@ def cancel_or_move(
     yield "found"
     queue_is_empty = earlier_are_accepted(ctx, state, command.item_id, empty_at_ms)
     with state.active():
-        pending = {row.task_id for row in found if not state.may_be_published(row.lane, row.position)}
+        pending = {row.task_id for row in found if not state.may_be_published(row)}
         if not queue_is_empty and not pending.issuperset(command.task_ids):
             return False
-        if state.may_be_diverted(found, diversions):
+        if state.may_be_diverted(found, mark):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         done = _revise(work, command, found)
@@ -265,6 +265,7 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
         for name in [name for name, result in results.items() if result == "done"]:
             _log_gate(ctx, command, name)
     ctx.wake.set()
+    ctx.freed.set()
     ctx.room.set()
     return True
 

@@ -72,7 +72,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
     ctx.stats.publishes.add(took_ms)
     yield "published"
     with state.active():
-        _confirm(ctx, lane, flight, confirmed, now_ms)
+        _confirm(ctx, state, lane, flight, confirmed, now_ms)
     if ctx.on_published is not None:
         ctx.on_published(flight.rows, now_ms, now_ms + took_ms)
     ctx.unsettled.set()
@@ -97,6 +97,8 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
         to = rows[-1].position  # ``upto`` follows the clock: each round would publish an empty chunk
     yield "in doubt"
     with state.active():
+        for row in rows:
+            row.reports = state.groups.reports(row)
         lane.take_doubtful(rows, to)
 
 
@@ -111,7 +113,7 @@ def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
         )
 
 
-def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, now_ms: int) -> None:
+def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, confirmed: Confirmed, now_ms: int) -> None:
     refused = confirmed.refused
     flight.failed.update(confirmed.failed)
     # Behind an exchange one queue may have accepted a message that another queue refused.
@@ -122,6 +124,9 @@ def _confirm(ctx: Context, lane: Lane, flight: InFlight, confirmed: Confirmed, n
     redelivered = flight.redelivered or lane.redelivered
     lane.confirm(flight, now_ms, refused)
     rows = [row for row in flight.rows if row.id not in refused] if refused else flight.rows
+    if state.groups and lane.unsettled is not None:
+        lane.unsettled.runs |= state.groups.published([row.id for row in rows if row.id not in flight.failed], now_ms)
+        ctx.freed.set()
     ctx.stats.dispatched_chunk(rows, len(flight.failed), redelivered, now_ms)
     if flight.failed:
         first = next(iter(flight.failed))

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 
 from celery_wheel import errors
+from celery_wheel.engine import release as releasing
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.announce import announce
 from celery_wheel.engine.delivery import delivery_to
@@ -102,6 +103,10 @@ class Engine:
         """Return how long dispatch may wait."""
         return wait_ms(self.ctx, self.state)
 
+    def release_wait_ms(self) -> int:
+        """Return how long the release of waiting rows may wait."""
+        return releasing.wait_ms(self.ctx, self.state)
+
     def ingest_wait_ms(self) -> int:
         """Return how long ingest may wait for the next schedule."""
         state = self.state
@@ -128,6 +133,9 @@ class Engine:
 
     def settle(self) -> RoundSteps:
         return self._holding(settle)
+
+    def release_rows(self) -> RoundSteps:
+        return self._holding(releasing.release)
 
     def announce(self) -> RoundSteps:
         return self._holding(announce)
@@ -283,6 +291,7 @@ class Engine:
         self._stands_by = False
         ctx.wake.set()
         ctx.room.set()
+        ctx.freed.set()
         ctx.unannounced.set()
         extra = {"action": "adopt", "shard": ctx.shard, "epoch": epoch}
         logger.info("shard %d is held by %s at epoch %d", ctx.shard, self.holder, epoch, extra=extra)

@@ -160,6 +160,9 @@ class WheelQueue(Protocol):
     def depth(self, shard: int) -> int:
         """Return how many messages wait in the wheel queue; needs no epoch and takes no message."""
 
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
+        """Return how many messages are ready for workers in tasks' queues; 0 for a queue that does not exist."""
+
     def oldest(self, shard: int) -> Message | Unreadable | None:
         """Return the oldest message of the wheel queue, still in it; None where it is empty or cannot be read."""
 

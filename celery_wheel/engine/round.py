@@ -16,6 +16,7 @@ from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.engine.stats import Stats
@@ -110,6 +111,7 @@ class Context:
     room: Signal = field(default_factory=Signal)  #: set when prefetch may have more to read
     queue: QueueWatch = field(default_factory=QueueWatch)
     unsettled: Signal = field(default_factory=Signal)  #: set when settle has something to do
+    freed: Signal = field(default_factory=Signal)  #: set when a row may be released from a line
     unannounced: Signal = field(default_factory=Signal)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
@@ -181,3 +183,6 @@ class Limits:
     rollback_window_ms: int = 300_000
     lane_idle_ms: int = 300_000  #: an idle lane is closed after this time; not below the rollback window
     rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task
+    groups: Mapping[str, Limit] = field(default_factory=dict)  #: of each group of a class, by the class
+    depths: Mapping[str, int] = field(default_factory=dict)  #: the most ready messages, by queue
+    depth_parts: int = 1  #: the shards that publish to the same queues

@@ -9,6 +9,7 @@
                 message, or when the inbox has an item; and every ``poll_ms`` where the broker tells of no messages
     prefetch    at once after a busy round; else when dispatch or a commit may have made room, at most every 100 ms
     dispatch    after a busy round, like ingest; else when the next row is due, at most after a second; or when woken
+    release     when a row's group or queue may have room: a run has ended, a time has come, a depth was read
     settle      when dispatch has confirmed a chunk, at most every 50 ms
     announce    when tasks were cancelled; its call may hang, so neither another job nor ``stop`` waits for it
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
@@ -37,6 +38,7 @@ After = Callable[[Round, float], Wait]
 INGEST_S = 0.05
 DISPATCH_S = 0.005
 SETTLE_S = 0.05
+RELEASE_S = 0.01
 PREFETCH_S = 0.1
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.1, 2.0
@@ -82,6 +84,7 @@ class ShardJobs:
             "ingest": (engine.ingest, self._after_ingest),
             "prefetch": (engine.prefetch, self._after_prefetch),
             "dispatch": (engine.dispatch, self._after_dispatch),
+            "release": (engine.release_rows, self._after_release),
             "settle": (engine.settle, lambda *_: Wait(SETTLE_S)),  # so that one batch records many chunks
             "announce": (engine.announce, lambda round_, _: AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN),
             "keep_house": (engine.keep_house, self._after_housekeeping),
@@ -103,6 +106,7 @@ class ShardJobs:
             "ingest": engine.ctx.queue.arrived,
             "prefetch": engine.ctx.room,
             "dispatch": engine.ctx.wake,
+            "release": engine.ctx.freed,
             "settle": engine.ctx.unsettled,
             "announce": engine.ctx.unannounced,
         }.items():
@@ -178,6 +182,12 @@ class ShardJobs:
         if round_ is Round.BUSY:
             return Wait(pause_s(DISPATCH_S, took_s), 0.0)
         return Wait(0.0, self.engine.wait_ms() / 1_000)
+
+    def _after_release(self, round_: Round, took_s: float) -> Wait:
+        """Release again after a pause, as dispatch does: one commit moves many rows."""
+        if round_ is Round.BUSY:
+            return Wait(RELEASE_S, RELEASE_S)
+        return Wait(RELEASE_S, max(RELEASE_S, self.engine.release_wait_ms() / 1_000))
 
     def _after_housekeeping(self, round_: Round, took_s: float) -> Wait:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched

@@ -39,6 +39,7 @@ class Stats:
     expired: int = 0  #: later than their misfire option allows
     cancelled: int = 0
     moved: int = 0
+    released: int = 0  #: from a line, to be published
     completed: int = 0  #: by a key, whether cancelled or run at once
     dispatched: int = 0
     redelivered: int = 0  #: of these, published with the mark that they may be second copies

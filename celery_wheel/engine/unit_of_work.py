@@ -26,11 +26,13 @@ from typing import Any
 
 from celery_wheel.engine.intake.inbox import AnyCommand, audit_entries
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state.gates import Place
+from celery_wheel.engine.state.gates import GROUP, LINE, Place
+from celery_wheel.engine.state.groups import Line
 from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
 from celery_wheel.store import model
+from celery_wheel.store.schedule_model import Run
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,6 +62,7 @@ class UnitOfWork:
     _applied: list[Callable[[], None]] = field(default_factory=list)
     _rolled_back: list[Callable[[], None]] = field(default_factory=list)
     _diverts: bool = False
+    _lines: dict[int, tuple[Line, int, int]] = field(default_factory=dict)  #: number → line, rows in, rows out
     _removed: set[int] | None = None  #: rows that other units remove from the window before this unit is applied
 
     # -- build: under the lock ---------------------------------------------------------------------
@@ -110,10 +113,17 @@ class UnitOfWork:
     def take_out(self, row: model.Row) -> bool:
         """Take a pending row out of its lane, to move or retire it; False where it may have been published."""
         state = self.state
-        if state.may_be_published(row.lane, row.position):
+        if state.may_be_published(row):
             return False
-        self._touch(state.lanes[row.lane], row.due_ms, row.seq)
+        if row.lane == model.WAITING:
+            line = state.groups.line_of(row)
+            if line is None or state.window.is_being_removed(row.id):
+                return False
+            self._count_line(line, leaving=1)
+        else:
+            self._touch(state.lanes[row.lane], row.due_ms, row.seq)
         state.window.remove(row.id)
+        self._give_back(row.id)
         self._taken_out.add(row.id)
         self.rows.append(row)
         self._count(row.due_ms, row.route, -1)
@@ -122,8 +132,14 @@ class UnitOfWork:
     def retire(self, row_id: int, kind: str, reason: str, actor: str, at_ms: int | None = None) -> None:
         """Retire a row with an outcome; the caller has subtracted it from the tally of pending rows."""
         at_ms = self.now_ms if at_ms is None else at_ms
+        self._give_back(row_id)
         self.change.moves.append(model.Move(row_id, model.STOPPED, at_ms, self.state.next_seq()))
         self._outcome(row_id, kind, reason, actor, at_ms)
+
+    def _give_back(self, row_id: int) -> None:
+        """End the slot of a row that its group's limits count, if it has one: it will not be published."""
+        if self.state.groups:
+            self.on_apply(partial(self.state.groups.give_back, row_id))
 
     def cancel(self, row: model.Row, why: Retirement) -> None:
         """Retire a row that was taken out, and end its claims on keys; a cancelled row will be announced."""
@@ -142,6 +158,11 @@ class UnitOfWork:
 
     def divert(self, row: model.Row, place: Place, redelivered: bool) -> None:
         """Move a row of a chunk to the lane of a place; diverted rows keep their order."""
+        if place is LINE:
+            self.wait(row, redelivered)
+            return
+        if place[0] is not None:  # a row that its queue has refused keeps its slot
+            self._give_back(row.id)
         window, lane = self.state.window, self.state.lanes.for_place(place)
         if lane.number not in self._lowest and not window.has_more(lane, max(row.due_ms, lane.last_due_ms)):
             lane.redelivered = False
@@ -150,6 +171,33 @@ class UnitOfWork:
         self._count(row.due_ms, row.route, -1)
         self.move(row, lane, row.due_ms)
         lane.last_due_ms = max(lane.last_due_ms, self._moved[-1][1].due_ms)
+
+    def wait(self, row: model.Row, redelivered: bool) -> None:
+        """Move a row of a chunk into the line of its group; rows of a chunk keep their order."""
+        groups, change = self.state.groups, self.change
+        line = groups.line_for(row)
+        line.entering += 1
+        self._count_line(line, entering=1)
+        self._diverts = True
+        move = model.Move(
+            row.id, model.WAITING, row.due_ms, self.state.next_seq(), line=groups.code(line, row, redelivered)
+        )
+        change.moves.append(move)
+        self._moved.append((row, move))
+
+    def release(self, row: model.Row, line: Line) -> None:
+        """Move a row out of its line, to be published: behind the watermark, so before all other rows of the lane."""
+        self._count_line(line, leaving=1)
+        self.state.window.remove(row.id)
+        self._taken_out.add(row.id)
+        self.rows.append(row)
+        self._count(row.due_ms, row.route, -1)
+        redelivered = row.line is not None and model.is_redelivered(row.line)
+        self.move(row, self.state.lanes.for_eta(row.eta_ms, self.now_ms, redelivered), row.due_ms)
+
+    def _count_line(self, line: Line, entering: int = 0, leaving: int = 0) -> None:
+        _, in_, out = self._lines.get(line.number, (line, 0, 0))
+        self._lines[line.number] = line, in_ + entering, out + leaving
 
     def record_move(self, row: model.Row, reason: str, actor: str) -> None:
         """Record the outcome ``moved``, for a move that a command requested."""
@@ -185,6 +233,9 @@ class UnitOfWork:
             place: Place = (None, row.route.target)
             self.state.lanes.for_place(place).distrust()
             self.divert(row, place, done.redelivered or lane.redelivered)
+        # A run that is over already has its end in the store.
+        runs = [(id_, run) for id_, run in done.runs.items() if self.state.groups.is_in_flight(id_)]
+        self.change.runs += [Run(id_, group=group, until_ms=until_ms) for id_, (group, until_ms) in runs]
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 
@@ -233,6 +284,8 @@ class UnitOfWork:
             if not lane.in_store:
                 self.save(lane)
         change.lanes += [lane.state(offset) for lane, offset in self._saved.values()]
+        if self._lines:
+            self._save_lines()
         if self._moved:
             self._removed = state.window.track_removed()
             self._removed -= self._taken_out
@@ -240,6 +293,19 @@ class UnitOfWork:
             key = model.TallyKey(hour, route.target, route.task)
             change.tally[key] = change.tally.get(key, 0) + n
         change.seq = state.seq
+
+    def _save_lines(self) -> None:
+        change, groups = self.change, self.state.groups
+        for line, in_, out in self._lines.values():
+            change.lines.append(model.LineState(line.number, line.group.name, line.share.queue, in_ - out))
+            if in_:
+                self.on_apply(partial(groups.entered, line, in_))
+            if out:
+                self.on_apply(partial(groups.left, line, out))
+        change.ended_lines, groups.ended = sorted(groups.ended), set()
+        if not groups.is_stored:
+            change.lanes.append(model.LaneState(model.WAITING, model.ORIGIN, model.ORIGIN, scope=GROUP))
+            self.on_apply(groups.stored)
 
     # -- commit, apply, roll back ------------------------------------------------------------------
 
@@ -260,6 +326,8 @@ class UnitOfWork:
                 ctx.room.set()
             if self.change.watches:
                 ctx.unannounced.set()
+            if self._lines:
+                ctx.freed.set()
             yield "applied"
             return True
         ctx.wake.set()
@@ -292,8 +360,8 @@ class UnitOfWork:
                 window.place(state.lanes[new.lane], model.Row.of(new.message, new.id, new.lane, new.due_ms, new.seq))
         for row, move in self._moved:
             row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
-            row.eta_ms = row.eta_ms if move.eta_ms is None else move.eta_ms
-            if row.id not in gone:
+            row.eta_ms, row.line = row.eta_ms if move.eta_ms is None else move.eta_ms, move.line
+            if row.id not in gone and row.lane != model.WAITING:
                 window.place(state.lanes[row.lane], row)
         self._release()
 
@@ -302,7 +370,7 @@ class UnitOfWork:
             effect()
         self.state.window.end_removal(self._taken_out)
         for row in self.rows:
-            if row.id in self._taken_out:
+            if row.id in self._taken_out and row.lane != model.WAITING:
                 self.state.window.place(self.state.lanes[row.lane], row)
         self._release()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
+from celery_wheel.conf.limits import LimitValues
 from celery_wheel.conf.store import make_state_folder
 from celery_wheel.engine.due_clock import ClockReadings
 from celery_wheel.engine.engine import Engine
@@ -26,6 +27,7 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.engine.round import Limits
 from celery_wheel.engine.runner import Runner
 from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
@@ -286,4 +288,14 @@ def limits_of(conf: Conf) -> Limits:
         look_ahead_ms=conf.look_ahead_ms,
         # A shard's part of each rate: tasks are spread evenly over the shards.
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
+        groups={name: _limit(values) for name, values in conf.limits.items()},
+        depths=conf.queue_depth,
+        depth_parts=conf.shards,
+    )
+
+
+def _limit(values: LimitValues) -> Limit:
+    rate = None if values.rate is None else Rate(*values.rate)
+    return Limit(
+        values.concurrency, rate, values.weight or Limit().weight, values.max_runtime_ms or Limit().max_runtime_ms
     )

@@ -128,8 +128,21 @@ _ROUTES: dict[tuple[Any, ...], Route] = {}
 #: The low bits of a seq are the shard, so that one number is unique in the whole store.
 SHARD_BITS = 8
 
-#: The lane of stopped rows: they have an outcome and are not published. Other lanes have numbers >= 0.
+#: The lane of stopped rows: they have an outcome and are not published. Lanes that publish have numbers >= 0.
 STOPPED = -1
+
+#: The lane of rows that wait for their group or for room in their queue, by lines. Nothing is published from it: its
+#: offset stays at ORIGIN, and a released row moves to another lane.
+WAITING = -2
+
+#: The low bits of a row's ``line`` are its rank: FIRST_TIME, where it cannot be in its queue already, and its priority.
+RANK_BITS, FIRST_TIME = 9, 256
+
+
+def is_redelivered(line: int) -> bool:
+    """Whether a waiting row may be in its queue already, by its ``line``."""
+    return not line & FIRST_TIME
+
 
 MAX_SEQ = 2**63 - 1
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -238,6 +251,7 @@ class Row:
     packing: Packing
     task_id: str = ""  #: of a row that was found by it, by a key or as a run; the window has very many rows
     group: str | None = None
+    line: int | None = None  #: of a row in lane WAITING: number of the line << RANK_BITS | rank
     reports: bool = False  #: its worker reports the end of its slot in a group: it is published with its id
 
     @classmethod
@@ -298,6 +312,7 @@ class Move:
     due_ms: int
     seq: int
     eta_ms: int | None = None  #: the new eta of a requested move; None: as before
+    line: int | None = None  #: see ``Row.line``; only of a move to lane WAITING
 
 
 @dataclass(slots=True)
@@ -400,6 +415,30 @@ class LaneState:
 
 
 @dataclass(slots=True)
+class LineState:
+    """A waiting line as stored; in a ``Change``, ``waiting`` is what is added to the stored number."""
+
+    number: int
+    group: str  #: "" for rows without a group
+    queue: str
+    waiting: int
+
+
+@dataclass(slots=True)
+class GroupLimit:
+    """Limits of one group; None leaves a limit as the group's class has it."""
+
+    group: str
+    concurrency: int | None
+    rate_count: int | None
+    rate_per_ms: int | None
+    weight: int | None
+    max_runtime_ms: int | None
+    actor: str
+    at_ms: int
+
+
+@dataclass(slots=True)
 class Change(ScheduleChange):
     """The writes of one transaction of a holder. An empty part costs nothing.
 
@@ -427,6 +466,10 @@ class Change(ScheduleChange):
     unwatched: list[int] = field(default_factory=list)  #: timers whose claims of every kind are removed
     gates: list[Gate] = field(default_factory=list)  #: each replaces an earlier one of its scope and name
     opened: list[tuple[str, str]] = field(default_factory=list)  #: (scope, name) of gates to remove
+    lines: list[LineState] = field(default_factory=list)
+    ended_lines: list[int] = field(default_factory=list)  #: lines to remove if no row is left in them, after ``lines``
+    limits: list[GroupLimit] = field(default_factory=list)  #: each replaces an earlier one of its group
+    unlimited: list[str] = field(default_factory=list)  #: groups whose own limits are removed
 
 
 #: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).

@@ -257,6 +257,62 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="LineRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                (
+                    "number",
+                    models.BigIntegerField(db_comment="in its shard; a number is used again once no row has it"),
+                ),
+                ("group", models.TextField(db_comment="name of the group; empty: rows without a group")),
+                (
+                    "queue",
+                    models.TextField(db_comment="queue, or routing key where the producer named no queue"),
+                ),
+                ("waiting", models.BigIntegerField(db_comment="rows that wait in it")),
+            ],
+            options=_options(
+                "wheel_line",
+                constraints=[models.UniqueConstraint(fields=("shard", "number"), name="wheel_line_place")],
+            ),
+        ),
+        migrations.CreateModel(
+            name="LimitRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("group", models.TextField(db_comment="name of the group")),
+                (
+                    "concurrency",
+                    models.IntegerField(db_comment="most runs in flight; none: as its class has it", null=True),
+                ),
+                (
+                    "rate_count",
+                    models.IntegerField(db_comment="most tasks in rate_per_ms; none: as its class has it", null=True),
+                ),
+                ("rate_per_ms", models.BigIntegerField(db_comment="duration in milliseconds", null=True)),
+                (
+                    "weight",
+                    models.IntegerField(
+                        db_comment="its share beside other groups; none: as its class has it", null=True
+                    ),
+                ),
+                (
+                    "max_runtime_ms",
+                    models.BigIntegerField(
+                        db_comment="a run counts as over after it; duration in milliseconds", null=True
+                    ),
+                ),
+                ("actor", models.TextField(db_comment="the person or part that set it")),
+                ("at_ms", _instant()),
+            ],
+            options=_options(
+                "wheel_limit",
+                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_limit_place")],
+            ),
+        ),
+        migrations.CreateModel(
             name="InboxRow",
             fields=[
                 (
@@ -567,7 +623,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("lane", models.BigIntegerField(db_comment="number of its lane; -1: it is stopped")),
+                (
+                    "lane",
+                    models.BigIntegerField(
+                        db_comment="number of its lane; -1: it is stopped, -2: it waits for its group"
+                    ),
+                ),
                 ("due_ms", _instant("first half of its position")),
                 (
                     "seq",
@@ -593,6 +654,12 @@ class Migration(migrations.Migration):
                 (
                     "group",
                     models.TextField(db_comment="its group: tasks of a group share a shard and limits", null=True),
+                ),
+                (
+                    "line",
+                    models.BigIntegerField(
+                        db_comment="of a row that waits for its group: number of the line << 9 | rank", null=True
+                    ),
                 ),
                 ("expires_ms", _instant("the task's own expires", null=True)),
                 ("created_ms", _instant("time of sending, by the producer")),
@@ -623,6 +690,11 @@ class Migration(migrations.Migration):
             options=_options(
                 "wheel_timer",
                 indexes=[
+                    models.Index(
+                        condition=models.Q(line__isnull=False),
+                        fields=["shard", "line", "due_ms", "seq"],
+                        name="wheel_timer_line",
+                    ),
                     models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
                     models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
                 ],

@@ -8,6 +8,7 @@ from celery_wheel.store.sql.browse import overview
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.dispatch import DispatchStatements
+from celery_wheel.store.sql.groups import GroupStatements
 from celery_wheel.store.sql.history import HistoryStatements
 from celery_wheel.store.sql.holding import LeaseStatements
 from celery_wheel.store.sql.intake import IntakeStatements
@@ -20,6 +21,7 @@ FEATURES: dict[str, Any] = {
     "changes": ChangeStatements,
     "control": ControlStatements,
     "dispatch": DispatchStatements,
+    "groups": GroupStatements,
     "history": HistoryStatements,
     "holding": LeaseStatements,
     "intake": IntakeStatements,

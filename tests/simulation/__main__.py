@@ -1,4 +1,5 @@
-"""``python -m tests.simulation SEED``: run one seed and print what happened in it; ``SEED recurring``: with schedules.
+"""``python -m tests.simulation SEED``: run one seed and print what happened in it; ``SEED recurring``: with schedules,
+``SEED groups``: with groups.
 
 ``python -m tests.simulation planted``: the first seed that shows each planted bug, for its decorator.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from tests.simulation.group_world import GroupWorld
 from tests.simulation.planted import PLANTED
 from tests.simulation.recurring_world import RecurringWorld
 from tests.simulation.test_planted import violation_of
@@ -20,6 +22,6 @@ if sys.argv[1] == "planted":
             first = next((seed for seed in (known, *range(1_500)) if violation_of(broken, seed)), None)
         print(f"{plant.__name__}: seed={first}")
 else:
-    kind = RecurringWorld if sys.argv[2:] == ["recurring"] else World
+    kind = {"recurring": RecurringWorld, "groups": GroupWorld}.get("".join(sys.argv[2:]), World)
     world = kind(int(sys.argv[1])).run()
     print("\n".join(world.log))

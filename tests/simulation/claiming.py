@@ -74,7 +74,7 @@ class Claiming(Users):
             read = self._read.pop(state.epoch, ())
             now = [data.rows[row.id].row for row in read if row.id in data.rows]  # dispatch may have diverted them
             rows = (*read, *now)
-            self._waiting[state.epoch] = {row.id for row in rows if not state.may_be_published(row.lane, row.position)}
+            self._waiting[state.epoch] = {row.id for row in rows if not state.may_be_published(row)}
 
     def look(self, data: ShardData, pushed: Collection[int]) -> None:
         answered, rows = self._open & data.answers.keys(), len(data.rows) + len(data.forgotten)

@@ -19,7 +19,8 @@ from celery_wheel.engine.port import Broker
 from celery_wheel.engine.round import Limits, Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.errors import BrokerError, StoreError
-from celery_wheel.store.model import Message, Position, Row, Unreadable
+from celery_wheel.store.model import WAITING, Message, Position, Row, Unreadable
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.timing import ManualClock
 from tests.kit.holder import message
 from tests.simulation.asking import Asking, Known
@@ -95,6 +96,9 @@ class Scheduler:
 
 
 class Happenings(ABC):
+    activities: tuple[str, ...] = ACTIVITIES
+    weights: tuple[int, ...] = WEIGHTS
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
@@ -244,7 +248,7 @@ class Happenings(ABC):
         if awake:
             # Mostly the holder, or a scheduler that believes to be the holder: a standby has little to do.
             scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
-            activity = self.rng.choices(ACTIVITIES, WEIGHTS)[0]
+            activity = self.rng.choices(self.activities, self.weights)[0]
             # Threads seldom take turns: sometimes one runs a whole round while the others stand still in theirs.
             for _ in range(HURRY if self.rng.random() < 0.2 else 1):
                 scheduler.step(activity)
@@ -300,11 +304,12 @@ class Happenings(ABC):
         self.recalling.collect(data)
         offset = data.lanes[0].offset
         waiting, left = list[str](), list[str]()
-        for *at, row_id in data.order.get(0, []):
+        for *at, row_id in (*data.order.get(0, []), *data.order.get(WAITING, [])):
             stored = data.rows[row_id].message
             assert isinstance(stored, Message)
             (waiting if tuple(at) > offset else left).append(stored.task_id)
-        queued = [m.task_id for m in self.wheel() if isinstance(m, Message) and m.envelope_id not in data.envelopes]
+        arrivals = [one for one in self.wheel() if isinstance(one, Message) and one.task != RUN_ENDED_TASK]
+        queued = [one.task_id for one in arrivals if one.envelope_id not in data.envelopes]
         known = Known([*self.loading.unknown(), *(m.task_id for m in self.to_send)], queued, waiting, left)
         self.log.append(f"user: {self.asking.ask(known, self.clock_ms)}")
 

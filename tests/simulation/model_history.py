@@ -52,6 +52,9 @@ class ShardData:
     revisions: list[Revision] = field(default_factory=list)
     runs: dict[int, Run] = field(default_factory=dict)  #: by timer; the oracles read those of forgotten timers, too
     skips: list[Skip] = field(default_factory=list)
+    waited: set[int] = field(default_factory=set)  #: for the oracles: rows that have waited in a line
+    lines: dict[int, model.LineState] = field(default_factory=dict)
+    limits: dict[str, model.GroupLimit] = field(default_factory=dict)
 
 
 def ids_in(data: ShardData, lane: int, after: model.Position, upto: model.Position) -> list[int]:
@@ -113,6 +116,41 @@ def _remove(data: ShardData, ids: Sequence[int]) -> None:
         del data.envelopes[stored.message.envelope_id]
         data.forgotten_outcomes += [outcome for outcome in data.outcomes if outcome.timer_id == row_id]
         data.outcomes = [outcome for outcome in data.outcomes if outcome.timer_id != row_id]
+
+
+def line(data: ShardData, number: int) -> list[model.Row]:
+    """Return the rows of a waiting line in their order."""
+    waiting = [data.rows[row_id].row for *_, row_id in data.order.get(model.WAITING, [])]
+    found = [row for row in waiting if row.line is not None and row.line >> model.RANK_BITS == number]
+    return sorted(found, key=lambda row: (row.line, row.due_ms, row.seq))
+
+
+def assert_lines_in_order(data: ShardData, change: model.Change) -> None:
+    """A row is released together with all rows before it in its line; a user may cancel or move any."""
+    leaving = {move.id for move in change.moves}
+    for move in change.moves:
+        row = data.rows[move.id].row
+        if row.line is None or move.lane == model.STOPPED or move.eta_ms is not None:
+            continue
+        for other in line(data, row.line >> model.RANK_BITS):
+            if other.id == row.id:
+                break
+            assert other.id in leaving, "a row leaves its line after the rows before it"
+
+
+def apply_groups(data: ShardData, change: model.Change) -> None:
+    data.waited.update(move.id for move in change.moves if move.lane == model.WAITING)
+    for one in change.lines:
+        line_ = data.lines.setdefault(one.number, replace(one, waiting=0))
+        assert (line_.group, line_.queue) == (one.group, one.queue) or not line_.waiting, "a line is of one group"
+        line_.group, line_.queue, line_.waiting = one.group, one.queue, line_.waiting + one.waiting
+        assert line_.waiting == len(line(data, one.number)), "the number of waiting rows is exact"
+    for number in change.ended_lines:
+        if number in data.lines and not data.lines[number].waiting:
+            del data.lines[number]
+    data.limits.update({one.group: one for one in change.limits})
+    for group in change.unlimited:
+        data.limits.pop(group, None)
 
 
 def apply_schedules(data: ShardData, change: model.Change) -> None:

@@ -71,6 +71,9 @@ class ModelRabbit(ModelBroker):
     def wheel(self) -> list[Message | Unreadable]:
         return self.server.wheel
 
+    def queues(self) -> dict[str, list[int]]:
+        return self.server.queues
+
     def adopt(self, shard: int, epoch: int) -> None:
         self.close()
         self.fault("before")

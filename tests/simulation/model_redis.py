@@ -87,6 +87,13 @@ class ModelBroker:
     def depth(self, shard: int) -> int:
         return len(self.wheel())
 
+    def queues(self) -> dict[str, list[int]]:
+        raise NotImplementedError
+
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
+        self.fault("before")
+        return {queue: len(self.queues().get(queue, [])) for queue in queues}
+
     def oldest(self, shard: int) -> Message | Unreadable | None:
         return next(iter(self.wheel()), None)
 
@@ -113,6 +120,9 @@ class ModelRedis(ModelBroker):
         super().__init__(now_ms, fault, refused, trimmed)
         self.server = server
         self._store, self._pushed = store, pushed
+
+    def queues(self) -> dict[str, list[int]]:
+        return self.server.keys.queues
 
     def wheel(self) -> list[Message | Unreadable]:
         return self.server.keys.wheel

@@ -142,10 +142,12 @@ class ModelStore:
                 )
             for reject in change.rejects:
                 self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
+            model_history.assert_lines_in_order(data, change)
             for move in change.moves:
                 row = data.rows[move.id].row
                 data.order[row.lane].remove((row.due_ms, row.seq, row.id))
-                row.lane, row.due_ms, row.seq = move.lane, move.due_ms, move.seq
+                row.lane, row.due_ms, row.seq, row.line = move.lane, move.due_ms, move.seq, move.line
+                assert (move.line is not None) == (move.lane == model.WAITING)
                 if move.eta_ms is not None:
                     row.eta_ms = move.eta_ms
                 bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
@@ -171,6 +173,7 @@ class ModelStore:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
             model_history.apply_schedules(data, change)
+            model_history.apply_groups(data, change)
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
 
@@ -342,6 +345,23 @@ class ModelStore:
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
             self.disk.loads.expire()
             self.fault("after commit")
+
+    # -- groups --------------------------------------------------------------------------------------
+
+    def lines(self, shard: int) -> list[model.LineState]:
+        return [replace(one) for _, one in sorted(self.disk.shard(shard).lines.items())]
+
+    def limits(self, shard: int) -> list[model.GroupLimit]:
+        return [one for _, one in sorted(self.disk.shard(shard).limits.items())]
+
+    def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
+        self.fault("read")
+        with self.disk.lock:
+            return [
+                copy_of(row)
+                for number, count in wanted
+                for row in model_history.line(self.disk.shard(shard), number)[:count]
+            ]
 
     # -- schedules -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.fleet import Fleet
+from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.rabbit_world import PackWorld, RabbitPackWorld, RabbitWorld
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
 from tests.simulation.seeds import as_long_as_it_takes, seeds
@@ -82,10 +83,15 @@ HAPPENS_TO_SCHEDULES = [
     "queued instants",
 ]
 
+HAPPENS_TO_GROUPS = [
+    *("accepted", "cancelled", "moved", "dispatched", "adoptions", "lanes beside the main one"),
+    *("reports", "workers killed", "released", "pushed after a wait for its group", "most in flight"),
+]
+
 HAPPENS_WITH_PACKS = ["packed", "sent again in a pack", "known", "cancelled"]
 
 #: The least number of seeds on any machine: each planted bug shows in one of them, and every event of the list.
-LEAST_SEEDS, LEAST_OF_SCHEDULES, LEAST_WITH_PACKS = 170, 20, 30
+LEAST_SEEDS, LEAST_OF_SCHEDULES, LEAST_WITH_PACKS, LEAST_OF_GROUPS = 170, 20, 30, 40
 
 
 @as_long_as_it_takes
@@ -96,6 +102,8 @@ LEAST_SEEDS, LEAST_OF_SCHEDULES, LEAST_WITH_PACKS = 170, 20, 30
         (RabbitWorld, LEAST_SEEDS, 1_000, 12, HAPPENS_ON_RABBITMQ),
         (RecurringWorld, LEAST_OF_SCHEDULES, 400, 4, HAPPENS_TO_SCHEDULES),
         (RecurringRabbitWorld, LEAST_OF_SCHEDULES, 400, 4, HAPPENS_TO_SCHEDULES),
+        (GroupWorld, LEAST_OF_GROUPS, 1_000, 6, HAPPENS_TO_GROUPS),
+        (GroupRabbitWorld, LEAST_OF_GROUPS, 1_000, 6, HAPPENS_TO_GROUPS),
         (PackWorld, LEAST_WITH_PACKS, 1_000, 6, HAPPENS_WITH_PACKS),
         (RabbitPackWorld, LEAST_WITH_PACKS, 1_000, 6, HAPPENS_WITH_PACKS),
     ],

@@ -19,7 +19,7 @@ from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, Unreadable
 from tests.simulation.gating import GATES
-from tests.simulation.happenings import ACTIVITIES, START_MS, Happenings, Violation
+from tests.simulation.happenings import START_MS, Happenings, Violation
 
 
 class World(Happenings):
@@ -68,7 +68,7 @@ class World(Happenings):
             scheduler.clock.step(self.clock_ms - scheduler.clock.now_ms())
         for n in range(1_000):
             for scheduler in self.schedulers:
-                for activity in (*ACTIVITIES, "listen") if self.listens else ACTIVITIES:
+                for activity in (*self.activities, "listen") if self.listens else self.activities:
                     scheduler.finish(activity)
             self.asking.collect(self.disk.shard(0))
             self.recalling.collect(self.disk.shard(0))

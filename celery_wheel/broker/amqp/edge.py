@@ -22,7 +22,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
@@ -291,8 +291,14 @@ class AmqpBroker(DeliveryBroker):
 
     def depth(self, shard: int) -> int:
         name = wheel_queue_name(self._reader.namespace, shard)
-        with self._inspect(f"counting the wheel queue {name}") as channel:
-            return int(channel.queue_declare(name, passive=True).message_count)
+        return self._count(name)
+
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
+        return {queue: self._count(queue) for queue in queues}
+
+    def _count(self, queue: str) -> int:
+        with self._inspect(f"counting the messages of queue {queue}") as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
         return 0
 
     def oldest(self, shard: int) -> Message | Unreadable | None:

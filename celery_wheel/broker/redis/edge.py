@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
@@ -301,6 +302,17 @@ class RedisBroker:
     def depth(self, shard: int) -> int:
         with redis_errors(self._server, f"counting the wheel queue of shard {shard}"):
             return self._client.llen(self._queue_key(shard))
+
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
+        with redis_errors(self._server, f"counting the messages of {len(queues)} queues"):
+            pipeline = self._client.pipeline(transaction=False)
+            lists = {queue: self._layout.list_keys(queue) for queue in queues}
+            for key in chain.from_iterable(lists.values()):
+                pipeline.llen(key)
+            counts = iter(pipeline.execute(raise_on_error=False))
+        # A key of another type is no queue: a message for it is rejected, and does not wait.
+        found = {queue: [next(counts) for _ in keys_] for queue, keys_ in lists.items()}
+        return {queue: sum(one for one in of if isinstance(one, int)) for queue, of in found.items()}
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
         with redis_errors(self._server, f"reading the oldest message of shard {shard}"):

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.state.shard import NO_MARK, Mark, ShardState
 from celery_wheel.engine.state.tombstones import BY_STAMP
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
@@ -33,11 +33,11 @@ class Claimants:
 
     found: list[tuple[str, model.Row]] = field(default_factory=list)  #: with their keys
     offsets: dict[int, model.Position] = field(default_factory=dict)  #: lane → its offset before the rows were read
-    diversions: int = 0  #: the state's, before the rows were read
+    mark: Mark = NO_MARK  #: the state's, before the rows were read
 
     def are_stale(self, state: ShardState) -> bool:
         """Whether a row may wait in another lane than the lane in which it was read; the caller holds the lock."""
-        return state.may_be_diverted((row for _, row in self.found), self.diversions)
+        return state.may_be_diverted((row for _, row in self.found), self.mark)
 
     def published(self) -> list[int]:
         """Return the ids of the rows at or before the offset of their lane; their claims have ended."""
@@ -51,8 +51,8 @@ def claimants(ctx: Context, state: ShardState, kind: str, keys: Sequence[str]) -
     """
     with state.active():
         offsets = {number: lane.offset for number, lane in state.lanes.all.items()}
-        diversions = state.diversions
-    return Claimants(ctx.store.watchers(ctx.shard, kind, keys), offsets, diversions)
+        mark = state.mark()
+    return Claimants(ctx.store.watchers(ctx.shard, kind, keys), offsets, mark)
 
 
 def unique_keys(arrivals: Sequence[model.Arrival]) -> list[str]:
@@ -127,7 +127,7 @@ class _Contest:
         self._accepted: dict[str, model.Message] = {}  #: key → the arrival that is accepted, so far
         self.retired: dict[str, Retirement] = {}  #: envelope id → outcome of an arrival that will not be published
         for key, row in unique.found:
-            if not work.state.may_be_published(row.lane, row.position):
+            if not work.state.may_be_published(row):
                 self._stored.setdefault(key, []).append(row)
         work.change.unwatched += unique.published()
 

@@ -91,7 +91,7 @@ _WHAT = {
 def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) -> Generator[str, None, bool]:
     """Carry out a change; returns False where the command stays in the inbox for another round."""
     with state.active():
-        diversions = state.diversions
+        mark = state.mark()
     schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
     yield "schedules found"
     pending: dict[int | None, list[tuple[schedule_model.Run, Row]]] = {}
@@ -110,7 +110,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
-        if state.may_be_diverted((row for found in pending.values() for _, row in found), diversions):
+        if state.may_be_diverted((row for found in pending.values() for _, row in found), mark):
             return False
         results |= {name: one.carry_out() for name, one in changes.items()}
         results |= {name: _create(work, command, one) for name, one in created.items()}

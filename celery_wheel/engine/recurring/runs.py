@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import partial
 
 from celery_wheel.engine.commands import relocate
 from celery_wheel.engine.intake.inbox import RunEnded
@@ -41,7 +42,7 @@ def read_occupied(
 
 
 def _known(state: ShardState, found: Iterable[tuple[Run, Row]]) -> list[KnownRun]:
-    return [KnownRun(run, row, state.may_be_published(row.lane, row.position)) for run, row in found]
+    return [KnownRun(run, row, state.may_be_published(row)) for run, row in found]
 
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
@@ -50,11 +51,12 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
     if not ended:
         return True
     with state.active():
-        diversions = state.diversions
+        mark = state.mark()
     found = ctx.store.runs_at(list(dict.fromkeys(one.run for one in ended)))
     elsewhere = {run.timer_id: shard for shard, run in found if shard != ctx.shard}
     known = {run.timer_id: run for shard, run in found if shard == ctx.shard and run.ended_ms is None}
-    over, slots = ([known[id_] for id_ in _ids(ended, of_slot=kind) if id_ in known] for kind in (False, True))
+    over = [known[id_] for id_ in {one.run for one in ended if not one.of_slot} if id_ in known]
+    slots = {one.run for one in ended if one.of_slot} - elsewhere.keys()
     schedules = {run.schedule for run in over if run.schedule is not None}
     queues = _queues(ctx, list(schedules)) if schedules else {}
     latest = {id_: ctx.store.runs_of(ctx.shard, [id_], False, LATEST_RUNS) for id_ in queues}
@@ -63,13 +65,10 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         _pass_on(ctx, ended, elsewhere)
         yield "ends of runs of other shards passed on"
     with state.active():
-        if state.may_be_diverted((row for queue in queues.values() for _, row in queue), diversions):
+        if state.may_be_diverted((row for queue in queues.values() for _, row in queue), mark):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
-        # The groups of the state are told here: of each report ``of_slot`` that is not elsewhere, and also where the
-        # store does not have the run yet.
-        of_groups = [one for one in slots if one.group is not None]
-        work.change.run_ends = [RunEnd(one.timer_id, work.now_ms, one.group, one.until_ms) for one in of_groups]
+        work.change.run_ends = _end_slots(work, slots, known)
         work.change.run_ends += [RunEnd(run.timer_id, work.now_ms) for run in over]
         work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         for id_, queue in queues.items():
@@ -81,11 +80,22 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         return False
     if schedules:
         state.agenda.reopen()
+    if slots:
+        ctx.freed.set()
     return True
 
 
-def _ids(ended: Iterable[RunEnded], *, of_slot: bool) -> list[int]:
-    return list(dict.fromkeys(one.run for one in ended if one.of_slot is of_slot))
+def _end_slots(work: UnitOfWork, row_ids: Iterable[int], known: Mapping[int, Run]) -> list[RunEnd]:
+    """End the slots of groups, in memory and in the store; the store may not have recorded the publication yet."""
+    groups, found = work.state.groups, list[RunEnd]()
+    for row_id in sorted(row_ids):
+        run = groups.run_of(row_id, work.now_ms)
+        if run is None and row_id in known:
+            run = known[row_id].group, known[row_id].until_ms
+        if run is not None and run[0] is not None:
+            found.append(RunEnd(row_id, work.now_ms, *run))
+            work.on_apply(partial(groups.give_back, row_id))
+    return found
 
 
 def _pass_on(ctx: Context, ended: Iterable[RunEnded], shards: Mapping[int, int]) -> None:

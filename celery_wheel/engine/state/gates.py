@@ -1,4 +1,4 @@
-"""Gates: pauses and rate limits, of a task, of a queue or of everything.
+"""Gates: pauses and rate limits, of a task, of a queue or of everything; and the route of a due row through them.
 
 A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
 or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
@@ -7,19 +7,22 @@ pending.
 
 A meter lets one row through every ``per_ms / count``, and after a pause at once the rows of ``BURST_MS``, so that fast
 meters publish chunks. With several shards each shard gets its part of a rate. Times are monotonic milliseconds.
+
+A row asks its group for room (see ``groups``) after all of these: a row that a gate stops takes no slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from celery_wheel.store.model import PAUSED, Gate, Row
 
 #: (scope, name) of a gate and of its lane; the scope of a refusing destination is None.
 Place = tuple[str | None, str]
 
-ALL, QUEUE, TASK = "all", "queue", "task"
+ALL, QUEUE, TASK, GROUP = "all", "queue", "task", "group"
 
 EVERYTHING: Place = (ALL, "")
 
@@ -50,6 +53,10 @@ class Meter:
 
     def spend(self, count: int, now_ms: int) -> None:
         self._free_us = max(self._free_us, now_ms * 1_000) + count * self._each_us
+
+    def empty_ms(self) -> int:
+        """Return when the bucket is empty, so that the meter is as a new one."""
+        return -(-self._free_us // 1_000)
 
     def next_ms(self) -> int:
         """Return when the next row may be published."""
@@ -116,6 +123,21 @@ def places_of(row: Row) -> tuple[Place, Place]:
 #: Route of a row that stays in its lane, with every row behind it.
 STAY: Place = ("stay", "")
 
+#: Route of a row that waits in a line of its group.
+LINE: Place = (GROUP, "")
+
+
+class Admission(Protocol):
+    """The groups, as a row asks them; see ``groups``."""
+
+    def admit(self, row: Row, now_ms: int) -> bool:
+        """Whether a row may be published now; it takes a slot."""
+
+    def has_slot(self, row: Row) -> bool: ...
+
+    def is_limited(self, row: Row) -> bool:
+        """Whether the row's group has a limit, or its queue a depth."""
+
 
 @dataclass(slots=True)
 class GateRouter:
@@ -126,33 +148,46 @@ class GateRouter:
     busy: set[Place]  #: places whose lanes have rows waiting: later rows of the place go behind them
     now_ms: int
     retry_at_ms: int = 0  #: monotonic: when to try again the row that stays
+    groups: Admission | None = None  #: None: no row has a limit by its group
+    _metered: list[Place] = field(default_factory=list)
 
     def __call__(self, row: Row) -> Place | None:
+        place = self._gate(row)
+        if place is None and self.groups is not None and not self.groups.admit(row, self.now_ms):
+            return LINE
+        if place is None:
+            for passed in self._metered:
+                self.gates.spend(passed, 1, self.now_ms)
+        return place
+
+    def _gate(self, row: Row) -> Place | None:
+        """Return the gate or destination for which a row waits; None: none; ``_metered`` are the meters it passes."""
         task, queue = places_of(row)
+        self._metered = []
         closed = self.gates.closed
         for place in (task, queue):
             if place in closed and place != self.own:
                 return place
         if self.own is not None and self.own[0] is None:  # the row has passed its gates and waits for its destination
             return None
+        is_released = self.groups is not None and self.groups.has_slot(row)  # it has waited, and goes behind no other
+        busy = set[Place]() if is_released else self.busy - {self.own}
         metered = [place for place in (task, queue) if place != self.own and self.gates.is_metered(place, self.now_ms)]
         # A row waits for its meters with its task if that is metered or busy, else with its queue.
-        home = self.own or next((one for one in (task, queue) if one in metered or self._is_busy(one)), None)
+        home = self.own or next((one for one in (task, queue) if one in metered or one in busy), None)
         if self.own == queue and task in metered:
             return task
-        if home is not None and self._is_busy(home):
+        if home is not None and home in busy:
             return home
-        if self._is_busy(refusing := (None, row.route.target)):
+        if (refusing := (None, row.route.target)) in busy:
             return refusing
         if home is not None and not self._all_have_room(metered):
+            if self.groups is not None and self.groups.is_limited(row):
+                return LINE  # groups share the rate of a queue as they share the queue
             self.busy.add(home)
             return STAY if home == self.own else home
-        for place in metered:
-            self.gates.spend(place, 1, self.now_ms)
+        self._metered = metered
         return None
-
-    def _is_busy(self, place: Place) -> bool:
-        return place in self.busy and place != self.own
 
     def _all_have_room(self, places: list[Place]) -> bool:
         for place in places:

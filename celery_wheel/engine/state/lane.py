@@ -89,6 +89,7 @@ class Unsettled:
     tally: dict[tuple[int, Route], int] = field(default_factory=dict)  #: by hour and route
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: rows that move to the lane of their destination
+    runs: dict[int, tuple[str, int]] = field(default_factory=dict)  #: row id → group and until_ms, of limited groups
     redelivered: bool = False  #: refused rows may be in their queue already
 
 

@@ -16,14 +16,26 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
+from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes
 from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
-from celery_wheel.store.model import SHARD_BITS, Position, Row
+from celery_wheel.store.model import SHARD_BITS, WAITING, Row, is_redelivered
+
+
+class Mark(NamedTuple):
+    """How often rows had moved between lanes when something was read."""
+
+    diversions: int
+    releases: int
+
+
+NO_MARK = Mark(0, 0)
 
 
 @dataclass(slots=True)
@@ -46,6 +58,7 @@ class ShardState:
         window: Window,
         *,
         gates: Gates | None = None,
+        groups: Groups | None = None,
         tombstones: TombstoneFilter | None = None,
         stamps: RevokedStamps | None = None,
     ) -> None:
@@ -55,6 +68,7 @@ class ShardState:
         self.lanes = Lanes(lanes, self.next_seq)
         self.window = window
         self.gates = gates or Gates()
+        self.groups = Groups() if groups is None else groups
         self.tombstones = tombstones or TombstoneFilter()
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()
@@ -110,18 +124,30 @@ class ShardState:
         """The highest seq that was assigned."""
         return self._count << SHARD_BITS | self.shard
 
-    def may_be_published(self, lane: int, position: Position) -> bool:
-        """Whether the row at a position was or may have been published. So were all rows of a closed lane, which is not
-        in memory. (Or another holder has opened the lane; then no change of this epoch is committed.)"""
-        found = self.lanes.get(lane)
-        return found is None or found.may_be_published(position)
+    def may_be_published(self, row: Row) -> bool:
+        """Whether a row was or may have been published. So were all rows of a closed lane, which is not in memory. (Or
+        another holder has opened the lane; then no change of this epoch is committed.)"""
+        if row.lane == WAITING:
+            return row.line is not None and is_redelivered(row.line)
+        found = self.lanes.get(row.lane)
+        return found is None or found.may_be_published(row.position)
 
-    def may_be_diverted(self, rows: Iterable[Row], diversions: int) -> bool:
-        """Whether any of some rows has moved to another lane since ``diversions`` was read, or is about to.
+    def mark(self) -> Mark:
+        """Return the mark to be taken before rows are read, for ``may_be_diverted``; the caller holds the lock."""
+        return Mark(self.diversions, self.groups.releases)
 
-        Such a row looks published at the position at which it was read, and is pending: the caller reads again later.
+    def may_be_diverted(self, rows: Iterable[Row], mark: Mark) -> bool:
+        """Whether any of some rows has moved to another lane since the mark was taken, or is about to.
+
+        Such a row looks published at the position at which it was read, and is pending; or it looks as if it still
+        waited for its group, and is released: the caller reads again later.
         """
-        passed = {row.id for row in rows if self.may_be_published(row.lane, row.position)}
+        rows, diversions = list(rows), mark.diversions
+        waiting = [row.id for row in rows if row.lane == WAITING]
+        released, removed = self.groups.may_be_released, self.window.is_being_removed
+        if any(removed(row_id) or released(row_id, mark.releases) for row_id in waiting):
+            return True
+        passed = {row.id for row in rows if self.may_be_published(row)}
         if not passed or self.diversions != diversions:
             return bool(passed)
         return any(row.id in passed for lane in self.lanes for row in lane.leaving())
@@ -147,13 +173,17 @@ class ShardState:
             return lane.in_flight
         gates, route = self.gates, None
         room = lane.chunk_limit(max_count)
-        if gates or not self.lanes.are_alone:
+        groups = self.groups if self.groups else None
+        if gates or groups or not self.lanes.are_alone:
             busy = self.lanes.busy
             room = min(room, self._room(lane, monotonic_ms, max_count))
-            if gates or busy:
-                route = GateRouter(gates, lane.place, busy, monotonic_ms)
+            if gates or busy or groups:
+                route = GateRouter(gates, lane.place, busy, monotonic_ms, groups=groups)
         flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
         if flight is not None:
+            if groups:
+                for row in flight.rows:
+                    row.reports = groups.reports(row)
             unpublished = [*flight.misfired, *(row for row, _ in flight.diverted)]
             self.window.subtract(lane.number, [*flight.rows, *unpublished])
             for place in _passed(lane):

@@ -86,6 +86,9 @@ class Window:
         for tracker in self._trackers:
             tracker.add(row_id)
 
+    def is_being_removed(self, row_id: int) -> bool:
+        return row_id in self._removed
+
     def end_removal(self, row_ids: Iterable[int]) -> None:
         """Note that the change of the rows is committed or rolled back: a later slice reads their new state."""
         self._removed.difference_update(row_ids)

@@ -207,6 +207,21 @@ class Store(Protocol):
     def gates(self, shard: int) -> list[model.Gate]:
         """Return the gates in the order of their setting."""
 
+    # -- groups: rows that wait in lines ------------------------------------------------------------------
+
+    def lines(self, shard: int) -> list[model.LineState]:
+        """Return the lines with their numbers of waiting rows."""
+
+    def limits(self, shard: int) -> list[model.GroupLimit]:
+        """Return the limits of single groups."""
+
+    def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
+        """Return the first rows of lines, in the order of (rank, due time, seq) in each.
+
+        Args:
+            wanted: (number of a line, the most rows of it), each line once.
+        """
+
     # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:

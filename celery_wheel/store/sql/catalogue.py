@@ -140,11 +140,12 @@ class Catalogue:
 
     def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
         """Return the row with these values of the columns ``ROW``."""
-        id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number, group = values
+        id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number, group, line = values
         route_ = self._routes.get(route_id) or self._route(connection, route_id)
         packing = self._packings.get(number) or self.packing(connection, number)
         name = "" if task_id is None else bytes_to_task_id(task_id)
-        return Row(id_, lane, due_ms, seq, eta_ms, route_, expires_ms, misfire_ms, size, packed, packing, name, group)
+        place = (id_, lane, due_ms, seq, eta_ms)
+        return Row(*place, route_, expires_ms, misfire_ms, size, packed, packing, name, group, line)
 
     def rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[Row]:
         row = self.row

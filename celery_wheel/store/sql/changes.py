@@ -23,6 +23,7 @@ from celery_wheel.errors import RequestWithdrawn
 from celery_wheel.store import model
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.control import write_control
+from celery_wheel.store.sql.groups import write_groups
 from celery_wheel.store.sql.holding import advance, fence
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.schedules import write_schedules
@@ -50,6 +51,7 @@ class ChangeStatements:
                 due_ms=bindparam("due_ms"),
                 seq=bindparam("seq"),
                 eta_ms=func.coalesce(bindparam("eta_ms", type_=BigInteger), timer.c.eta_ms),
+                line=bindparam("line"),
             )
         )
         self.move = ObjectInsert(statements(move), "at_shard", moved="id")
@@ -106,6 +108,7 @@ def write(
     intake.accept_chunk.many(connection, in_order(intake.accept_chunk, loaded))
     write_control(connection, statements, shard, change)
     write_schedules(connection, statements, shard, change)
+    write_groups(connection, statements, shard, change)
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: model.Change) -> int:
@@ -209,6 +212,7 @@ def _of_rows(rows: Sequence[model.StoredMessage], route_ids: Mapping[model.Route
     messages = [one.message for one in rows]
     columns: _Columns = {name: map(attrgetter(name), rows) for name in _OF_ROW}
     columns |= {name: map(attrgetter(name), messages) for name in _OF_MESSAGE}
+    columns["line"] = repeat(None)
     envelope_ids = [one.envelope_id for one in messages]
     ids = _ids(envelope_ids, [one.task_id for one in messages])
     return columns | ids | {"route": [route_ids[model.Route.of(one)] for one in messages]}
@@ -229,6 +233,7 @@ def _of_block(new: model.NewBlock, route_ids: Mapping[model.Route, int]) -> _Col
         "created_ms": block.created_ms,
         "size": block.sizes,
         "misfire_ms": repeat(block.like.misfire_ms),
+        "line": repeat(None),
         "route": repeat(route_ids[block.route]),
     }
 
@@ -255,4 +260,10 @@ def _of_reject(reject: model.NewReject) -> _Columns:
         "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
     }
     content = {"packing": model.PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
-    return {**instants, **place, **ids, **content, **dict.fromkeys(("key", "group", "expires_ms", "misfire_ms"))}
+    return {
+        **instants,
+        **place,
+        **ids,
+        **content,
+        **dict.fromkeys(("key", "group", "line", "expires_ms", "misfire_ms")),
+    }

@@ -12,6 +12,8 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_batch              a batch: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by hour, day, queue and task   changed with it, for ``Overview``
+    wheel_line               a group's rows that wait for a queue              removed once none waits
+    wheel_limit              limits of single groups                           read at adoption
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
     wheel_answer             the results of a command                          read by its sender, removed soon
     wheel_audit              the requests of people, with their results        read by their time
@@ -180,7 +182,7 @@ timer = table(
     "timer",
     seq_id("first seq of the row; never changes"),
     shard_column(),
-    required("lane", sa.BigInteger, "number of its lane; -1: it is stopped"),
+    required("lane", sa.BigInteger, "number of its lane; -1: it is stopped, -2: it waits for its group"),
     required("due_ms", sa.BigInteger, "first half of its position; instant, Unix milliseconds"),
     required("seq", sa.BigInteger, "second half of its position; counter << 8 | shard, new with every move"),
     required("eta_ms", sa.BigInteger, "requested by the producer; instant, Unix milliseconds, rounded up"),
@@ -189,6 +191,7 @@ timer = table(
     required("route", sa.BigInteger, "id of its task and destination"),
     optional("key", sa.Text, "tasks with the same key share a shard"),
     optional("group", sa.Text, "its group: tasks of a group share a shard and limits"),
+    optional("line", sa.BigInteger, "of a row that waits for its group: number of the line << 9 | rank"),
     optional("expires_ms", sa.BigInteger, "the task's own expires; instant, Unix milliseconds"),
     required("created_ms", sa.BigInteger, "time of sending, by the producer; instant, Unix milliseconds"),
     required("accepted_ms", sa.BigInteger, "time of accepting; instant, Unix milliseconds"),
@@ -199,6 +202,8 @@ timer = table(
     sa.Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
     sa.UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
     sa.Index("wheel_timer_task", "shard", "task_id"),
+    # Few rows have a line, so the index costs the others nothing.
+    partial_index("wheel_timer_line", "shard", "line", "due_ms", "seq", where={"line": True}),
 )
 
 route = table(
@@ -312,6 +317,28 @@ total = sharded(
     required("number", sa.BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
     required("pending", sa.BigInteger, "pending messages"),
     sa.UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
+)
+
+line = sharded(
+    "line",
+    required("number", sa.BigInteger, "in its shard; a number is used again once no row has it"),
+    required("group", sa.Text, "name of the group; empty: rows without a group"),
+    required("queue", sa.Text, "queue, or routing key where the producer named no queue"),
+    required("waiting", sa.BigInteger, "rows that wait in it"),
+    sa.UniqueConstraint("shard", "number", name="wheel_line_place"),
+)
+
+limit = sharded(
+    "limit",
+    required("group", sa.Text, "name of the group"),
+    optional("concurrency", sa.Integer, "most runs in flight; none: as its class has it"),
+    optional("rate_count", sa.Integer, "most tasks in rate_per_ms; none: as its class has it"),
+    optional("rate_per_ms", sa.BigInteger, "duration in milliseconds"),
+    optional("weight", sa.Integer, "its share beside other groups; none: as its class has it"),
+    optional("max_runtime_ms", sa.BigInteger, "a run counts as over after it; duration in milliseconds"),
+    required("actor", sa.Text, "the person or part that set it"),
+    required("at_ms", sa.BigInteger, "instant, Unix milliseconds"),
+    sa.UniqueConstraint("shard", "group", name="wheel_limit_place"),
 )
 
 inbox = sharded(

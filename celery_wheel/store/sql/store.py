@@ -13,6 +13,7 @@ from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dispatch import SqlDispatch
+from celery_wheel.store.sql.groups import SqlGroups
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.history import ArchiveFloors
 from celery_wheel.store.sql.holding import SqlHolding
@@ -24,7 +25,7 @@ from celery_wheel.store.sql.upkeep import store_row, update_store
 from celery_wheel.store.store_model import Retention, StoreIdentity
 
 
-class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlControl, SqlSchedules):
+class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:

@@ -200,12 +200,13 @@ def test_a_connection_that_the_server_ended_is_replaced_after_one_error(shop: Sh
     assert shop.waiting() == ["before", "after"]
 
 
-def test_a_message_and_a_command_are_put_into_their_shards(shop: Shop, conf: Configure) -> None:
+@pytest.mark.parametrize("option", ["key", "group"])
+def test_a_message_and_a_command_are_put_into_their_shards(shop: Shop, conf: Configure, option: str) -> None:
     conf(wheel_shards=3)
     keys = {shard: next(key for key in "abcdefgh" if shard_of(key, "", 3) == shard) for shard in range(3)}
     with transaction.atomic(using=ALIAS):
         for shard, key in keys.items():
-            send(f"in {shard}", wheel={"key": key})
+            send(f"in {shard}", wheel={option: key})
         celery_app.wheel.cancel("in 1", transactional=True)
     for shard in keys:
         message, command = shop.store.read_inbox(shard, 10)

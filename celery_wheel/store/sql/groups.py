@@ -1,0 +1,107 @@
+"""Groups: rows that wait in lines, their counts, and the limits of single groups.
+
+::
+
+    wheel_timer    lane WAITING, line = number << 9 | rank    a range of ``wheel_timer_line`` is a line in its order
+    wheel_line     number ─► group, queue, how many wait      changed in the commits that move rows in or out
+    wheel_limit    group ─► its own limits                    read at adoption; changed by a command
+
+The first rows of many lines are read in one statement, so that a release costs what it releases, and not what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, bindparam, delete, select, union_all
+
+from celery_wheel.store.model import RANK_BITS, Change, GroupLimit, LineState, Row
+from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.schema import limit, line, timer
+from celery_wheel.store.sql.statement import (
+    ROW,
+    ObjectInsert,
+    Statements,
+    columns_of,
+    constant,
+    in_order,
+    names_of,
+    places,
+)
+
+#: Lines of one statement; spare places read no row. SQLite allows 500 parts of a UNION.
+LINES_AT_ONCE = 40
+
+#: A line's number that no line has.
+NO_LINE = -1
+
+
+class GroupStatements:
+    def __init__(self, statements: Statements) -> None:
+        of_shard = line.c.shard == bindparam("shard")
+        self.lines = statements(select(*columns_of(LineState, line)).where(of_shard).order_by(line.c.number))
+        own = select(*columns_of(GroupLimit, limit)).where(limit.c.shard == bindparam("shard"))
+        self.limits = statements(own.order_by(limit.c.group))
+        self.first_rows = statements(union_all(*[self._first(number) for number in range(LINES_AT_ONCE)]))
+
+        new = statements.insert_or(line).inline().values(places("shard", *names_of(LineState)))
+        more = {"waiting": line.c.waiting + new.excluded.waiting}
+        self.add_line = ObjectInsert(
+            statements(new.on_conflict_do_update(index_elements=["shard", "number"], set_=more)), "shard"
+        )
+        ended = and_(line.c.shard == bindparam("at_shard"), line.c.number == bindparam("at_number"))
+        self.end_line = statements(delete(line).where(ended, line.c.waiting == constant(0)))
+        values = [name for name in names_of(GroupLimit) if name != "group"]
+        self.set_limit = ObjectInsert(statements.put(limit, ["shard", "group"], values), "shard")
+        named = and_(limit.c.shard == bindparam("at_shard"), limit.c.group == bindparam("at_group"))
+        self.remove_limit = statements(delete(limit).where(named))
+
+    @staticmethod
+    def _first(number: int) -> Select[Any]:
+        """Select the first rows of one line."""
+        range_ = timer.c.line.between(bindparam(f"from_{number}"), bindparam(f"to_{number}"))
+        rows = select(*ROW).where(timer.c.shard == bindparam("shard"), timer.c.line.isnot(None), range_)
+        ordered = rows.order_by(timer.c.line, timer.c.due_ms, timer.c.seq).limit(bindparam(f"limit_{number}"))
+        return select(ordered.subquery(f"part_{number}"))
+
+
+class SqlGroups(StorePart):
+    @property
+    def _groups(self) -> GroupStatements:
+        return self._statements.of(GroupStatements)
+
+    def lines(self, shard: int) -> list[LineState]:
+        with self._database.reading() as connection:
+            return [LineState(*row) for row in self._groups.lines(connection, shard=shard)]
+
+    def limits(self, shard: int) -> list[GroupLimit]:
+        with self._database.reading() as connection:
+            return [GroupLimit(*row) for row in self._groups.limits(connection, shard=shard)]
+
+    def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[Row]:
+        rows: list[Row] = []
+        with self._database.reading() as connection:
+            for start in range(0, len(wanted), LINES_AT_ONCE):
+                some = wanted[start : start + LINES_AT_ONCE]
+                values = {"shard": shard}
+                for place, (number, count) in enumerate([*some, *[(NO_LINE, 0)] * (LINES_AT_ONCE - len(some))]):
+                    first = number << RANK_BITS
+                    values |= {f"from_{place}": first, f"to_{place}": first | (1 << RANK_BITS) - 1}
+                    values[f"limit_{place}"] = count
+                rows += self._catalogue.rows(connection, self._groups.first_rows(connection, **values))
+        rows.sort(key=lambda row: (row.line, row.due_ms, row.seq))
+        return rows
+
+
+def write_groups(connection: Connection, statements: Statements, shard: int, change: Change) -> None:
+    """Write the part of a change that concerns groups, behind the fence."""
+    if not (change.lines or change.limits or change.unlimited):
+        return
+    groups = statements.of(GroupStatements)
+    groups.add_line.many(connection, change.lines, shard)
+    ended = [{"at_shard": shard, "at_number": number} for number in change.ended_lines]
+    groups.end_line.many(connection, in_order(groups.end_line, ended))
+    groups.set_limit.many(connection, change.limits, shard)
+    removed = [{"at_shard": shard, "at_group": name} for name in change.unlimited]
+    groups.remove_limit.many(connection, in_order(groups.remove_limit, removed))

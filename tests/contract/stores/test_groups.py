@@ -1,0 +1,106 @@
+"""Lines of groups: rows wait in lane WAITING, by number and rank, and the first of many lines are read at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_wheel.store.model import (
+    FIRST_TIME,
+    ORIGIN,
+    RANK_BITS,
+    WAITING,
+    GroupLimit,
+    LaneState,
+    LineState,
+    Move,
+    StoredMessage,
+)
+from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.store.sql.groups import LINES_AT_ONCE
+from celery_wheel.store.sql.store import SqlStore
+from tests.kit.holder import NOW, Holder, ids
+from tests.kit.statements import prepared
+
+
+def into(holder: Holder, row: StoredMessage, number: int, rank: int = 0) -> Move:
+    code = number << RANK_BITS | FIRST_TIME | rank
+    return Move(row.id, WAITING, row.due_ms, holder.seq(), line=code)
+
+
+def wait(holder: Holder, rows: dict[int, list[StoredMessage]], **more: Any) -> None:
+    moves = [into(holder, row, number) for number, own in rows.items() for row in own]
+    lines = [LineState(number, f"tenant:{number}", "mail", len(own)) for number, own in rows.items()]
+    lane = LaneState(WAITING, ORIGIN, ORIGIN, scope="group")
+    holder.apply(moves=moves, lines=lines, lanes=[lane], **more)
+
+
+def test_the_first_rows_of_many_lines_come_in_order(holder: Holder) -> None:
+    lines = {number: holder.accept(NOW + 2, NOW, NOW + 1, group=f"tenant:{number}") for number in range(100)}
+    wait(holder, lines)
+    found = holder.store.first_waiting(0, [(number, number % 4) for number in range(100)])
+    wanted = {number: [own[1], own[2], own[0]][: number % 4] for number, own in lines.items()}
+    assert [row.id for row in found] == [row.id for number in range(100) for row in wanted[number]]
+    assert {row.group for row in found} == {f"tenant:{number}" for number in range(100) if number % 4}
+    assert {(row.line or 0) >> RANK_BITS for row in found} == {number for number in range(100) if number % 4}
+    assert len(found) > LINES_AT_ONCE
+
+
+def test_a_rank_goes_before_a_due_time(holder: Holder) -> None:
+    late, early = holder.accept(NOW + 9, NOW)
+    holder.apply(
+        moves=[into(holder, late, 3, rank=0), into(holder, early, 3, rank=5)], lines=[LineState(3, "", "q", 2)]
+    )
+    assert [row.id for row in holder.store.first_waiting(0, [(3, 9)])] == [late.id, early.id]
+
+
+def test_a_row_that_leaves_its_line_has_none(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    wait(holder, {7: rows})
+    holder.apply(moves=[holder.move(rows[0], NOW + 5)], lines=[LineState(7, "tenant:7", "mail", -1)])
+    assert [row.line for row in holder.slice()] == [None]
+    assert ids(rows[1:]) == [row.id for row in holder.store.first_waiting(0, [(7, 9)])]
+    assert holder.store.lines(0) == [LineState(7, "tenant:7", "mail", 1)]
+
+
+def test_a_line_ends_when_nothing_waits_in_it(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW)
+    wait(holder, {7: rows[:1], 8: rows[1:]})
+    back = holder.move(rows[0], NOW)
+    holder.apply(moves=[back], lines=[LineState(7, "tenant:7", "mail", -1)], ended_lines=[7, 8])
+    assert holder.store.lines(0) == [LineState(8, "tenant:8", "mail", 1)]
+    wait(holder, {7: rows[:1]})  # the number is used again, perhaps for another group
+    assert [one.number for one in holder.store.lines(0)] == [7, 8]
+    assert holder.store.lines(1) == []
+
+
+def test_limits_of_a_group_replace_each_other(holder: Holder) -> None:
+    first = GroupLimit("tenant:1", 5, None, None, None, None, "api", NOW)
+    second = GroupLimit("tenant:1", None, 100, 60_000, 3, 9_000, "admin", NOW + 1)
+    other = GroupLimit("tenant:2", 1, None, None, None, None, "api", NOW)
+    holder.apply(limits=[first, other])
+    holder.apply(limits=[second])
+    assert holder.store.limits(0) == [second, other]
+    holder.apply(unlimited=["tenant:2", "tenant:3"])
+    assert holder.store.limits(0) == [second]
+    assert holder.store.limits(1) == []
+
+
+def test_a_waiting_row_is_pending_for_every_page(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    rows = sql_holder.accept(NOW, NOW + 1, group="tenant:7")
+    wait(sql_holder, {7: rows})
+    assert [one.id for one in store.browse.pending(Criteria()).items] == ids(rows)
+
+
+def test_lines_are_read_by_their_index(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    wait(sql_holder, {number: sql_holder.accept(*range(NOW, NOW + 50)) for number in range(20)})
+    statement = prepared(store, "groups.first_rows")
+    values = tuple({"shard": 0}.get(name, 5) for name in statement.names)
+    with store.database.reading() as connection:
+        explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
+        plan = [str(row) for row in connection.exec_driver_sql(explain + statement.sql, values)]
+    assert sum("wheel_timer_line" in step for step in plan) == LINES_AT_ONCE
+    assert not [step for step in plan if "TEMP B-TREE" in step or "Sort" in step]

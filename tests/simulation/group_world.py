@@ -1,0 +1,181 @@
+"""Groups in a simulated installation: limits, fair shares, workers that take time, and reports that come late or never.
+
+::
+
+    on every push    a group has at most ``concurrency`` runs in flight: pushed, not over, and within max_runtime
+                     no row overtakes an earlier row of its group on the way to the same queue
+    on every look    a line's number of waiting rows is exact (see ``model_history.apply_groups``)
+    at the end       every row was in its queue: nobody waits for ever; no slot is left
+
+A worker is killed now and then: its report never comes, and the slot ends by max_runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from celery_wheel.engine.state.gates import Rate
+from celery_wheel.engine.state.groups import Limit
+from celery_wheel.store.model import WAITING, Message, Row, Unreadable
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK
+from tests.kit.holder import message
+from tests.simulation.happenings import ACTIVITIES, WEIGHTS
+from tests.simulation.rabbit_world import RabbitWorld
+from tests.simulation.world import World
+
+GROUPS = (None, "tenant:1", "tenant:1", "tenant:2", "other:1")
+
+
+class GroupWorld(World):
+    is_ordered = True  #: rows of a group on the way to one queue are taken in the order of their due times
+    activities = (*ACTIVITIES, "release_rows")
+    weights = (*WEIGHTS, 4)
+
+    def __init__(self, seed: int) -> None:
+        self.group_rng = rng = random.Random(seed + 7_000_003)
+        self.running: dict[int, int] = {}  #: row id → when its run ends
+        self.in_flight: dict[int, tuple[str, int]] = {}  #: row id → group, and until when it counts at most
+        self.reports = 0
+        self.reported: set[int] = set()
+        super().__init__(seed)
+        self.recalls = False  # a replay publishes rows of its own accord
+        self.max_runtime_ms = rng.choice((200, 5_000)) if self.dense else rng.choice((2_000, 100_000))
+        classes = {
+            "tenant": Limit(concurrency=rng.choice((1, 2, 5)), weight=2, max_runtime_ms=self.max_runtime_ms),
+            "other": Limit(rate=Rate(1, 10)) if rng.random() < 0.3 else Limit(weight=1),
+        }
+        depths = {"mail": rng.choice((1, 3))} if rng.random() < 0.5 else {}
+        self.limits = replace(self.limits, groups=classes, depths=depths)
+        for scheduler in self.schedulers:
+            scheduler.engine.ctx.limits = self.limits
+
+    def _message(self, n: int) -> Message:
+        return replace(super()._message(n), group=self.group_rng.choice(GROUPS))
+
+    def happened(self) -> Counter[str]:
+        found = super().happened()
+        found["reports"] = self.reports
+        return found
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Workers take messages, and run them for some time."""
+        for ids in self.queues().values():
+            for row_id in ids:
+                self.executed.add(row_id)
+                self.running[row_id] = self.clock_ms + self.group_rng.choice((0, 5, 50, 300))
+            if ids:
+                self.wrote()
+                ids.clear()
+        self._end_runs()
+
+    def _end_runs(self) -> None:
+        for row_id in [row_id for row_id, end_ms in self.running.items() if end_ms <= self.clock_ms]:
+            del self.running[row_id]
+            self.in_flight.pop(row_id, None)
+            if self.group_rng.random() < 0.1:
+                self.counts["workers killed"] += 1
+                continue
+            for _ in range(1 + (self.group_rng.random() < 0.1)):
+                self._report(row_id)
+
+    def _report(self, row_id: int) -> None:
+        self.reports += 1
+        self.reported.add(row_id)
+        body = json.dumps({"slot": row_id}).encode()
+        report = message(
+            envelope_id=f"00000000-0000-7000-9000-{self.reports:012d}",
+            task=RUN_ENDED_TASK,
+            task_id=str(row_id),
+            eta_ms=self.clock_ms,
+            created_ms=self.clock_ms,
+            body=body,
+        )
+        self.wrote()
+        self.wheel().append(report)
+        self.log.append(f"worker: row {row_id} is over")
+
+    def _lose(self) -> None:
+        super()._lose()
+        self.excused.intersection_update(self.sent)  # a lost report is as one of a killed worker
+
+    # -- oracles -----------------------------------------------------------------------------------
+
+    def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:
+        super().trimmed([one for one in arrivals if isinstance(one, Unreadable) or one.task != RUN_ENDED_TASK])
+
+    def pushed(self, row: Row, now_ms: int) -> None:
+        super().pushed(row, now_ms)
+        self.counts["pushed after a wait for its group"] += row.id in self.disk.shard(0).waited
+        self._in_order(row)
+        limit = self.limits.groups.get((row.group or "").partition(":")[0])
+        if limit is None or limit.concurrency is None or row.group is None or self.loses or self.clock_steps:
+            return
+        first_until_ms = self.in_flight.get(row.id, ("", self.clock_ms + limit.max_runtime_ms))[1]
+        if row.id in self.executed and row.id not in self.running:
+            return  # a second copy of a run that is over
+        self.in_flight[row.id] = row.group, first_until_ms
+        flying = [id_ for id_, (group, until_ms) in self.in_flight.items() if group == row.group and until_ms > now_ms]
+        self.counts["most in flight"] = max(self.counts["most in flight"], len(flying))
+        if len(flying) > limit.concurrency:
+            raise self._violation(f"group {row.group} has {len(flying)} in flight: {flying}, its limit is {limit}")
+
+    def _in_order(self, row: Row) -> None:
+        """Check that no earlier row of the same line waits, beside a row that has not waited."""
+        data, moved = self.disk.shard(0), self.asking.moved
+        rows = data.rows
+        if row.id in data.waited | moved or self.gates or self.clock_steps or self.loses or not self.is_ordered:
+            return
+        own = rows[row.id]
+        for *_, row_id in data.order.get(WAITING, []):
+            other = rows[row_id]
+            is_before = other.accepted_ms < own.accepted_ms and other.row.eta_ms < row.eta_ms
+            same = other.row.group == row.group and other.row.route.target == row.route.target
+            if same and is_before and row_id not in moved:
+                raise self._violation(f"row {row.id} overtook row {row_id}, which waits for its group")
+
+    def _happen(self) -> None:
+        super()._happen()
+        self._end_runs()
+
+    def may_pass(self, row: Row, other: Row) -> bool:
+        if row.group != other.group or row.route.target != other.route.target:
+            return True
+        return super().may_pass(row, other)
+
+    def _in_order_of_eta(self, row: Row) -> None:
+        if not self.gates:  # a row that has waited for a gate comes behind rows that wait for their group
+            super()._in_order_of_eta(row)
+
+    def _is_done(self) -> bool:
+        self._work()
+        return super()._is_done() and not self.running
+
+    def _calm_down(self) -> None:
+        super()._calm_down()
+        for scheduler in self.schedulers:
+            state = scheduler.engine.state
+            if state is not None and (left := list(state.groups.counts())):
+                waits = [one for one in left if one[1]]
+                if waits:
+                    raise self._violation(f"groups have rows waiting, and no row waits: {waits}")
+        if any(line.waiting for line in self.disk.shard(0).lines.values()):
+            raise self._violation(f"lines are left: {self.disk.shard(0).lines}")
+
+    def _judge(self) -> None:
+        super()._judge()
+        for row_id in self.reported & self.disk.shard(0).rows.keys() if not self.loses else ():
+            run = self.disk.shard(0).runs.get(row_id)
+            if run is not None and run.group is not None and run.ended_ms is None:
+                raise self._violation(f"the end of row {row_id} was reported, and is not in the store")
+
+
+class GroupRabbitWorld(GroupWorld, RabbitWorld):
+    """The same on RabbitMQ, where rows in doubt are published again, and full queues keep earlier rows."""
+
+    is_ordered = False

@@ -1,0 +1,209 @@
+"""Groups by themselves: shares, slots, rates and depths; the simulation has their histories (``group_world``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count, pairwise
+
+import pytest
+
+from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
+from celery_wheel.engine.state.groups import DEPTH_MS, MAX_RUNTIME_MS, ROUNDS, Groups, Limit, Line
+from celery_wheel.store.model import PAUSED, Gate, GroupLimit, LineState, Row
+from tests.kit.holder import NOW, message
+
+OPEN = Gates()
+_ids = count(256, 256)
+
+
+def row(group: str | None, queue: str = "mail", priority: int | None = None) -> Row:
+    number = next(_ids)
+    sent = message(group=group, queue=queue, routing_key=queue, priority=priority)
+    return Row.of(sent, number, 0, NOW, number)
+
+
+def waiting(groups: Groups, **lines: int) -> None:
+    """Let rows of ``tenant:NAME`` wait for queue mail."""
+    groups.adopt([LineState(number, f"tenant:{name}", "mail", n) for number, (name, n) in enumerate(lines.items())])
+
+
+def released(groups: Groups, most: int, now_ms: int = 0, gates: Gates = OPEN) -> list[str]:
+    """Release rows, publish them, and end their runs; returns their groups in order."""
+    chosen = groups.choose(most, now_ms, gates)
+    rows = [(row(line.group.name), line) for line in chosen]
+    groups.released(rows)
+    for line, n in Counter(chosen).items():
+        groups.left(line, n)
+    groups.published([one.id for one, _ in rows], NOW)
+    for one, _ in rows:
+        groups.give_back(one.id)
+    return [line.group.name.removeprefix("tenant:") for line in chosen]
+
+
+def wait(groups: Groups, one: Row) -> Line:
+    """A dispatch moves the row into its line."""
+    assert not groups.admit(one, 0)
+    line = groups.line_for(one)
+    line.entering += 1
+    groups.entered(line, 1)
+    return line
+
+
+def test_without_a_limit_nothing_is_counted() -> None:
+    groups = Groups({"tenant": Limit(concurrency=1)})
+    assert not Groups()
+    for _ in range(3):
+        assert groups.admit(row(None), 0)
+        assert groups.admit(row("other:1"), 0)
+    assert list(groups.counts()) == []
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_weights_are_shares(most: int) -> None:
+    own = [GroupLimit(f"tenant:{name}", None, None, None, weight, None, "", 0) for name, weight in (("b", 2), ("c", 5))]
+    groups = Groups({"tenant": Limit()}, {"mail": 100_000}, own)
+    waiting(groups, a=9_000, b=9_000, c=9_000)
+    groups.depths_read({"mail": 0}, 0)
+    shares = Counter[str]()
+    while sum(shares.values()) < 8_000:
+        shares.update(released(groups, most))
+    assert [round(shares[name] / 1_000, 1) for name in "abc"] == pytest.approx([1, 2, 5], rel=0.05)
+
+
+def test_a_backlog_of_one_delays_no_other() -> None:
+    groups = Groups({"tenant": Limit(concurrency=1_000)})
+    waiting(groups, storm=1_000_000, a=1, b=2)
+    assert Counter(released(groups, 10)) == {"storm": 7, "a": 1, "b": 2}
+
+
+def test_no_more_in_flight_than_the_limit() -> None:
+    groups = Groups({"tenant": Limit(concurrency=2, max_runtime_ms=500)})
+    first, second, third = (row("tenant:1") for _ in range(3))
+    assert groups.admit(first, 0)
+    assert groups.admit(second, 0)
+    assert groups.reports(first)
+    line = wait(groups, third)
+    assert groups.published([first.id, second.id], NOW) == {one.id: ("tenant:1", NOW + 500) for one in (first, second)}
+    assert groups.choose(9, 0, OPEN) == []
+    groups.give_back(second.id)
+    groups.give_back(second.id)  # a report may come twice
+    assert groups.choose(9, 0, OPEN) == [line]
+    groups.not_released([line])
+    assert groups.expire(NOW + 499) == []
+    assert groups.expire(NOW + 500) == [first.id]
+    assert list(groups.counts()) == [("tenant:1", 1, 0)]
+
+
+def test_a_new_row_waits_behind_its_group() -> None:
+    groups = Groups({"tenant": Limit(concurrency=1)})
+    first, second, third = (row("tenant:1") for _ in range(3))
+    assert groups.admit(first, 0)
+    line = wait(groups, second)
+    groups.published([first.id], NOW)
+    groups.give_back(first.id)
+    assert not groups.admit(third, 0)
+    assert groups.choose(9, 0, OPEN) == [line]
+    groups.released([(second, line)])
+    groups.left(line, 1)
+    assert groups.admit(second, 0)
+    assert not groups.admit(third, 0), "a released row that is not published yet is before it"
+    groups.published([second.id], NOW)
+    groups.give_back(second.id)
+    assert groups.admit(third, 0)
+
+
+def test_a_rate_holds_for_releases_too() -> None:
+    groups = Groups({"tenant": Limit(rate=Rate(10, 1_000))})
+    waiting(groups, a=1_000)
+    times = [now_ms for now_ms in range(0, 2_001, 10) for _ in released(groups, 100, now_ms)]
+    assert len(times) == 21
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 100
+
+
+def test_a_depth_bounds_the_queue_and_is_read_again() -> None:
+    groups = Groups({}, {"mail": 5})
+    assert groups.queues_to_read(0) == ["mail"]
+    waiting_row = row(None)
+    assert not groups.admit(waiting_row, 0), "the depth is not known yet"
+    groups.depths_read({"mail": 3}, 0)
+    assert [groups.admit(row(None), 0) for _ in range(4)] == [True, True, False, False]
+    assert groups.admit(row(None, "reports"), 0)
+    wait(groups, row("tenant:1"))
+    assert groups.queues_to_read(DEPTH_MS - 1) == []
+    assert groups.queues_to_read(DEPTH_MS) == ["mail"]
+    groups.depths_read({"mail": 0}, DEPTH_MS)
+    assert len(groups.choose(9, DEPTH_MS, OPEN)) == 1
+    assert not groups.admit(row(None), DEPTH_MS), "rows before it wait for the queue"
+
+
+@pytest.mark.parametrize("place", [(QUEUE, "mail"), EVERYTHING])
+def test_nothing_is_released_to_a_paused_queue(place: tuple[str, str]) -> None:
+    groups, gates = Groups({"tenant": Limit(concurrency=9)}), Gates()
+    waiting(groups, a=3)
+    gates.set(Gate(*place, PAUSED, 0, "", "", 0), 0, 0, 0)  # type: ignore[arg-type]
+    assert released(groups, 9, gates=gates) == []
+    assert groups.next_ms(0, NOW) is None
+    gates.open(place)
+    assert released(groups, 9, gates=gates) == ["a", "a", "a"]
+
+
+def test_groups_share_the_rate_of_a_queue() -> None:
+    groups, gates = Groups({"tenant": Limit(concurrency=1_000)}), Gates({"mail": Rate(100, 1_000)})
+    waiting(groups, storm=1_000, a=5)
+    assert released(groups, 100, 0, gates).count("a") == 5
+    assert groups.next_ms(0, NOW) == 0
+
+
+@pytest.mark.parametrize(("lowest_first", "order"), [(True, [0, 3, 9]), (False, [9, 3, 0])])
+def test_priorities_are_those_of_the_broker(lowest_first: bool, order: list[int]) -> None:
+    groups = Groups({"tenant": Limit(concurrency=1)}, lowest_first=lowest_first)
+    assert groups.admit(row("tenant:1"), 0)
+    rows = [row("tenant:1", priority=priority) for priority in (3, 0, 9)]
+    line = wait(groups, rows[0])
+    by_rank = sorted(rows, key=lambda one: groups.code(line, one, redelivered=False))
+    assert [one.route.priority for one in by_rank] == order
+    assert groups.code(line, rows[0], redelivered=True) < min(groups.code(line, one, redelivered=False) for one in rows)
+
+
+def test_limits_of_a_group_take_effect_at_once() -> None:
+    groups = Groups({"tenant": Limit(concurrency=1)})
+    assert groups.admit(row("tenant:1"), 0)
+    line = wait(groups, row("tenant:1"))
+    assert groups.choose(9, 0, OPEN) == []
+    groups.set_limit(GroupLimit("tenant:1", 3, None, None, None, None, "api", NOW))
+    assert groups.choose(9, 0, OPEN) == [line]
+    assert groups.limit_of("tenant:1") == Limit(concurrency=3, max_runtime_ms=MAX_RUNTIME_MS)
+    groups.clear_limit("tenant:1")
+    assert groups.limit_of("tenant:1") == Limit(concurrency=1)
+
+
+def test_a_command_knows_a_row_that_was_released_after_it_was_read() -> None:
+    groups = Groups()
+    mark = groups.releases
+    groups.moved({1})
+    assert groups.may_be_released(1, mark)
+    assert not groups.may_be_released(2, mark)
+    assert not groups.may_be_released(1, groups.releases)
+    for _ in range(ROUNDS):
+        groups.moved({3})
+    assert groups.may_be_released(2, mark), "what is not remembered may have been"
+
+
+def test_groups_that_come_and_go_leave_nothing() -> None:
+    groups = Groups({"tenant": Limit(concurrency=1), "paced": Limit(rate=Rate(1, 1_000))})
+    for number in range(3_000):
+        one, other, third = row(f"tenant:{number}"), row(f"tenant:{number}"), row(f"paced:{number}")
+        assert groups.admit(one, 0)
+        assert groups.admit(third, number)
+        line = wait(groups, other)
+        groups.published([one.id, third.id], NOW)
+        groups.give_back(one.id)
+        assert groups.choose(1, number, OPEN) == [line]
+        groups.released([(other, line)])
+        groups.left(line, 1)
+        groups.published([other.id], NOW)
+        groups.give_back(other.id)
+    groups.choose(1, 3_000_000, OPEN)
+    groups.expire(NOW + MAX_RUNTIME_MS)
+    sizes = {name: len(value) for name, value in vars(groups).items() if hasattr(value, "__len__")}
+    assert max(sizes.values()) <= ROUNDS
