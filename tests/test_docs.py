@@ -1,7 +1,5 @@
 """The manual (README.md and docs/) agrees with the code: settings, commands, links, file names and rooms."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

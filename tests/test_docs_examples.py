@@ -1,7 +1,5 @@
 """Every Python example of README.md and docs/ runs: here, or in the suite that has the servers which it needs."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Cancel, run now, reschedule and requeue from the admin: the confirmation, the effect, and the messages."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Celery's own command line in a Django project uses the app that the project's other processes use.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

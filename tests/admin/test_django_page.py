@@ -1,7 +1,5 @@
 """The examples of docs/django.md run."""
 
-from __future__ import annotations
-
 import ast
 from datetime import UTC, datetime, timedelta
 from importlib import import_module

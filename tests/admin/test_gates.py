@@ -1,7 +1,5 @@
 """The admin pauses and resumes queues, tasks and everything."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit

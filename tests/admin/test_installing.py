@@ -1,7 +1,5 @@
 """``INSTALLED_APPS += ["django_wheel"]`` is enough: it installs the wheel in apps, and chooses the store."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

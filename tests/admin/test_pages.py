@@ -1,7 +1,5 @@
 """The pages have their content, and read by key."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages of the results of the pipeline's jobs."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from html import unescape

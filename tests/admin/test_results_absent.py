@@ -1,7 +1,5 @@
 """Where the pipeline's jobs left no results, or unreadable ones, the pages say so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from html import unescape

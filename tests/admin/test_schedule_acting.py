@@ -1,7 +1,5 @@
 """Schedules are created, changed, paused, resumed, rolled back and deleted from the admin, with the real engine."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

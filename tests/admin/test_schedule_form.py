@@ -3,8 +3,6 @@
 Several schedules are changed at once: the fields that are filled in, and no others.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fixture ``wheel`` in a Django project: the app is found, and tasks run in the test's own transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

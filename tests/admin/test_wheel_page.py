@@ -1,7 +1,5 @@
 """The first screen: its answers, its herds and lanes, and the parts that a poll sends."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """An operator acts in a browser, by keyboard, on a narrow screen and without a script, and a real wheel obeys."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import Page, expect

@@ -1,7 +1,5 @@
 """Actions on all matching tasks, and the audit log in a browser, with a real wheel."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Schedules in a browser: the form with its live preview, a real wheel that obeys, and the chart of runs."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import Page, expect

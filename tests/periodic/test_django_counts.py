@@ -1,7 +1,5 @@
 """``last_run_at`` and ``total_run_count`` are written back once for each run; nobody reads the tasks anew for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The tables of django-celery-beat: each way to edit them is noticed, and no neighbour of an edited row is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The example of docs/transactional.md runs, and the checks that the page names exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Views under ATOMIC_REQUESTS, Django's test cases that roll back, and processes without Django."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Changes of schedules inside real transactions, and async twins under Django's ASGI handler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

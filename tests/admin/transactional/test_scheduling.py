@@ -1,7 +1,5 @@
 """A task is scheduled if and only if the caller's transaction commits."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

@@ -1,7 +1,5 @@
 """The default store: one file for all processes of a project, whatever their working folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

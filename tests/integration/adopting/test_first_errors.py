@@ -1,7 +1,5 @@
 """Errors of the first day come once, in one line, with the remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.adopting.conftest import NewProject

@@ -1,7 +1,5 @@
 """A Django project in use moves from the default store to its own database, by one command."""
 
-from __future__ import annotations
-
 import json
 
 from tests.integration.adopting.conftest import NewProject

@@ -1,7 +1,5 @@
 """The names under which a project has its settings: Celery's old ones, Django's with and without a namespace."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

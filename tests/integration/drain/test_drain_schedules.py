@@ -1,7 +1,5 @@
 """Recurring schedules in a drain: a file has them with their pending occurrences; each instant runs once."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from contextlib import closing

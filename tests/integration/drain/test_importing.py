@@ -1,7 +1,5 @@
 """An import tells the tasks that a store has already from those that it does not have: none is dropped in silence."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """The ways to a server are TLS, a unix socket and Sentinel; the client never repeats a call by itself."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A server that hangs, dies, forgets, is full, shared or refuses writes: nothing is lost, nothing is sent twice."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

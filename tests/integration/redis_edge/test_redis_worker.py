@@ -1,7 +1,5 @@
 """A real Celery worker executes what the edge publishes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Schedulers and workers under Celery's own remote control, on Redis or RabbitMQ; results in Redis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A scheduler is inspected like a worker: by the API, the command line and Flower; several schedulers, no broker."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import urllib.request

@@ -1,7 +1,5 @@
 """Celery's own revokes of tasks that are pending in the wheel."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

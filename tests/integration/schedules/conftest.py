@@ -1,7 +1,5 @@
 """A stack for schedules of ``app.wheel.schedules`` and of Beat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real Beat on a real Redis: entries of beat_schedule are followed, run once, and go back to Beat where they must."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

@@ -4,8 +4,6 @@ For reports, each schedule has a backfill whose second instant runs only once th
 itself a run would count for a day. Sentry's Crons see every occurrence.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

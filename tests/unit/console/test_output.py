@@ -1,7 +1,5 @@
 """Tables on terminals of all widths, confirmations without an answer, and help texts that fit."""
 
-from __future__ import annotations
-
 import io
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Parameters of commands: instants, lengths of time, cursors, ids and filters; and the estimate of a backlog."""
 
-from __future__ import annotations
-
 import click
 import pytest
 from freezegun import freeze_time

@@ -1,7 +1,5 @@
 """Gaps and folds by name: each zone's own way to move its clocks, and each rule for it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Specs: intervals, instants, crontabs and the sun as Celery means them; Celery's schedules become recurrences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

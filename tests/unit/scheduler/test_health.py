@@ -1,7 +1,5 @@
 """The health of a scheduler process: live, ready, and why not; the span of a publish, linked to its messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

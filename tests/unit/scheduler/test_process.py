@@ -1,7 +1,5 @@
 """The processes of a scheduler: memory, messages to systemd, by a socket like systemd's own, and the supervisor."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

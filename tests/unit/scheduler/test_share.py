@@ -1,7 +1,5 @@
 """The share of each scheduler: even, with as few moves as possible."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping

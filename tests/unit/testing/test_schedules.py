@@ -1,7 +1,5 @@
 """Recurring schedules in virtual time."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

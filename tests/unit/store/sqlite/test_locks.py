@@ -1,7 +1,5 @@
 """A fork and the threads that are inside SQLite."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """A store in a SQLite file: opening and refusing, durability, the lease, forks, checkpoints, and errors for people."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3
