@@ -1,7 +1,7 @@
 """The alert rules and the dashboard: their syntax, the metrics that they name, and the timing of each alert.
 
 ``promtool test rules`` evaluates the rules over hours of samples: an installation of two schedulers is well for half an
-hour, and then a fault begins. tests/integration/monitoring/test_monitoring.py raises the alerts by real faults.
+hour, and then a fault begins. tests/integration/monitoring/test_alerts.py raises the alerts by real faults.
 """
 
 import json
