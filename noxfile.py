@@ -57,7 +57,7 @@ NOT_OF_A_WHEEL = (
     "tests/unit/test_package.py",
     "tests/unit/example/test_deploy.py::test_the_image_copies_what_exists",
     "tests/unit/pipeline/test_job_process.py::test_the_real_command_says_what_is_wrong_with_its_arguments",
-    "tests/integration/adopting/test_default_store.py::test_a_read_only_project_has_its_file_in_the_state_folder",
+    "tests/integration/adopting/test_first_day.py::test_a_read_only_project_has_its_file_in_the_state_folder",
 )
 EVERYTHING = ("tests/unit", "tests/contract", "tests/integration")
 OF_CELERY = ("tests/unit/producer", "tests/unit/bulk_load", "tests/unit/worker", "tests/contract/edges")

@@ -1,7 +1,5 @@
 """The parts that all tests share: servers that a process starts once, patience, and logs beside a failure."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -10,8 +10,6 @@
     circles     modules that import each other, at any place of their code
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The manual (README.md and docs/) agrees with the code: settings, commands, links, file names and rooms."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -117,7 +115,7 @@ def test_every_extra_exists() -> None:
 def test_every_python_example_parses_and_the_names_that_it_imports_exist(path: Path) -> None:
     for block in code(PAGES[path], "python"):
         for node in ast.walk(ast.parse(block)):
-            # Examples of django_wheel need a Django project: tests/admin/test_django_page.py; those of the
+            # Examples of django_wheel need a Django project: tests/admin/test_installing.py; those of the
             # orchestrators need Airflow and Dagster: tests/orchestrators
             module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
             is_elsewhere = module.startswith("celery_wheel.pipeline.orchestrators.")

@@ -1,7 +1,5 @@
 """Every Python example of README.md and docs/ runs: here, or in the suite that has the servers which it needs."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections.abc import Iterator
@@ -24,8 +22,8 @@ from tests.kit.manual import PAGES, README, ROOT, code, page
 RUN_BY = {
     "README.md": "tests/test_docs_examples.py",
     "cli.md": "tests/integration/cli/test_cli_doc.py",
-    "control-celery.md": "tests/integration/remote_control/test_revoke.py",
-    "django.md": "tests/admin/test_django_page.py",
+    "control-celery.md": "tests/integration/remote_control/test_remote_control.py",
+    "django.md": "tests/admin/test_installing.py",
     "groups.md": "tests/test_docs_examples.py",
     "leaving.md": "tests/integration/drain/test_leaving_doc.py",
     "loading.md": "tests/spark/test_docs.py",
@@ -39,8 +37,8 @@ RUN_BY = {
     "schedules.md": "tests/test_docs_examples.py",
     "scheduling-many.md": "tests/integration/scheduler/test_shards.py",
     "tasks.md": "tests/test_docs_examples.py",
-    "testing.md": "tests/unit/testing/test_testing_docs.py",
-    "transactional.md": "tests/admin/transactional/test_docs.py",
+    "testing.md": "tests/unit/testing/test_plugin.py",
+    "transactional.md": "tests/admin/transactional/test_requests.py",
 }
 
 

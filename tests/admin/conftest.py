@@ -1,7 +1,5 @@
 """The site's admin over a store that a test fills itself; times stand still where a test compares them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace

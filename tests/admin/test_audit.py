@@ -1,7 +1,5 @@
 """The audit log: each request of a person with its result, wherever it was made; the page, and the exports."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

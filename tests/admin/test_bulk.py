@@ -1,7 +1,5 @@
 """Actions on all tasks that match a filter: the count, the confirmation, the progress, and each task's result."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

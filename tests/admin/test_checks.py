@@ -1,7 +1,5 @@
 """Each system check: the cases in which it warns, those in which it does not, and its hint."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

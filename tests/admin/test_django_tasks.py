@@ -1,7 +1,5 @@
 """Tasks of Django 6 on Celery: a task with ``run_after`` waits on the wheel, and its result says what became of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any

@@ -4,8 +4,6 @@ Neither test needs GNU gettext: the texts are read from the syntax trees of the 
 Django itself turns them into Python.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The lists: the columns that they need, times beside their distance, the lateness chart, and a bounded cost."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from typing import Any

@@ -1,7 +1,5 @@
 """A web process lives long: the server restarts, the process forks, a database is emptied. The next page is right."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The view ``/metrics`` of a Django project, which its own URLs name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Arguments, headers and bodies: read only for users who may view them, and masked for all."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

@@ -1,7 +1,5 @@
 """Permissions at every address and method; nothing changes without a confirmation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

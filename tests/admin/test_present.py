@@ -1,7 +1,5 @@
 """Durations, instants and parts of messages in the form that people read."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pages of schedules that read the store: the list, and one schedule with its runs and revisions."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, replace

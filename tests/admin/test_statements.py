@@ -1,7 +1,5 @@
 """Pages of any number of shards and names read them together: few statements, whatever the filter."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

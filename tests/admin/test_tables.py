@@ -1,7 +1,5 @@
 """Two descriptions of the tables, SQLAlchemy's and Django's migrations, make the same tables on both databases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a task: its title, its life as a timeline, and its headers."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The pages are rendered with a catalog that puts each translated text in brackets
 data of the samples, which the tests know, or texts that no translator will ever see.
 """
 
-from __future__ import annotations
-
 import gettext
 import re
 from collections.abc import Iterator

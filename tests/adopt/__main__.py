@@ -4,8 +4,6 @@ The first runs in an environment that has the project and the wheel, and writes 
 The table needs no package, and ends with exit code 1 unless each project passed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -8,8 +8,6 @@
     server.port, server.accepted                accepted: how many messages, or calls
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

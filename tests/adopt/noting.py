@@ -3,8 +3,6 @@
 A note is a line of JSON in the file that ``ADOPT_NOTES`` names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

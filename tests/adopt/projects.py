@@ -10,8 +10,6 @@ A project that is a package has no settings file of its own to edit. So its two 
 imports the project's, which is what its administrator would write. ``LINES`` are the two of docs/django.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small project with the packages of ``test_packages``: one module with its settings, its app and its tasks."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -13,8 +13,6 @@
 3. In the end the wheel's history has it as dispatched.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

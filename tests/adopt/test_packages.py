@@ -3,8 +3,6 @@
 ``make adopt PROJECTS=packages`` installs them; the project is ``tests.adopt.shop``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import urllib.request

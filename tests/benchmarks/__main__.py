@@ -3,8 +3,6 @@
 The machine and the versions are printed with the figures: a ratio travels, an absolute value does not.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

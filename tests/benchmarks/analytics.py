@@ -4,8 +4,6 @@ Spark runs in one process (``local[2]``) and as a cluster of a driver and two ex
 own, whose greatest memory is a figure too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The app of a real ``celery beat -S wheel`` process, and that process: for benches that need no other clock."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 The CPU is that of beat and its children. The store is new for each point, with fsync.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

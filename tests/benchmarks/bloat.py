@@ -9,8 +9,6 @@
 Every 100,000 rows a line of live and dead rows and sizes. Healthy tables do not grow after ``--keep`` rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Processes beside a bench that speak with it: a line of JSON for each line of JSON. ``Child`` is a scheduler."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

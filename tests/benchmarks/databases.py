@@ -6,8 +6,6 @@
     databases(folder)          name → function that makes such a store, of every kind that is installed
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import sqlite3

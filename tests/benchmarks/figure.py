@@ -1,7 +1,5 @@
 """A measured value, with a target or the value of another system to judge it by; and the table of such values."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

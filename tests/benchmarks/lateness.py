@@ -4,8 +4,6 @@
 one after the other.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -10,8 +10,6 @@ Arguments of 600 bytes make a body of 680 bytes, and 2.7 kB in the wheel queue. 
 compressor finds the same words in all of them and the values in none other.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

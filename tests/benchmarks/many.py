@@ -6,8 +6,6 @@
         {"count": 200000, "wall_s": 7.1}
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -9,8 +9,6 @@
 A figure is the median of the turns' CPU; the ratio of two figures holds where others use the cores, too.
 """
 
-from __future__ import annotations
-
 import statistics
 import uuid
 from collections.abc import Callable, Iterable, Iterator

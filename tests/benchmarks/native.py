@@ -9,8 +9,6 @@ A task arrives when the worker hands it to its pool, as a task of the wheel arri
 is that of ``celery worker`` with eight children, without gossip, mingle and heartbeats; its CPU time is without theirs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

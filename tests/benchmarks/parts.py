@@ -3,8 +3,6 @@
 It imports no test server: the scheduler's memory and its start are measured.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery_wheel import Celery

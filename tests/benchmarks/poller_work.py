@@ -8,8 +8,6 @@
 It imports nothing of this project. Each function schedules the tasks as its project's manual says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

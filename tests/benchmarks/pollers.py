@@ -11,8 +11,6 @@ from the instant on counts: neither that of scheduling a task, nor the cost of s
 installed into ``.run/pollers``; a scheduler that pip cannot install there is named, and left out.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

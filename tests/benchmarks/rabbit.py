@@ -9,8 +9,6 @@ A real message of a delayed task, 600 bytes of body, is published into a classic
 one node. The messages to ingest are in their queue before the scheduler starts, with etas at random over 30 days.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

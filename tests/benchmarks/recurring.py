@@ -8,8 +8,6 @@
     idle       1,000,000 schedules that are due later: CPU, memory, and seconds from a start to the first dispatch
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

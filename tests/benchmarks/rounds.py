@@ -4,8 +4,6 @@ A real Redis, SQLite, messages of ``letters``, and a clock that is moved. A sche
 once and wait for each other: there a message costs more, as ``spine`` measures.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import time

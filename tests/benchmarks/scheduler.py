@@ -11,8 +11,6 @@
 It runs what ``celery beat -S wheel`` runs; only the clock differs, and no difference of clocks takes the shard.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -11,8 +11,6 @@ count that are due from 3 seconds after the start until 1 second after the end o
 A rate is held when all messages arrive, and 99 of 100 within ``HELD_MS`` of their due time.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -5,8 +5,6 @@ Each contestant has a process of its own, so that its memory can be measured and
     python -m tests.benchmarks.timing heapq 1000000          {"add": 3159275.0, "memory": 138.0, …}
 """
 
-from __future__ import annotations
-
 import gc
 import heapq
 import json

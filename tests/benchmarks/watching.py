@@ -4,8 +4,6 @@ CPU is that of this process and of the database server. The time of a page is th
 Django's test client: no web server.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import statistics

@@ -1,7 +1,5 @@
 """The running site: Redis, PostgreSQL, beat, a web server, and a Chromium of the system that shows its pages."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

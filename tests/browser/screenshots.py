@@ -4,8 +4,6 @@ A snapshot of the holder is written every half second, as a scheduler does, whil
 numbers are the same in each run, and the times relative to the present: pictures of two runs differ in these times.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The pages of the results of the pipeline's jobs, in a browser."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The page of a task and the lists in a browser: timeline, lateness chart, narrow screens, and the rules of axe."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

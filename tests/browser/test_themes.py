@@ -1,7 +1,5 @@
 """The pages under other themes of the admin, and in a language that is written from right to left."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

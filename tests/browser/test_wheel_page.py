@@ -1,7 +1,5 @@
 """The wheel page in a browser, while tasks flow through a real wheel."""
 
-from __future__ import annotations
-
 import re
 import time
 from datetime import UTC, datetime, timedelta

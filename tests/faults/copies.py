@@ -11,8 +11,6 @@ Either all rows are due at once, so that each chunk is full, or ``--rate`` of th
 for the last cut before it. The rate of dispatch without cuts shows the price of small chunks.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import tempfile

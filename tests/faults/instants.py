@@ -9,8 +9,6 @@
     may    from before ``create`` on                                     nothing else may arrive
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

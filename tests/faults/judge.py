@@ -8,8 +8,6 @@ When Redis is killed, its worker may lose the message that it has just popped (k
 log of Redis (appendonly, never rewritten) distinguishes such a task from one that was never published.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -7,8 +7,6 @@
                     └──► worker ──► notes, a line a run
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

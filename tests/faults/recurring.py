@@ -12,8 +12,6 @@ A kill takes mostly a scheduler that holds a shard, sometimes both at once; anot
 supervisor would.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

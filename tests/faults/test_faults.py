@@ -5,8 +5,6 @@ of a schedule is sent once, and a cut on RabbitMQ costs no more second copies th
 ``python -m tests.faults.recurring`` takes any number of kills.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 ``make soak`` runs for hours. The judge is tried on ledgers with a broken promise each.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

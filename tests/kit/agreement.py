@@ -1,7 +1,5 @@
 """Comparisons of a job's results with DuckDB's: exact, and percentiles by rank. Each raises where the two differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame

@@ -3,8 +3,6 @@
 A process gets it by the setting ``imports``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages, rows and chunks for the tests of broker edges."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence

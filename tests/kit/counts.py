@@ -1,7 +1,5 @@
 """Checks of a store's counts: the tally is that of its pending rows, and the sums are those of its tally."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The log is a history as ``archive`` writes it, with the columns that the jobs re
 10 queues over ``days`` days; delays from 50 ms to 30 days; one hour in which all is late; a herd every six hours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@
 ``python -m tests.kit.generated`` writes all parts anew; ``tests/test_docs.py`` finds one that is out of date.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Messages for a store, and a holder that takes positions as the engine does."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Results as the jobs ``lateness`` and ``forecast`` leave them, without Spark."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The manual: README.md and the pages of docs/, as the tests of the documentation read them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

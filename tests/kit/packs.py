@@ -1,7 +1,5 @@
 """Packed messages, one by one."""
 
-from __future__ import annotations
-
 from celery_wheel.store.message_pack import PackTemplate, unpack
 
 

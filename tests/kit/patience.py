@@ -13,8 +13,6 @@ with
 2. the load average over the number of cores, read at each call: work that comes later stretches a wait under way.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

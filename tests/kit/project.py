@@ -10,8 +10,6 @@ A process loads it by ``celery -A tests.kit.project`` and finds in the environme
 Tests make apps of the same project by ``make_app``: producers, and the canvas of its tasks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """A row as plain values, whatever the form of its bytes: to compare rows of a store with those that were sent."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, fields
 from typing import Any
 

@@ -9,8 +9,6 @@
 A process looks at the folder before each run of a job, once it has imported this module.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

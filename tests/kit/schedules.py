@@ -1,7 +1,5 @@
 """Schedules for a store, and a holder that makes their occurrences as the engine does."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

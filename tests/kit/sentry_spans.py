@@ -4,8 +4,6 @@ A worker gets it by ``celery -A tests.kit.sentry_spans``: Sentry has to begin be
 is sent by network.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -12,8 +12,6 @@
 States are read in this process, from the store, the broker and the notes; no command is started for it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -11,8 +11,6 @@ the process of the tests all but the main thread. Limits of time that are promis
 A process stalls once it has imported this module, as the test project and ``tests/conftest.py`` do.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """A stand-in for a job of the pipeline: a program that ends as a job ends. Tests of Spark run the jobs themselves."""
 
-from __future__ import annotations
-
 import sys
 
 #: The program prints a step to stderr, its first argument to stdout, and ends with its second as the exit code.

@@ -1,7 +1,5 @@
 """The prepared statements of a store by feature and name, for tests of their plans."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery_wheel.store.sql.browse import overview

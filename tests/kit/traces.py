@@ -3,8 +3,6 @@
 A process gets it by the setting ``imports``. Workers and producers are instrumented by OpenTelemetry's own package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

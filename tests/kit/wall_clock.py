@@ -9,8 +9,6 @@
 Where there is no C compiler, or no LD_PRELOAD, tests are skipped at home and fail in CI (environment variable ``CI``).
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

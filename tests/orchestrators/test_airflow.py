@@ -1,7 +1,5 @@
 """The operator for Airflow, run by Airflow's own test of a DAG."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The asset for Dagster, materialised by Dagster in this process."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("dagster", reason="needs Dagster; make test-orchestrators installs it")

@@ -1,7 +1,5 @@
 """The examples of docs/orchestration.md define what they say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

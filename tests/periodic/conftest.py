@@ -1,7 +1,5 @@
 """The site with django-celery-beat; its tables are followed within the test's own transaction."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

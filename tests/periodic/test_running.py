@@ -1,7 +1,5 @@
 """A real Beat with django-celery-beat on a real Redis: rows are followed within a second, and run counts come back."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

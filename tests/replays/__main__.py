@@ -1,7 +1,5 @@
 """``python -m tests.replays``: write the replay of this version."""
 
-from __future__ import annotations
-
 from celery_wheel.values import __version__
 from tests.replays.making import main
 from tests.replays.places import ROOT

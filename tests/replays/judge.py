@@ -1,7 +1,5 @@
 """The judge of a replay: the picture of a store as pages and commands give it, and the messages in the queues."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

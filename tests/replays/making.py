@@ -1,7 +1,5 @@
 """Makes a replay of this version: a scheduler stops in the middle of its work; its store and queue are written."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The files of a replay: a store and a wheel queue are written from servers, and brought back into others."""
 
-from __future__ import annotations
-
 import base64
 import json
 import lzma

@@ -1,7 +1,5 @@
 """The tasks of a replay: a message of every kind, each under an id of its own, so that it can be sent twice alike."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType

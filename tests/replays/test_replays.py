@@ -1,7 +1,5 @@
 """This version takes over a store and a wheel queue of each version: it reads, migrates, adopts and dispatches them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@
 ``python -m tests.simulation planted``: the first seed that shows each planted bug, for its decorator.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -12,8 +12,6 @@
              unknown    was not sent before the request; a cancelled task is never pushed if it is sent later
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -11,8 +11,6 @@
 A run whose row was made, pushed, ended, moved or forgotten in the same moment may count as going on or not.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

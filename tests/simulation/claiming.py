@@ -13,8 +13,6 @@
 Only the holder's memory tells which rows the broker has but did not confirm; one that its queue refuses is among them.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """Fixtures of all simulation tests."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A pause counts from the step in which its answer can be read: no row that a hold
 every gate is resumed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 

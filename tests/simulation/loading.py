@@ -11,8 +11,6 @@
 Two loads share some messages: the same job under another name.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

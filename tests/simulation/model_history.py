@@ -1,7 +1,5 @@
 """A shard's data in a model store, with its history and its schedules, as ``celery_wheel.store.sql`` has them."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 ``fenced`` off is the writer that does not look whether its load is still open.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ before that are in their queues, and ``confirmed`` chooses the messages whose co
 MAX_LAG_MS after it was sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

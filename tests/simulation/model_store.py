@@ -5,8 +5,6 @@ around every commit, and ``fault`` may raise: before the commit, no change is wr
 too long, the session was ended); after it, the whole change is (the answer of COMMIT was lost).
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import threading

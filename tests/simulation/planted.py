@@ -4,8 +4,6 @@ A bug is a function that stands for another (``replaces``), or one that yields t
 (``planted``). A seed has to violate a promise.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

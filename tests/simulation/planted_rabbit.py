@@ -1,7 +1,5 @@
 """Planted bugs that matter where the broker keeps no offset, or where messages come in packs; see ``planted``."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Iterator, Sequence

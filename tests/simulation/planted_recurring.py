@@ -1,7 +1,5 @@
 """Planted bugs of recurring schedules; see ``planted``."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace

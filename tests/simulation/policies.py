@@ -13,8 +13,6 @@
 Instants are multiples of an interval. A decision near a change of the schedule may be of either definition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ delay no other queue. Also worlds whose producers write half of their messages i
 ``schedule_many`` does: a new message and up to two that were sent before, perhaps twice in one pack.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from dataclasses import replace

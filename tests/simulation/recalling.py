@@ -7,8 +7,6 @@
     judge   every request was answered; done: the row was pushed that often, or is retired
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping

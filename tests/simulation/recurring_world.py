@@ -3,8 +3,6 @@
 A simulated installation with recurring schedules beside everything else that happens.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

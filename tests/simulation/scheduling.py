@@ -17,8 +17,6 @@ The last instants before a delete may be missing: they were withdrawn, or not ma
 only counted: none has two rows.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter, deque

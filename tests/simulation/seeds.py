@@ -4,8 +4,6 @@ On a slow machine fewer seeds run; each that runs is the same everywhere. ``WHEE
 runs so many, however long it takes; ``python -m tests.simulation SEED`` prints what happens in one.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The simulation finds a bug that is planted in the product or in the model of a broker or store."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Hundreds of small histories, each from a seed. To see one again: ``python -m tests.simulation SEED``."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

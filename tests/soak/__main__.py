@@ -1,7 +1,5 @@
 """``python -m tests.soak --hours 2 --keep folder``: see the package. Exit code 1: a promise was broken."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

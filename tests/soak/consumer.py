@@ -4,8 +4,6 @@ A message that it reads again, after a cut, has the same publication: the dispat
 each message that it publishes. So a second message of a task is told from a second delivery of one message.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The gauges of a run: figures that may grow with age, read every few seconds into the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

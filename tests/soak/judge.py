@@ -13,8 +13,6 @@ that was sent before one moment had been accepted before a later one. So a task 
 arrived before it that is due after both, itself and that later moment. Marked copies have no order.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import closing

@@ -11,8 +11,6 @@
 The number of a task is in its id, so numbers alone are stored: some 150 bytes a task with its arrival.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import uuid

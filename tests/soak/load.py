@@ -1,7 +1,5 @@
 """The load of a soak: tasks, cancels, schedules, and the two schedulers with their supervisor."""
 
-from __future__ import annotations
-
 import random
 import threading
 import traceback

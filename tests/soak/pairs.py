@@ -4,8 +4,6 @@ A server has the same port in each run, since the store knows its broker by its 
 with the port in it. The processes of a run that was killed itself are ended by their ids before the next one starts.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """The plots of a soak: each gauge over the hours of all runs, side by side; outages are grey."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One run of one pair: servers, load, faults and an outage, then the judge."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

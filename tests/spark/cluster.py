@@ -9,8 +9,6 @@
 One driver does all of it: a cluster takes longer to start than most that it does here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

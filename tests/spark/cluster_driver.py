@@ -6,8 +6,6 @@ Killed, it leaves half done a load, a stream into a store, and a run of ``archiv
 written, and the other waits for ever. FOLDER/half has a store of each, and the files of the stream.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

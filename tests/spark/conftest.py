@@ -3,8 +3,6 @@
 Spark tries a failed task three times, as on a cluster, and writes its own files into a temporary folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 python tests/spark/connect_client.py URL FOLDER REMOTE    each prints JSON. FOLDER: rows.csv and executed.jsonl
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -9,8 +9,6 @@ Spark's own daemon leaves the imports to each worker, from an archive without by
     program(folder, forget=CODE)         workers import celery-wheel themselves, from where Spark says that it is
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

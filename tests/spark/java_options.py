@@ -7,8 +7,6 @@ run of the tests writes the archive into the cache of pytest, where later ones f
 python -m tests.spark.java_options FILE      write the archive
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """An app that executors import: its routes and its tasks' options apply."""
 
-from __future__ import annotations
-
 from celery_wheel import Celery
 
 app = Celery("shop", broker="memory://", set_as_current=False)

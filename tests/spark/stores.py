@@ -1,7 +1,5 @@
 """Stores to read and to load: each with two shards, filled ones with an event of every kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A stream of reminders from a folder of files, a micro-batch for each file, into a store."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

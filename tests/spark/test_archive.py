@@ -1,7 +1,5 @@
 """``archive`` and ``compact``: each event is in its day once, in order, also after a kill; losses are reported."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

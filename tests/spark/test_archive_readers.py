@@ -1,7 +1,5 @@
 """An archive is read by its manifest, by pyarrow, DuckDB, Polars and Spark: with old files, and no more than needed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -10,8 +10,6 @@
 ``test_archive`` has both jobs with Spark.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

@@ -3,8 +3,6 @@
 The store's side of the job ``archive``, without Spark: the survey, the events that it reads, and its marks.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

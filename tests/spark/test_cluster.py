@@ -4,8 +4,6 @@ The driver was killed while it loaded, streamed, archived and wrote the history:
 nothing occurs twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples of the pipeline's pages in docs run unchanged except for their paths, and each page has every option."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

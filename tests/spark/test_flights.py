@@ -1,7 +1,5 @@
 """Real flights of the days on which the clocks change, scheduled by the example: each once, at its instant."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """``celery-wheel-pipeline JOB``: from the command line to the results. The jobs have tests of their own."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -3,8 +3,6 @@
 No row of a stream is skipped or repeated, whatever happens between two micro-batches.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

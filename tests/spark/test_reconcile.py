@@ -14,8 +14,6 @@ store, which numbers them itself and has all lines of ``dispatched``.
 The job finds each planted fault, and nothing else, whatever the logs tell and however odd their lines are.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

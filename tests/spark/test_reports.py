@@ -3,8 +3,6 @@
 The closed form of a wheel's cost equals the wheel itself, and the costs by Spark; the recommendation follows.
 """
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -3,8 +3,6 @@
 Tables of any size are written by executors: the driver reads a few rows, however large the input is.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``schedule``: from a file to the store, once, with the load before and after."""
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 The Java of these tests is a script.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``df.writeStream.format("wheel")``: each micro-batch is scheduled once and as a whole, whatever is killed."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import suppress

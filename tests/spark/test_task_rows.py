@@ -1,7 +1,5 @@
 """Rows as tasks of a load: the task of a valid row, the reason of a rejected one; wall-clock times by each rule."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta

@@ -3,8 +3,6 @@
 Our own message comes first in the error of a write, and a write works in every thread.
 """
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rules of the house that a reviewer need not check by hand: small files, circles, names, and openings of sentences."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

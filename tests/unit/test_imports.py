@@ -1,7 +1,5 @@
 """Imports run one way: each room imports only rooms of the floors below its own. A light import stays light."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A process that merely imports celery_wheel finds every class of Celery and kombu as it was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The wheel that `pip install` makes of this project: it carries every file of the packages."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shutil

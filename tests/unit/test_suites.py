@@ -1,7 +1,5 @@
 """The suites share code through the kit, which imports no suite."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -9,8 +9,6 @@ A container grows where it was larger at each of STEPS measurements one after th
 a bound does not. The walk leaves out classes, modules and functions of others, the models of the year, Celery's app.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Each of them lives for minutes unseen, and most of them for weeks: a test that ends a process after a minute finds none.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Iterator

@@ -10,8 +10,6 @@
     measurements       of every container, once a month
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

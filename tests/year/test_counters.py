@@ -1,7 +1,5 @@
 """Numbers that only grow: how long each of them lasts at a rate that no installation reaches."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy.dialects import postgresql
 

@@ -1,7 +1,5 @@
 """The judges of the year find bugs that show with age alone, and find nothing without them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.virtual_machine import Spin

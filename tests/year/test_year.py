@@ -1,7 +1,5 @@
 """A year of the whole scheduler process in virtual time. ``WHEEL_SEEDS=20 pytest tests/year`` runs twenty years."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -7,8 +7,6 @@
     shop.running.beat()    a real scheduler of the same database, on a real Redis
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from functools import cached_property

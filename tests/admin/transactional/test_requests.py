@@ -1,7 +1,9 @@
-"""Views under ATOMIC_REQUESTS, Django's test cases that roll back, and processes without Django."""
+"""Views under ATOMIC_REQUESTS, Django's test cases that roll back, and processes without Django.
 
-from __future__ import annotations
+The example of docs/transactional.md runs, and the checks that the page names exist.
+"""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections, transaction
@@ -16,10 +19,12 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 
+import django_wheel.checks
 from celery_wheel import CommandResult
 from celery_wheel.testing import VirtualWheel
 from tests.admin.transactional.conftest import ALIAS, Shop
 from tests.admin.transactional.test_scheduling import groups, send
+from tests.kit.manual import ROOT, page
 from tests.kit.site import celery_app
 
 
@@ -112,3 +117,25 @@ def test_without_django_the_error_of_the_call_names_the_missing_part(before: str
     last = done.stderr.strip().splitlines()[-1]
     assert "SettingError" in last
     assert re.search(says, last), last
+
+
+DOCS = page("transactional.md")
+
+
+@pytest.mark.skipif(django.VERSION < (5, 1), reason="transaction_mode is new in Django 5.1")
+def test_the_example_has_the_result_that_the_manual_states(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n# shop.py\n(.*?)```", DOCS, re.DOTALL)
+    [says] = re.findall(r"```text\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "shop.py").write_text(program, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    del environment["DJANGO_SETTINGS_MODULE"]
+    command = [sys.executable, "-W", "error", "shop.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (says, "")
+
+
+def test_every_check_that_the_page_names_exists() -> None:
+    source = Path(django_wheel.checks.__file__).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b[EW]\d{3}\b", DOCS))
+    assert named == {"E013", "W005"}
+    assert all(f"django_wheel.{one}" in source for one in named)

@@ -1,7 +1,5 @@
 """A real scheduler beside real transactions: the delay after a commit, commands, killed processes, a locked file."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Every kind of broker, a fresh one for each test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """The other side of an edge, for each kind of broker: its producers, its workers, and disturbances."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Brokers that confirm message by message: sent, refused and failed rows, and the end of sending."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

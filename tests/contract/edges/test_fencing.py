@@ -1,7 +1,5 @@
 """Brokers that keep offsets: every result of a publish, adoption, fencing, and the proof that nothing was lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The part of the protocols that all brokers share: the wheel queue, its readers, and the end of an epoch."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

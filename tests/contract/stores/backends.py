@@ -1,7 +1,5 @@
 """The stores that pass the suite. A new store is a line in ``SQL`` and a function that makes it for a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Every store passes one suite. ``make_store`` opens another connection to the same database, as a scheduler would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count

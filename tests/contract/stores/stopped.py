@@ -6,8 +6,6 @@
     python -m … held <url> <where>                     test_takeover kills or stops it in the middle of a change
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Accepted messages are in the store, whole, once, and known."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """The same random history on a real store and on the simulation's store in memory: every read agrees."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A store moves to another database with everything that it has, and the old one refuses every use."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The audit log in every SQL store: parts of shards become one request, and pages and filters are complete."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bell: a commit that brings something for a holder rings it; a store that cannot tell is polled."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

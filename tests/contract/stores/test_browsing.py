@@ -1,7 +1,5 @@
 """``Browse``: every page is complete and in order, and no line is on two pages."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Walks of pages during random changes, against a plain model: complete, without a line twice, and finite."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

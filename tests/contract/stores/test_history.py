@@ -3,8 +3,6 @@
 With ``archived_only`` only archived history is forgotten; the store keeps the highest forgotten number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -3,8 +3,6 @@
 The store lists the schedulers with a sign of life, and the holders of shards.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import uuid

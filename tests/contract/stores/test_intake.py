@@ -3,8 +3,6 @@
 Commands, answers, tombstones, watches, gates and stopped rows, the same on every store.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

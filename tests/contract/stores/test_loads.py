@@ -1,7 +1,5 @@
 """Bulk loads: all of a load is accepted or nothing, whichever process fails, comes late or runs twice."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable

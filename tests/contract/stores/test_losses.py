@@ -11,8 +11,6 @@ A request whose answer to COMMIT is lost on the way from PostgreSQL has a defini
                                         that COMMIT reaches the server or does not, and the connection ends
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """``schedule_many`` into real stores: the content of the inboxes, also after a failure in the middle."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The first version that is released has no step to it, so the step of these tests is made up: version 0 had no gates.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The overview of a store: its figures, its statements, and sums that never differ from the rows."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ On PostgreSQL an acknowledged commit is on disk, whatever the server's synchrono
 A holder's transactions make few new versions of rows: PostgreSQL keeps each for every open transaction.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -3,8 +3,6 @@
 A PostgreSQL that lets nobody in is told apart from one that is out of reach, and from a commit without an answer.
 """
 
-from __future__ import annotations
-
 import gc
 import socket
 import threading

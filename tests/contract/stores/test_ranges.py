@@ -3,8 +3,6 @@
 Closed lanes: a closed lane leaves memory, and its rows stay dispatched.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import accumulate

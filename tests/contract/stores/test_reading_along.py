@@ -1,7 +1,5 @@
 """Several threads and several schedulers on one store: a read sees all of a change, or nothing of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Recurring schedules after a resharding: each is in the shard of its name, with its pending runs.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 

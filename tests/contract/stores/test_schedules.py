@@ -1,7 +1,5 @@
 """Recurring schedules: their progress and their occurrences are written together, once, and read by an index."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

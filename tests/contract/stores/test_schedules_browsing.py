@@ -1,7 +1,5 @@
 """Recurring schedules for people: pages by name, and everything of one name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 A busy machine delays some of the calls, so the fastest of several counts.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing

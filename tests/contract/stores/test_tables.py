@@ -1,7 +1,5 @@
 """Columns that other rooms read, and the catalogue: routes are kept once, messages packed; also after a reopening."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """On PostgreSQL a standby takes the shard over within 3 seconds, wherever its holder died or stopped."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

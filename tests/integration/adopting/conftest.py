@@ -1,7 +1,5 @@
 """Projects of the kinds that people have before they adopt the wheel: files in a folder, and processes on them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

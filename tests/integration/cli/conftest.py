@@ -1,7 +1,5 @@
 """The commands run in this process, with a real scheduler, Redis and SQLite, which the tests of a module share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Commands that change tasks: effects, confirmations and exit codes."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A broker that does not answer and a folder that does not exist are errors of one sentence, with exit code 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``celery wheel bench`` writes only to its own store and queues, with any broker, store and spelling of settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

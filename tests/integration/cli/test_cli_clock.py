@@ -1,7 +1,5 @@
 """A scheduler without a second clock: its wall clock is stepped, commands show it, and the operator accepts it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

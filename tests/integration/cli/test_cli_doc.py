@@ -6,8 +6,6 @@
     the store does not know task other…          lines of its output, in this order; … stands for any text
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

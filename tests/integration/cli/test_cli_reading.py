@@ -1,7 +1,5 @@
 """Commands that read have an output for people and one for programs."""
 
-from __future__ import annotations
-
 import json
 import time
 

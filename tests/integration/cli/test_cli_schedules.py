@@ -1,7 +1,5 @@
 """``celery wheel schedules …`` with a real scheduler: every command, its outputs and its exit codes."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

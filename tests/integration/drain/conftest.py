@@ -1,7 +1,5 @@
 """Stacks for rescue and drain, and producers without the wheel."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator

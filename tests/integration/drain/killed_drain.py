@@ -3,8 +3,6 @@
 The drain stops, and waits to be killed, when ``after`` tasks are dispatched, written, or moved.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 

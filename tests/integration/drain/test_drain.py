@@ -1,7 +1,5 @@
 """A drain with real brokers, stores, workers and a kill -9: every pending task runs once, not early, and unchanged."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,6 +1,7 @@
-"""An import tells the tasks that a store has already from those that it does not have: none is dropped in silence."""
+"""An import tells the tasks that a store has already from those that it does not have: none is dropped in silence.
 
-from __future__ import annotations
+Recurring schedules in a drain: a file has them with their pending occurrences; each instant runs once.
+"""
 
 import json
 import shutil
@@ -10,18 +11,22 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from celery_wheel.operations.drain import drain, import_
+from celery_wheel.engine.recurring.materialise import occurrence_id
+from celery_wheel.errors import FileUnusable
+from celery_wheel.operations.drain import drain, import_, would_drain
+from celery_wheel.operations.drain import file as drain_file
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, TallyKey
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.schedule_model import SCHEDULE
+from celery_wheel.store.schedule_model import OCCURRENCE, RUN, SCHEDULE, SLOT, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, now_ms
-from tests.integration.drain.test_drain_schedules import hourly, occur, schedules
-from tests.kit.holder import Holder
-from tests.kit.patience import wait_until
+from tests.integration.drain.test_drain import drained, filled, lines
+from tests.kit.holder import Holder, hour_of
+from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 
 ETA_MS = now_ms() + 5 * HOUR_MS
@@ -230,3 +235,191 @@ def test_the_command_ends_with_3_where_the_store_does_not_have_all_of_the_file(r
     assert "line 2: task 't1' stays as it is in the store, which has another routing_key, queue" in said
     code, said = redis_stack.celery("wheel", "import", str(file), "--json").end()
     assert (code, json.loads(said)["absent"], json.loads(said)["different"]) == (3, 1, 1)
+
+
+MINUTE_MS = 60_000
+
+
+def hourly() -> dict[str, Any]:
+    """Return a schedule whose instants are half an hour from now: none comes while its test runs."""
+    minute = (now_ms() // MINUTE_MS + 30) % 60
+    return {"recurrence": {"kind": "recurrence", "spec": {"kind": "crontab", "minute": str(minute)}}, "task": "note"}
+
+
+def ask(stack: LeavingStack, do: str, names: Any, **more: Any) -> dict[str, Any]:
+    number = str(uuid.uuid4())
+    named = {"definitions": names} if isinstance(names, dict) else {"names": names}
+    payload = json.dumps({"do": do, **named, "id": number, "actor": "ann", "reason": "test", **more}).encode()
+    with closing(open_store(stack.store, shards=None)) as store:
+        store.put_command(0, "schedule", payload)
+        with stack.service():
+            wait_until(lambda: store.answer(number) is not None, "the command is answered")
+        return store.answer(number) or {}
+
+
+def schedules(store: str) -> dict[str, Schedule]:
+    with closing(open_store(store, shards=None, create=False)) as opened:
+        return {one.schedule.name: one.schedule for n in range(opened.shards) for one in opened.handover.schedules(n)}
+
+
+def three(stack: LeavingStack) -> dict[str, Schedule]:
+    """Make schedules: one with a pending occurrence, one that is paused, one that was changed."""
+    definition = hourly()
+    ask(stack, "create", dict.fromkeys(("hourly", "paused", "changed"), definition))
+    ask(stack, "pause", ["paused"], reason="holidays")
+    ask(stack, "update", {"changed": {**definition, "args": [1]}})
+    with stack.opened() as store:
+        occur(store, "hourly")
+    return schedules(stack.store)
+
+
+def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
+    """Make the next occurrence, as the scheduler does shortly before its time."""
+    holder = Holder(store)
+    [schedule] = store.schedules_named(0, [name])
+    instant_ms = schedule.next_ms or 0
+    own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms}
+    headers = json.dumps({RUN: 1, "task": "note", "id": task_id, OCCURRENCE: own, SLOT: 2}).encode()
+    envelope_id = occurrence_id(store, schedule, instant_ms)
+    row = holder.row(instant_ms, envelope_id=envelope_id, task_id=task_id, task="note", headers=headers)
+    row.accepted_ms = now_ms()
+    schedule.next_ms, schedule.made, schedule.last_ms = instant_ms + HOUR_MS, schedule.made + 1, instant_ms
+    runs = [Run(row.id, schedule.id, instant_ms)]
+    holder.apply(rows=[row], runs=runs, schedules=[schedule], tally={hour_of(row): 1})
+    store.release(0, holder.epoch)
+
+
+def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStack, other: str, file: Path) -> None:
+    before = three(redis_stack)
+    with redis_stack.opened() as store:
+        assert would_drain(redis_stack.app, store).schedules_left == 3
+    done = drained(redis_stack, file=file)
+    assert (done.in_file, done.schedules, done.left, done.schedules_left) == (1, 3, 0, 0)
+    assert schedules(redis_stack.store) == {}
+    with redis_stack.opened() as store:
+        detail = store.browse.schedule("hourly")
+        assert [(one.what, one.actor) for one in detail.revisions] == [("deleted", "drain"), ("created", "ann")]
+        assert [one.state for one in detail.runs] == ["moved"]
+    redis_stack.change(wheel_store=other, wheel_shards=3)
+    for _ in range(2):
+        found = import_(redis_stack.app, file)
+        assert (found.schedules + found.schedules_known, found.bad_count, found.missing) == (3, 0, 0)
+    redis_stack.claim_broker()
+    with redis_stack.service(), closing(open_store(other, shards=None, create=False)) as store:
+        wait_until(lambda: len(schedules(other)) == 3, "all are accepted")
+        wait_until(lambda: any(store.find(n, ["occurrence"]) for n in range(3)), "the pending occurrence is accepted")
+    assert import_(redis_stack.app, file).schedules_known == 3
+    after = schedules(other)
+    for name, one in before.items():
+        same = ("definition", "source", "next_ms", "made", "last_ms", "paused", "note", "broken", "since_ms")
+        assert [getattr(after[name], field) for field in same] == [getattr(one, field) for field in same]
+        assert after[name].revision == one.revision + 1
+    with closing(open_store(other, shards=None, create=False)) as store:
+        detail = store.browse.schedule("changed")
+        assert [one.what for one in detail.revisions] == ["imported", "changed", "created"]
+        [row] = [one for n in range(3) for one in store.find(n, ["occurrence"])]
+        assert row.eta_ms == before["hourly"].last_ms
+        headers = json.loads(row.parts().headers)
+        assert (OCCURRENCE in headers, RUN in headers, SLOT in headers) == (True, False, False)
+
+
+def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:
+    """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
+    stack = redis_stack
+    definition, found = hourly(), []
+    for name, store in (("hourly", stack.store), ("another", other)):
+        stack.change(wheel_store=store)
+        open_store(store).close()
+        stack.claim_broker()
+        ask(stack, "create", {name: definition})
+        with stack.opened() as opened:
+            occur(opened, name)
+            [schedule] = schedules(store).values()
+            found.append((schedule.id, schedule.revision, schedule.last_ms))
+            if name == "hourly":
+                drain(stack.app, opened, file=file)
+    assert found[0] == found[1]
+    done = import_(stack.app, file)
+    assert (done.put, done.known) == (1, 0)
+
+
+def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, file: Path) -> None:
+    before = three(redis_stack)
+    drained(redis_stack, file=file)
+    assert import_(redis_stack.app, file).schedules == 3
+    with redis_stack.service():
+        wait_until(lambda: len(schedules(redis_stack.store)) == 3, "all are accepted")
+    assert schedules(redis_stack.store)["hourly"].next_ms == before["hourly"].next_ms
+    with redis_stack.opened() as store:
+        detail = store.browse.schedule("changed")
+    changes = [(one.number, one.what) for one in detail.revisions]
+    assert changes == [(4, "imported"), (3, "deleted"), (2, "changed"), (1, "created")]
+
+
+def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_has_changed(
+    redis_stack: LeavingStack, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(redis_stack)
+    with monkeypatch.context() as patched:
+        patched.setattr(drain_file, "_remove_schedules", Mock(side_effect=RuntimeError("the end")))
+        with pytest.raises(RuntimeError, match="the end"):
+            drained(redis_stack, file=file)
+    ask(redis_stack, "resume", ["paused"])
+    done = drained(redis_stack, file=file)
+    assert (done.resumed, done.schedules, done.schedules_left) == (True, 3, 1)
+    assert set(schedules(redis_stack.store)) == {"paused"}
+    with file.open("ab") as more:
+        more.write(b"{}\n")
+    with pytest.raises(FileUnusable, match="4 tasks and schedules that its header names, got 5"):
+        drained(redis_stack, file=file)
+
+
+def test_a_drain_to_the_broker_leaves_schedules_in_the_store(redis_stack: LeavingStack) -> None:
+    before = three(redis_stack)
+    done = drained(redis_stack, to_broker=True)
+    assert (done.moved, done.left, done.schedules, done.schedules_left) == (1, 0, 0, 3)
+    assert schedules(redis_stack.store) == before
+
+
+def test_a_line_that_cannot_be_read_is_reported_and_the_others_go_on(redis_stack: LeavingStack, file: Path) -> None:
+    filled(redis_stack, 1)
+    three(redis_stack)
+    drained(redis_stack, file=file)
+    whole = file.read_bytes().splitlines(keepends=True)
+    assert len(lines(file)) == 1 + 2 + 3
+    broken = [b'{"schedule": {"name": 7}}\n', whole[-1], b'{"schedule": 1']
+    file.write_bytes(b"".join([*whole[:3], *broken]))
+    found = import_(redis_stack.app, file)
+    assert (found.put, found.schedules, found.bad_count, found.missing) == (2, 1, 2, 0)
+    assert [one.number for one in found.lines] == [4, 6]
+
+
+def test_every_instant_runs_once_though_the_wheel_moves(redis_stack: LeavingStack, other: str, file: Path) -> None:
+    redis_stack.beat()
+    wheel = redis_stack.app.wheel
+    wait_until(lambda: redis_stack.count_pending() >= 0, "there is a store")
+    wheel.pause(queue="celery", timeout=patience())  # the scheduler has made the store and may hold no shard yet
+    wheel.schedules.create("each second", 1, "note", ["tick"], catch_up="all", catch_up_window=3_600)
+    wait_until(lambda: redis_stack.count_pending() >= 3, "occurrences wait behind the pause")
+    redis_stack["beat"].terminate()
+    wheel.close()
+    done = drained(redis_stack, file=file)
+    assert (done.left, done.schedules_left) == (0, 0)
+    assert done.in_file >= 3
+    redis_stack.change(wheel_store=other)
+    import_(redis_stack.app, file)
+    import_(redis_stack.app, file)
+    redis_stack.claim_broker()
+    redis_stack.beat()
+    redis_stack.worker()
+
+    def each_once() -> bool:
+        """Whether they ran each once, without a gap: those that were missed meanwhile have a lane of their own."""
+        found = sorted(instants(redis_stack))
+        return found == list(range(found[0], found[0] + 1_000 * len(found), 1_000))
+
+    wait_until(lambda: len(instants(redis_stack)) >= done.in_file + 5 and each_once(), "each instant runs once")
+
+
+def instants(stack: LeavingStack) -> list[int]:
+    return [note["headers"][OCCURRENCE]["scheduled_for"] for note in stack.notes()["tick"]]

@@ -1,7 +1,5 @@
 """The examples of docs/leaving.md run and print the output of the page."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real worker receives eta messages of producers without the wheel, and moves them to the wheel."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from celery_wheel.broker import wheel_queue_name

@@ -3,8 +3,6 @@
 The plugin is loaded before any test, so names that the tests import are replaced already.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -10,8 +10,6 @@ Each kind of failure that the suite revealed has a test of its own, which always
 ``tests/unit/producer/test_send_apps.py``, ``test_send_install.py`` and ``test_send_native.py``.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

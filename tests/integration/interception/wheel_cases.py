@@ -3,8 +3,6 @@
 A case is sent twice: delayed, and at once by the same call without its delay. The two must arrive alike.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import time

@@ -1,7 +1,5 @@
 """The matrix of sent tasks: each with its expected and its actual end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real schedulers and workers, as monitoring sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

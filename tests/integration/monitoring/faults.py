@@ -4,8 +4,6 @@ An installation is a database of Redis or a Redis of its own, a store, and a sch
 a fault is that of a method, which causes it and returns at once or when its effect is certain.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

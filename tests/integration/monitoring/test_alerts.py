@@ -9,8 +9,6 @@ second. Two values differ from production, so that the test takes a minute: ever
     start the installations ─► all is well: no alert ─► cause the faults ─► each has its alert ─► no other until then
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 celery-exporter is no package of PyPI. ``queue_wait_s`` is its rule: from the later of sent and eta to the start.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The tests share one RabbitMQ, and each test has a virtual host of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any

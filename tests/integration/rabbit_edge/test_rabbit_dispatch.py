@@ -1,7 +1,5 @@
 """Publishing to a real RabbitMQ: messages that arrive, are returned or refused, fail alone; connections that end."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

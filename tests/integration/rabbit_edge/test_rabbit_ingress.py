@@ -1,7 +1,5 @@
 """The wheel queue of a real RabbitMQ: servers that hang or refuse, queues that disappear, the wait for a message."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Schedulers on one RabbitMQ: copies of a store, of which one is refused; and real processes with a worker."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import threading

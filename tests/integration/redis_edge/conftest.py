@@ -1,7 +1,5 @@
 """A private server of each kind for the session, empty at the start of each test; tests of faults have their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

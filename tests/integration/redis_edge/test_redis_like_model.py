@@ -3,8 +3,6 @@
 The simulation's proofs about the engine hold for this edge only as far as the two agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Other programs, stores and copies on one Redis: the edge changes nothing of theirs, and an operator may claim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs that APScheduler itself has stored, in SQL and in Redis; its own triggers say when they run."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

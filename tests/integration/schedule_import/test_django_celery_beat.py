@@ -1,7 +1,5 @@
 """Rows of django-celery-beat's tables, which a Django project of their own has: it imports them in its own process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

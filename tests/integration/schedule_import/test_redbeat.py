@@ -1,7 +1,5 @@
 """Entries that celery-redbeat itself has stored."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator

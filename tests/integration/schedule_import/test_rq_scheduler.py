@@ -3,8 +3,6 @@
 rq-scheduler cannot be installed beside django-celery-beat: both need a package whose module is called ``crontab``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from base64 import b64decode

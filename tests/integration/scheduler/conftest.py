@@ -1,7 +1,5 @@
 """Real schedulers on a real Redis; the tests read dispatched tasks from the queue, and need no worker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

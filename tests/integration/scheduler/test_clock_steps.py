@@ -1,7 +1,5 @@
 """The wall clock of a real scheduler is stepped while tasks wait: no task is dispatched early, and none late."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime

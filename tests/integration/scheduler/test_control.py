@@ -3,8 +3,6 @@
 Another process may complete keys, too: an order is cancelled unless it is paid within its time.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

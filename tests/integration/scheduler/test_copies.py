@@ -3,8 +3,6 @@
 One scheduler dispatches, each task once, on the store's broker alone; tasks are dispatched again where needed.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """The health of real schedulers: pages, probe, systemd and Prometheus; each job that ends or hangs is seen."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A damaged ``celerybeat-schedule`` is moved aside, at a start and at a takeover, and beat goes on."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Processes of schedulers: they start, wait, stop, are killed, and refuse to start where they cannot work."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Several shards, schedulers and processes: even shares, another number of shards, bulk loads, dispatch meanwhile."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

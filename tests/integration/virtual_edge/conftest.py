@@ -1,7 +1,5 @@
 """An engine in this process over any kombu transport."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """With kombu's memory transport, producer, engine and worker run in one process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """kombu's SQS transport at moto's server: messages that a visibility time-out returns, and refusals of the server."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

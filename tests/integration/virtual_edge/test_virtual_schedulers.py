@@ -1,7 +1,5 @@
 """Real schedulers and a real worker on kombu's transports for SQL tables and for SQS, with the server of moto."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -11,8 +11,6 @@
 Where there is no server, tests are skipped at home and fail in CI (environment variable ``CI``).
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

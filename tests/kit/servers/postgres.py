@@ -12,8 +12,6 @@ temporary one of its own, since those of pytest are closed to other users; one t
 cluster that Debian's package makes and starts by itself is neither used nor touched.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import pwd

@@ -1,7 +1,5 @@
 """A private Prometheus that scrapes some addresses every second or more often: that of PATH, of Debian's package."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A proxy before a server: ``pause`` cuts its clients off from the server, and no other clients."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

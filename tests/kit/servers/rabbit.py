@@ -11,8 +11,6 @@ All its files are in its folder. Its name, its ports and the port mapper (epmd),
 Starting takes some seconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

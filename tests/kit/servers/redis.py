@@ -3,8 +3,6 @@
 It saves nothing by itself; ``server.client().save()`` writes the snapshot from which a start then comes up.
 """
 
-from __future__ import annotations
-
 import shutil
 from importlib.util import find_spec
 from pathlib import Path

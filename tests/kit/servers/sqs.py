@@ -13,8 +13,6 @@ keeps the rules that matter here: a received message is hidden for the queue's v
 anew with another receipt, until a consumer deletes it. After a restart all queues and their messages are gone.
 """
 
-from __future__ import annotations
-
 import sys
 import urllib.error
 import urllib.request

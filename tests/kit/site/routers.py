@@ -1,7 +1,5 @@
 """A router of a project with several databases: an app that it does not list is migrated in one of them only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

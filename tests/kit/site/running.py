@@ -1,7 +1,5 @@
 """The site as processes of its own: its commands, a scheduler and a web server, on a database and a Redis."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Frames, properties and headers have the bytes that py-amqp writes, and are read as py-amqp reads them."""
 
-from __future__ import annotations
-
 import socket
 from datetime import UTC, datetime
 from decimal import Decimal

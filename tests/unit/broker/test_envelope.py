@@ -1,7 +1,5 @@
 """The envelope: each written one is read, by msgspec as by Python's JSON; any other bytes are Unreadable, and kept."""
 
-from __future__ import annotations
-
 import base64
 import json
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """Names and declarations of queues, addresses without user and password, and the base of the edges that push."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The apps of ``tests.unit.producer``, and an inbox in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

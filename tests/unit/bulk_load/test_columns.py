@@ -1,7 +1,5 @@
 """Packed rows equal the messages of ``apply_async``, and are read as these are."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from dataclasses import asdict

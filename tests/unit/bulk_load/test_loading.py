@@ -1,7 +1,5 @@
 """A load as a whole: groups, wrong rows, failures in the middle, signals, memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

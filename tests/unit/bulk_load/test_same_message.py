@@ -4,8 +4,6 @@ A load has some kinds of rows in any order, so that each is rendered as its firs
 Templates save Celery's own code, which makes two messages of each kind, and ``saferepr``, with the same results.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One engine on the models of store and broker, with a clock that stands still; ``RabbitRig`` is it on RabbitMQ."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterable

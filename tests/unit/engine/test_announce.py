@@ -1,7 +1,5 @@
 """Every cancelled task is announced, and no other; tombstones of tasks that have not arrived, for a time."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 that are withdrawn while a holder carries them out, and the audit log's part of a person's command.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Sequence

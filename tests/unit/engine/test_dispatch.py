@@ -2,8 +2,6 @@
 copies are marked; and drains, which publish rows before they are due.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ The oracle knows the second clock at every instant. ``ahead`` is due time less t
 only up to the tolerance, and not at all between two checks.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from unittest import mock

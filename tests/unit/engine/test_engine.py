@@ -1,7 +1,5 @@
 """One engine on the models of store and broker: the life of messages, errors, clocks and commands."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

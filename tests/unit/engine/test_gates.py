@@ -3,8 +3,6 @@
 A busy round is followed by the next one the later, the less work it had: a stream is taken in groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -2,8 +2,6 @@
 are accepted in parts beside other messages, completely and once.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import uuid

@@ -5,8 +5,6 @@ Renewals: one call to the broker and one transaction for all shards; each shard'
 A store that was restored from an older copy, as the next holder finds it by the broker's offsets and epoch.
 """
 
-from __future__ import annotations
-
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """The pool of threads: no job waits for the call of another, and long waits end together."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -3,8 +3,6 @@
 Durations are counted by bucket, and the number of histograms is bounded.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

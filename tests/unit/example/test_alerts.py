@@ -4,8 +4,6 @@
 hour, and then a fault begins. tests/integration/monitoring/test_alerts.py raises the alerts by real faults.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

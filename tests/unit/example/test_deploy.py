@@ -1,7 +1,5 @@
 """The files of ``example_project/deploy`` are valid, and agree with the project and with each other."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shutil

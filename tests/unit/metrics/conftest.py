@@ -1,7 +1,5 @@
 """An engine on the models of store and broker, and a store of its own for the totals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

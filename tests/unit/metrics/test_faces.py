@@ -1,7 +1,5 @@
 """Both faces show the same metrics, by their own rules."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

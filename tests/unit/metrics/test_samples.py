@@ -1,7 +1,5 @@
 """The samples of a store and of a process: bounded labels, the shards that it holds, and servers that hang."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The HTTP server of a scheduler process, and the two probes that ask it: ready, not ready, or no answer."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import subprocess

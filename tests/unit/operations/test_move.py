@@ -1,7 +1,5 @@
 """The line that ``celery wheel move`` prints can be pasted into the settings of the project, and has no password."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

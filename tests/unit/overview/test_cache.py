@@ -1,7 +1,5 @@
 """The shared reading: one refresh at a time, at most a second old, and no reader for each who asks."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

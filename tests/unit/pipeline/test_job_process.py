@@ -1,7 +1,5 @@
 """A job in a process: its progress, its summary, and each of its ends."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Received messages: those that stay with Celery, and those that go to the wheel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which apps divert, before and after use and in another process; an app's own class gets its arguments unchanged."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

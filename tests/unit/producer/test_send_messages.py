@@ -1,7 +1,5 @@
 """A dispatched message equals the message of the same call without a delay, for receivers of signals and events too."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -1,7 +1,5 @@
 """The true destination in the envelope; messages that stay with Celery: other brokers, ``wheel=False``, eager apps."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``wheel=`` of a call, from each source of its options, retries and canvas among them; a wrong setting raises."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Instants of tests, written as people write them."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -17,8 +17,6 @@ With 10,000 specs a zone has 17, which look at 85 changes: all of 2000 to 2040, 
 Celery or dateutil that has a name below is counted; any other difference is printed and ends in exit 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import signal

@@ -1,7 +1,5 @@
 """Random specs from a seed: texts, together with their meaning for the oracle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random

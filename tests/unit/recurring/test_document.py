@@ -1,7 +1,5 @@
 """JSON documents with round trips of every kind, recurrences in words, and refusals that name the field."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Recurrences: limits, calendars and until when they hold, reasons, refusals, and properties that hold for all."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 from itertools import pairwise, takewhile
 from operator import and_, invert, or_

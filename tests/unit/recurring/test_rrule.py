@@ -1,7 +1,5 @@
 """Rules of RFC 5545: its examples, far rules, refusals; and as many seeds of ``proof`` as fit in a few seconds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, date, datetime
 from random import Random

@@ -1,7 +1,5 @@
 """x"""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Requests to several shards, one of which is silent; an invalid argument raises an error before one is sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

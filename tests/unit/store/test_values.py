@@ -1,7 +1,5 @@
 """Routes, packed messages, dictionaries and ids: each comes back as it was; the text of a task has no arguments."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import tracemalloc

@@ -1,7 +1,5 @@
 """A timer on a clock that reports waits, operations that record the calls of their hooks, and impatient threads."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Clocks, waits after failures and their lines of log; the package imports the standard library only."""
 
-from __future__ import annotations
-
 import logging
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Two Hypothesis state machines: the wheel against a dict and the purgatory against a list; each must find its bugs."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Operations that wait for a key or for their time-out. The tests advance the clock."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -3,8 +3,6 @@
 First the critical interleavings, each forced by its test; then crowds of threads, for other interleavings.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

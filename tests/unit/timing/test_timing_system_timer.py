@@ -1,7 +1,5 @@
 """The timer with a clock and a lock, and its reaper. Tests move the clock, and wait for threads without sleeping."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """The wheel: each call, the place of each timer by table, its worked example, and the wake-ups of its caller."""
 
-from __future__ import annotations
-
 import gc
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """One rule for the texts that can be stored, at every entrance; masks hide values; ids increase and tell their time."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

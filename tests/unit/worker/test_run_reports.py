@@ -1,7 +1,5 @@
 """A task reads its occurrence; the end of its run is reported once; monitoring learns the time of dispatch."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

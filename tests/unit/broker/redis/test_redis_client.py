@@ -1,7 +1,5 @@
 """The client's settings, and the texts of its errors."""
 
-from __future__ import annotations
-
 import ssl
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keys, topics, the lists of a row and the bytes of a message, compared with kombu; the arguments of a chunk."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

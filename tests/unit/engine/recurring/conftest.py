@@ -1,7 +1,5 @@
 """One engine on the models of store and broker, with a renderer of its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

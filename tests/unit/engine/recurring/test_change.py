@@ -3,8 +3,6 @@
 A schedule of another store goes on where it stopped there: no instant before its next one is made again.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -2,8 +2,6 @@
 and a herd of schedules keeps no other task waiting.
 """
 
-from __future__ import annotations
-
 import sys
 from unittest import mock
 

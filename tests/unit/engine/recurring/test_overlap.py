@@ -3,8 +3,6 @@
 The overlap policies of a backfill, on the engine; see ``engine.recurring.overlap``.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

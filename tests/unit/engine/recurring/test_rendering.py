@@ -3,8 +3,6 @@
 A message that the project's code cannot make is tried again, with back-off; other schedules do not notice.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

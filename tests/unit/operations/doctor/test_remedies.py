@@ -1,7 +1,5 @@
 """The remedy of a finding fits its cause and the project, and can be followed as it is printed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The doctor names broken schedules, and schedules whose instants are not made."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """``celery wheel doctor`` reads what the server of a store promises, what holds back its vacuum, and its archive."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A line of a file has every byte of a message, and the scheduler reads the same message from it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Cron's fields mean here what croniter, an implementation of others, makes of them; and a crontab's lines."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime
 from pathlib import Path

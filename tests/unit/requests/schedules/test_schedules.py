@@ -1,7 +1,5 @@
 """``app.wheel.schedules``, answered by the real engine in virtual time; users' arguments become JSON definitions."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The message of an occurrence is the one that ``apply_async`` would send, and the wheel queue's reader would read."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

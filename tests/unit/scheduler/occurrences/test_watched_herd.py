@@ -1,7 +1,5 @@
 """Sentry's own integration sees the occurrences of a herd of Beat's entries at their look-ahead; virtual time."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

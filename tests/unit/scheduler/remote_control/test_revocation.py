@@ -1,7 +1,5 @@
 """The node, its commands and its broker; revokes in the store, scans for stamps, and the state of revoked tasks."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Beat's entries, declarations and django-celery-beat's rows: those that become definitions, and the others."""
 
-from __future__ import annotations
-
 import decimal
 import functools
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The store's schedules become equal to a source's entries; no switch to Beat's own repeats or misses an instant."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The tables and the statements keep the promises of their headers, on both dialects."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
