@@ -22,12 +22,13 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.limits import Limits
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.mask import Mask
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 #: Kinds of requests that take effect at once: they are part of no transaction.
-AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, ACCEPT_CLOCK)
+AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK)
 
 Completing = Literal["cancel", "run"]
 
@@ -60,6 +61,7 @@ class Wheel:
         self.conf = Conf(app)
         self._process_store = ProcessStore(self.conf)
         self.schedules = Schedules(self)
+        self.limits = Limits(self)
         self.turn: Callable[[], None] | None = None  #: see ``requests.request``; for tests in one thread
 
     @property
@@ -88,8 +90,8 @@ class Wheel:
         """Return a page of the audit log, the latest request first; ``page.next`` is the ``before`` of the next page.
 
         Args:
-            criteria: actor (a part of the name), action, origin, name (of a task, a schedule, a key or a gate), bulk,
-                from_ms and to_ms.
+            criteria: actor (a part of the name), action, origin, name (of a task, a schedule, a key, a gate or
+                a group), bulk, from_ms and to_ms.
         """
         page = self.store.browse.audit(AuditCriteria(**criteria), before, limit)
         return replace(page, items=[_masked(one, self.mask) for one in page.items]) if self.mask else page
@@ -367,7 +369,7 @@ class Wheel:
             arguments.timeout_of(how),
             single,
             merge,
-            shard_of if kind == SCHEDULE else None,
+            shard_of if kind in (SCHEDULE, LIMIT) else None,
             arguments.audit_of(kind, fields, how),
             how.get("transactional"),
             self.turn,

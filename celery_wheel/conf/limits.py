@@ -49,6 +49,12 @@ def parse_limits(values: Any) -> LimitValues:
     )
 
 
+def format_rate(rate: tuple[int, int]) -> str:
+    """Return a parsed rate as people write it."""
+    count, per_ms = rate
+    return f"{count}/{({1_000: 's', 60_000: 'm', 3_600_000: 'h'}).get(per_ms) or f'{per_ms} ms'}"
+
+
 def _whole(name: str, value: Any, most: int) -> int | None:
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Commands of the inbox, each with a result: cancel, move, complete, requeue, replay, pause, resume, accept the clock.
+"""Commands of the inbox, each with a result: tasks, keys, gates, limits of groups, the clock.
 
 ::
 
@@ -12,6 +12,7 @@
                                 message comes within a day, unless that message is behind the command in the inbox
     complete          done, too_late, by key: a published row is too late once, and then no longer watches
     requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
+    limit             done: the groups have these limits of their own     unknown: nothing to clear
 
 A command stays in the inbox while a row of it moves to another lane, and, unless every result is ``done``, until every
 message that was sent before it is accepted. Replayed rows have a lane of their own, and are too late for a cancel.
@@ -333,6 +334,60 @@ def _backlog(ctx: Context, state: ShardState, gate: model.Gate, now_ms: int) -> 
         lanes = [(lane.number, lane.watermark) for lane in state.lanes if gate.scope == ALL or lane.place == place]
     due = model.Position(now_ms, model.MAX_SEQ)
     return sum(ctx.store.count(ctx.shard, number, after, max(after, due)) for number, after in lanes)
+
+
+def limit_groups(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
+    """Set or clear the own limits of groups; returns True, since the command never stays in the inbox."""
+    results = dict.fromkeys(command.task_ids, DONE)
+    if command.limits is None:
+        known = {one.group for one in ctx.store.limits(ctx.shard, command.task_ids)}
+        results |= {group: UNKNOWN for group in command.task_ids if group not in known}
+    yield "limits read"
+    with state.active():
+        work = UnitOfWork(state, ctx.clock.now_ms())
+        _set_limits(ctx, work, command)
+        work.answer(command, results)
+        work.reserve()
+    yield "reserved"
+    if (yield from commit_command(ctx, work, command.item_id)):
+        _log_limits(ctx, command)
+    ctx.freed.set()
+    return True
+
+
+def _set_limits(ctx: Context, work: UnitOfWork, command: Command) -> None:
+    change, groups = work.change, work.state.groups
+    if command.limits is None:
+        change.unlimited = command.task_ids
+    else:
+        change.limits = [
+            model.GroupLimit(group, **command.limits, actor=command.actor, at_ms=work.now_ms)
+            for group in command.task_ids
+        ]
+
+    def apply() -> None:
+        for limit in change.limits:
+            groups.set_limit(limit)
+        for group in change.unlimited:
+            groups.clear_limit(group)
+
+    if not ctx.limits.ahead_ms:  # a drain publishes every pending row, whatever is limited
+        work.on_apply(apply)
+
+
+def _log_limits(ctx: Context, command: Command) -> None:
+    limits = {name: value for name, value in (command.limits or {}).items() if value is not None}
+    logger.info(
+        "shard %d: %s own limits of %s%s%s%s",
+        ctx.shard,
+        "set" if limits else "cleared",
+        ", ".join(command.task_ids[:5]),
+        " and others" if len(command.task_ids) > 5 else "",
+        f" by {command.actor}" if command.actor else "",
+        f": {command.reason}" if command.reason else "",
+        extra={"action": command.kind, "shard": ctx.shard, "groups": command.task_ids, "limits": limits}
+        | {"actor": command.actor, "reason": command.reason},
+    )
 
 
 ACCEPTED, AGREED, REFUSED = "accepted", "agreed", "refused"

@@ -23,7 +23,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.commands import accept_clock, cancel_or_move, complete, pause_or_resume, requeue_or_replay
+from celery_wheel.engine.commands import (
+    accept_clock,
+    cancel_or_move,
+    complete,
+    limit_groups,
+    pause_or_resume,
+    requeue_or_replay,
+)
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,
@@ -196,6 +203,8 @@ def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _In
         return (yield from complete(ctx, state, command, empty_at_ms))
     if command.kind in (model.PAUSE, model.RESUME):
         return (yield from pause_or_resume(ctx, state, command))
+    if command.kind == model.LIMIT:
+        return (yield from limit_groups(ctx, state, command))
     if command.kind == model.ACCEPT_CLOCK:
         return (yield from accept_clock(ctx, state, command))
     if command.kind in (model.REQUEUE, model.REPLAY):

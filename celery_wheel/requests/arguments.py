@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
+from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
@@ -38,7 +38,7 @@ TIMEOUT_S = 10.0
 MAX_OVER_S = 366 * 86_400
 
 #: Arguments of requests that the audit log has; none is a value of a task.
-_DETAILS = ("eta_ms", "per_ms", "how", "source", "from_ms", "upto_ms", "every_ms", "overlap")
+_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap")
 
 #: App → names of tasks that the log has warned of.
 _warned = WeakKeyDictionary[Any, set[str]]()
@@ -173,6 +173,8 @@ def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> 
     action = f"schedule_{command['do']}" if kind == SCHEDULE else kind
     if kind == MOVE:
         action = "run_now" if command["eta_ms"] is None else "reschedule"
+    if kind == LIMIT:
+        action = "clear_limits" if command["limits"] is None else "set_limits"
     details = {name: command[name] for name in _DETAILS if command.get(name)}
     found = {"origin": text_of("origin", options.get("origin") or "api"), "action": action, "details": details}
     return {**found, "bulk": options["bulk"]} if "bulk" in options else found

@@ -7,7 +7,8 @@ it is withdrawn and put in again, unless a holder has carried it out. A withdraw
 long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
 
 Every shard gets a request for tasks, since a task's shard depends on the key with which it was sent, and a retry may
-have another key. A request for schedules goes to the shards of their names.
+have another key. A request for schedules goes to the shards of their names, and one for limits to the
+shard of its group.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from celery_wheel import errors
+from celery_wheel.conf import Conf
 from celery_wheel.requests import results as merging
 from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
@@ -48,6 +50,7 @@ _KINDS: dict[str, tuple[str, Merge[Any]]] = {
     REPLAY: ("rows", merging.BestResult()),
     COMPLETE: ("keys", merging.SummedCounts()),
     **dict.fromkeys((PAUSE, RESUME), ("gates", merging.EveryShard())),
+    LIMIT: ("groups", merging.EveryShard()),
     ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
     SCHEDULE: ("names", merging.OnlyAnswer()),
 }
@@ -332,6 +335,21 @@ class Request:
 def _is_final(error: errors.StoreError) -> bool:
     """Whether another try would end alike."""
     return isinstance(error, _Unanswered | errors.StoreUnusable) and not isinstance(error, errors.StoreNotReady)
+
+
+class Asker(Protocol):
+    """``Wheel``, which sends the requests; its room stands above this one."""
+
+    conf: Conf
+
+    @property
+    def store(self) -> FullStore: ...
+
+    def request(self, *args: Any, **options: Any) -> Request: ...
+
+    def ask(self, request: Request) -> Any: ...
+
+    def joins_transaction(self, how: Any) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

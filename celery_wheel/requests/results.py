@@ -85,7 +85,7 @@ class Merge(ABC, Generic[Result]):
 
 
 class EveryShard(Merge[CommandResult]):
-    """For a gate, which every shard has: it is closed or open once all shards have answered so."""
+    """For a gate, which every shard has, or a group, which one has: it is changed once all of them have answered so."""
 
     def _merge(self, values: list[Any]) -> CommandResult:
         return max(map(CommandResult, values), key=_RANK.__getitem__, default=CommandResult.UNKNOWN)

@@ -151,7 +151,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SCHEMA_VERSION = 1
 #: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
-PAUSE, RESUME, ACCEPT_CLOCK = "pause", "resume", "accept_clock"
+PAUSE, RESUME, LIMIT, ACCEPT_CLOCK = "pause", "resume", "limit", "accept_clock"
 
 #: States of a bulk load; only an open load can be aborted; a committed load is done once all of it is accepted.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
@@ -422,6 +422,10 @@ class LineState:
     group: str  #: "" for rows without a group
     queue: str
     waiting: int
+
+
+#: A run of a group without a report counts as over after this time, where no limit says otherwise.
+MAX_RUNTIME_MS = 3_600_000
 
 
 @dataclass(slots=True)

@@ -349,8 +349,9 @@ class ModelStore:
     def lines(self, shard: int) -> list[model.LineState]:
         return [replace(one) for _, one in sorted(self.disk.shard(shard).lines.items())]
 
-    def limits(self, shard: int) -> list[model.GroupLimit]:
-        return [one for _, one in sorted(self.disk.shard(shard).limits.items())]
+    def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
+        found = sorted(self.disk.shard(shard).limits.items())
+        return [one for name, one in found if groups is None or name in groups]
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         self.fault("read")

@@ -11,6 +11,9 @@
     complete      {"keys": [str, …], "how": "cancel" or "run"}, with id, actor and reason as above
     pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
+    limit         {"groups": ["tenant:42"], "limits": {"concurrency": int, "rate_count": int, "rate_per_ms": int,
+                  "weight": int, "max_runtime_ms": int}}, with id, actor and reason as above; some of the limits, in the
+                  place of all that each group had of its own; null in the place of the object: none
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; see ``recurring.change``. A do of
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
@@ -44,6 +47,12 @@ MAX_NAMES = 1_000
 #: Kind → name of the command's list, where it is not "task_ids".
 LISTS = {model.REPLAY: "rows", model.ACCEPT_CLOCK: "clocks"}
 
+#: The limits of a group, each with the most that it can be.
+LIMITS = {
+    **dict.fromkeys(("concurrency", "rate_count", "weight"), 10**9),
+    **dict.fromkeys(("rate_per_ms", "max_runtime_ms"), END_OF_TIME_MS),
+}
+
 #: Changes of schedules that bring a definition for each name.
 DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
 
@@ -57,13 +66,14 @@ class Command:
 
     item_id: int
     kind: str
-    task_ids: list[str]  #: or the names in LISTS; the names of gates for a pause or a resume
+    task_ids: list[str]  #: or the names in LISTS; the names of gates for a pause or a resume, of groups for limits
     actor: str
     reason: str
     answer_to: str | None = None  #: id under which the answer is stored
     eta_ms: int | None = None  #: move: the new eta; None: now
     for_good: bool = False  #: cancel: published tasks get a tombstone too
     per_ms: int | None = None  #: resume: time for the backlog; None: at once
+    limits: dict[str, int | None] | None = None  #: limit: each of LIMITS; None: the groups have no own limits any more
     audit: AuditHead | None = None  #: a person has asked for it
 
 
@@ -233,8 +243,26 @@ def _gate_command(item: model.InboxItem) -> Command:
     return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
 
 
+def _limit_command(item: model.InboxItem) -> Command:
+    fields = json.loads(item.payload)
+    groups, limits = _names(fields, "groups"), fields["limits"]
+    for group in groups:
+        check_text("groups", group)
+    if limits is not None:
+        limits = {name: limits.get(name) for name in LIMITS}
+        for name, value in limits.items():
+            if value is not None and (type(value) is not int or not 0 < value <= LIMITS[name]):
+                raise ValueError(f"{name} must be from 1 to {LIMITS[name]:,}, got {value!r:.60}")
+        if (limits["rate_count"] is None) != (limits["rate_per_ms"] is None):
+            raise ValueError(f"limits must have both rate_count and rate_per_ms, or none, got {limits!r:.200}")
+        if not any(limits.values()):
+            raise ValueError("limits must have one at least, got none")
+    return Command(item.id, item.kind, groups, *_actor_and_reason(fields), _answer_to(fields), limits=limits)
+
+
 _PARSERS: dict[str, Callable[[model.InboxItem], AnyCommand | RunEnded]] = {
     model.COMPLETE: _completion,
+    model.LIMIT: _limit_command,
     SCHEDULE: _schedule_command,
     RUN_ENDED: _run_ended,
 }

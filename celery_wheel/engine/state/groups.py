@@ -30,13 +30,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Meter, Rate
-from celery_wheel.store.model import FIRST_TIME, RANK_BITS, GroupLimit, LineState, Row
+from celery_wheel.store.model import FIRST_TIME, MAX_RUNTIME_MS, RANK_BITS, GroupLimit, LineState, Row
 
 #: The group of rows without one.
 NOBODY = ""
-
-#: A run without a report counts as over after this time.
-MAX_RUNTIME_MS = 3_600_000
 
 #: The rank of a row of the highest AMQP priority is 0, as that of priority 0 is on Redis.
 MOST_RANK = 255
@@ -160,6 +157,13 @@ class Slot:
     group: Group
     line: Line | None  #: the line that has released it, until it is published
     until_ms: int | None = None  #: due time: the run counts as over; None: not published yet
+    is_reported: bool = field(init=False)  #: the row's message asks its worker for a report
+
+    def __post_init__(self) -> None:
+        self.look_at_limit()
+
+    def look_at_limit(self) -> None:
+        self.is_reported = self.group.limit.concurrency is not None
 
 
 class Groups:
@@ -202,7 +206,7 @@ class Groups:
 
     def __bool__(self) -> bool:
         """Whether any row may have to wait."""
-        return bool(self._classes or self._own or self._shares or self._by_number)
+        return bool(self._classes or self._own or self._shares or self._by_number or self._slots)
 
     # -- limits ------------------------------------------------------------------------------------
 
@@ -210,7 +214,7 @@ class Groups:
         return self._classes.get(class_of(group), NO_LIMIT).under(self._own.get(group))
 
     def set_limit(self, own: GroupLimit) -> None:
-        """Give a group limits of its own, which take effect at once."""
+        """Give a group limits of its own, which take effect at once: for the rows that take their slots from now on."""
         self._own[own.group] = own
         self._renew(own.group)
 
@@ -284,9 +288,12 @@ class Groups:
         return True
 
     def reports(self, row: Row) -> bool:
-        """Whether a worker has to report the end of the run of an admitted row."""
+        """Whether a worker has to report the end of the run of an admitted row; later limits do not change that."""
         slot = self._slots.get(row.id)
-        return slot is not None and slot.group.limit.concurrency is not None
+        if slot is None:
+            return False
+        slot.look_at_limit()
+        return slot.is_reported
 
     def published(self, row_ids: Iterable[int], now_due_ms: int) -> dict[int, tuple[str, int]]:
         """Note that the broker has admitted rows; returns those in flight from now on: row id → (group, until_ms)."""
@@ -296,7 +303,7 @@ class Groups:
             if slot is None:
                 continue
             self._arrived(slot)
-            if slot.group.limit.concurrency is None:
+            if not slot.is_reported:
                 self._end(row_id, slot)
                 continue
             slot.until_ms = now_due_ms + slot.group.limit.max_runtime_ms

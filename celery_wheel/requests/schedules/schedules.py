@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, RecurrenceError, RequestInDoubt, ScheduleExists, WheelUnavailable
@@ -19,12 +19,11 @@ from celery_wheel.recurring.local import zone_of
 from celery_wheel.requests import arguments
 from celery_wheel.requests.arguments import CommandOptions, RequestOptions
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.request import Names, Request, TransactionalRequest
+from celery_wheel.requests.request import Asker, Names, Request, TransactionalRequest
 from celery_wheel.requests.results import OnlyAnswer, ScheduleAnswer
 from celery_wheel.requests.schedules import definitions
 from celery_wheel.requests.schedules.definitions import Duration
 from celery_wheel.store.model import SHARD_BITS
-from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria, ScheduleDetail, schedule_before
 from celery_wheel.values import ItemPage, json_object, parts
 
@@ -40,21 +39,6 @@ AT_ONCE = 5_000
 _HOW = ("reason", "actor", "origin", "bulk", "timeout", "transactional")
 #: The most schedules of a page, and instants of a preview.
 MOST = 10_000
-
-
-class Asker(Protocol):
-    """``Wheel``, which sends the requests; its room stands above this one."""
-
-    conf: Conf
-
-    @property
-    def store(self) -> FullStore: ...
-
-    def request(self, *args: Any, **options: Any) -> Request: ...
-
-    def ask(self, request: Request) -> Any: ...
-
-    def joins_transaction(self, how: Any) -> bool: ...
 
 
 class Where(TypedDict, total=False):

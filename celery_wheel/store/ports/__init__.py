@@ -212,8 +212,8 @@ class Store(Protocol):
     def lines(self, shard: int) -> list[model.LineState]:
         """Return the lines with their numbers of waiting rows."""
 
-    def limits(self, shard: int) -> list[model.GroupLimit]:
-        """Return the limits of single groups."""
+    def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
+        """Return the limits of single groups, by their names; ``groups``: of these alone."""
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         """Return the first rows of lines, in the order of (rank, due time, seq) in each.

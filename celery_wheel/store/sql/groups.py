@@ -20,6 +20,7 @@ from celery_wheel.store.model import RANK_BITS, Change, GroupLimit, LineState, R
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import limit, line, timer
 from celery_wheel.store.sql.statement import (
+    IN_PLACES,
     ROW,
     ObjectInsert,
     Statements,
@@ -29,6 +30,7 @@ from celery_wheel.store.sql.statement import (
     names_of,
     places,
 )
+from celery_wheel.values import parts
 
 #: Lines of one statement; spare places read no row. SQLite allows 500 parts of a UNION.
 LINES_AT_ONCE = 40
@@ -75,9 +77,15 @@ class SqlGroups(StorePart):
         with self._database.reading() as connection:
             return [LineState(*row) for row in self._groups.lines(connection, shard=shard)]
 
-    def limits(self, shard: int) -> list[GroupLimit]:
+    def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[GroupLimit]:
+        found: list[GroupLimit] = []
         with self._database.reading() as connection:
-            return [GroupLimit(*row) for row in self._groups.limits(connection, shard=shard)]
+            if groups is None:
+                return [GroupLimit(*row) for row in self._groups.limits(connection, shard=shard)]
+            for some in parts(groups, IN_PLACES):
+                named = select(*columns_of(GroupLimit, limit)).where(limit.c.shard == shard, limit.c.group.in_(some))
+                found += [GroupLimit(*row) for row in connection.execute(named.order_by(limit.c.group))]
+        return found
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[Row]:
         rows: list[Row] = []

@@ -1,5 +1,5 @@
-"""Commands: requeue and replay, keys that complete tasks, a disputed wall clock that the operator accepts, requests
-that are withdrawn while a holder carries them out, and the audit log's part of a person's command.
+"""Commands: requeue and replay, keys that complete tasks, a disputed wall clock that the operator accepts, limits of
+groups, requests that are withdrawn while a holder carries them out, and the audit log's part of a person's command.
 """
 
 import json
@@ -11,7 +11,16 @@ import pytest
 
 from celery_wheel.engine.intake.inbox import MAX_SKEW_MS, Command, audit_entries, parse
 from celery_wheel.engine.round import Limits, run_round
-from celery_wheel.store.model import ACCEPT_CLOCK, STOPPED, UNANNOUNCED, InboxItem, Position, Unreadable, Watch
+from celery_wheel.store.model import (
+    ACCEPT_CLOCK,
+    STOPPED,
+    UNANNOUNCED,
+    GroupLimit,
+    InboxItem,
+    Position,
+    Unreadable,
+    Watch,
+)
 from celery_wheel.values.ids import uuid7
 from tests.unit.engine.conftest import START_MS, Rig
 from tests.unit.engine.test_intake import states_by_task
@@ -321,6 +330,19 @@ def test_cancelled_and_replaced_tasks_watch_nothing(rig: Rig) -> None:
         ("resume", '{"gates": ["mail"]}'),
         ("resume", '{"gates": [5]}'),
         ("resume", '{"gates": ["all:"], "per_ms": 0}'),
+        *(
+            ("limit", f'{{"groups": {groups}, "limits": {limits}}}')
+            for groups, limits in (
+                ("[]", "null"),
+                ('["%s"]' % ("a" * 600), "null"),
+                ('["a"]', "{}"),
+                ('["a"]', "5"),
+                ('["a"]', '{"concurrency": 0}'),
+                ('["a"]', '{"weight": 3000000000}'),
+                ('["a"]', '{"rate_count": 5}'),
+            )
+        ),
+        ("limit", '{"groups": ["a"]}'),
         ("schedule", '{"do": "explode", "names": ["a"]}'),
         ("schedule", '{"do": "create", "names": ["a"]}'),
         ("schedule", '{"do": "pause", "names": []}'),
@@ -484,6 +506,89 @@ def test_a_withdrawn_pause_or_resume_leaves_the_gate_as_it_was(rig: Rig, paused:
     rig.send("a", 0)
     rig.run(rounds=3)
     assert (rig.pushed, len(rig.store.gates(0))) == (([], 1) if paused else (["a"], 0))
+
+
+def test_a_withdrawn_limit_limits_nothing(rig: Rig) -> None:
+    rig.run()
+    assert interrupted(rig, "limit", {"groups": ["tenant:1"], "limits": {"concurrency": 1}}, "reserved")
+    rig.send_all("ab", 0, group="tenant:1")
+    rig.run(rounds=3)
+    assert (rig.pushed, rig.store.limits(0)) == (["a", "b"], [])
+    rig.ask("limit", groups=["tenant:1"], limits={"concurrency": 1})
+    assert interrupted(rig, "limit", {"groups": ["tenant:1"], "limits": None}, "reserved")
+    rig.send_all("cd", 0, group="tenant:1")
+    rig.run(rounds=3)
+    assert rig.pushed == ["a", "b", "c"]
+
+
+class TestLimits:
+    def limit(self, rig: Rig, concurrency: int | None, *groups: str) -> dict[str, str]:
+        limits = None if concurrency is None else {"concurrency": concurrency}
+        found: dict[str, str] = rig.ask("limit", groups=groups, limits=limits, actor="anna")
+        return found
+
+    def test_a_limit_holds_at_once_also_for_rows_that_wait(self, rig: Rig) -> None:
+        rig.run()
+        assert self.limit(rig, 1, "tenant:1") == {"tenant:1": "done"}
+        rig.send_all("abcd", 0, group="tenant:1")
+        rig.send("other", 0, group="tenant:2")
+        rig.run(rounds=3)
+        assert sorted(rig.pushed) == ["a", "other"]
+        rig.engine.ctx.freed.clear()
+        assert self.limit(rig, 3, "tenant:1") == {"tenant:1": "done"}
+        assert rig.engine.ctx.freed.is_set()
+        rig.run("release_rows", "dispatch", "settle")
+        assert rig.pushed[-2:] == ["b", "c"]
+        assert self.limit(rig, None, "tenant:1") == {"tenant:1": "done"}
+        rig.run("release_rows", "dispatch", "settle")
+        assert rig.pushed[-1] == "d"
+        assert [one.group for one in rig.data.runs.values()] == ["tenant:1"] * 3, "the last one had no limit"
+
+    def test_the_messages_of_a_group_ask_for_reports_as_soon_as_it_has_a_limit(self, rig: Rig) -> None:
+        rig.run()
+        self.limit(rig, 5, "tenant:1")
+        rig.send("a", 0, group="tenant:1")
+        rig.run("ingest", "prefetch")
+        rig.stopped_at("dispatch", "guarded")
+        [flight] = [lane.in_flight for lane in rig.state.lanes if lane.in_flight is not None]
+        assert [one.reports for one in flight.rows] == [True]
+
+    def test_limits_are_in_the_store_and_the_next_holder_has_them(self, rig: Rig) -> None:
+        rig.run()
+        assert self.limit(rig, 1, "tenant:1", "tenant:2") == {"tenant:1": "done", "tenant:2": "done"}
+        assert self.limit(rig, None, "tenant:2", "tenant:3") == {"tenant:2": "done", "tenant:3": "unknown"}
+        now_ms = rig.clock.now_ms()
+        assert rig.store.limits(0) == [GroupLimit("tenant:1", 1, None, None, None, None, "anna", now_ms)]
+        rig.take_over()
+        rig.send_all("ab", 0, group="tenant:1")
+        rig.run(rounds=3)
+        assert rig.pushed == ["a"]
+
+    def test_a_set_replaces_all_limits_of_the_group(self, rig: Rig) -> None:
+        rig.run()
+        self.limit(rig, 1, "tenant:1")
+        rig.ask("limit", groups=["tenant:1"], limits={"rate_count": 5, "rate_per_ms": 1_000, "weight": 3})
+        assert rig.store.limits(0) == [GroupLimit("tenant:1", None, 5, 1_000, 3, None, "", rig.clock.now_ms())]
+
+    def test_a_drain_sets_limits_for_the_next_holder_and_not_for_itself(self) -> None:
+        rig = Rig(limits=Limits(ahead_ms=10**9))
+        rig.run()
+        self.limit(rig, 1, "tenant:1")
+        rig.send_all("ab", 1_000, group="tenant:1")
+        rig.run(rounds=3)
+        assert rig.pushed == ["a", "b"]
+        assert len(rig.store.limits(0)) == 1
+
+    def test_the_log_has_who_limited_which_group(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+        rig.run()
+        caplog.set_level("INFO")
+        caplog.clear()
+        rig.ask("limit", groups=list("abcdef"), limits={"weight": 2}, actor="anna", reason="storm")
+        self.limit(rig, None, "a")
+        assert [record.getMessage() for record in caplog.records] == [
+            "shard 0: set own limits of a, b, c, d, e and others by anna: storm",
+            "shard 0: cleared own limits of a by anna",
+        ]
 
 
 def test_a_withdrawn_requeue_or_replay_publishes_nothing(rig: Rig) -> None:

@@ -8,8 +8,8 @@ from itertools import count, pairwise
 import pytest
 
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
-from celery_wheel.engine.state.groups import DEPTH_MS, MAX_RUNTIME_MS, ROUNDS, Groups, Limit, Line
-from celery_wheel.store.model import PAUSED, Gate, GroupLimit, LineState, Row
+from celery_wheel.engine.state.groups import DEPTH_MS, ROUNDS, Groups, Limit, Line
+from celery_wheel.store.model import MAX_RUNTIME_MS, PAUSED, Gate, GroupLimit, LineState, Row
 from tests.kit.holder import NOW, message
 
 OPEN = Gates()
@@ -207,3 +207,32 @@ def test_groups_that_come_and_go_leave_nothing() -> None:
     groups.expire(NOW + MAX_RUNTIME_MS)
     sizes = {name: len(value) for name, value in vars(groups).items() if hasattr(value, "__len__")}
     assert max(sizes.values()) <= ROUNDS
+
+
+def test_a_run_that_was_published_without_a_report_is_not_counted_by_a_later_limit() -> None:
+    groups = Groups({"tenant": Limit(rate=Rate(100, 1_000))})
+    first = row("tenant:1")
+    assert groups.admit(first, 0)
+    assert not groups.reports(first), "its message is on the way to the broker"
+    groups.set_limit(own(concurrency=1))
+    assert groups.published([first.id], NOW) == {}
+    second = row("tenant:1")
+    assert groups.admit(second, 1_000)
+    assert groups.reports(second)
+    groups.clear_limit("tenant:1")
+    assert list(groups.published([second.id], NOW)) == [second.id], "its worker reports it"
+
+
+def test_slots_end_after_the_last_limit_is_cleared() -> None:
+    groups, first = Groups(), row("tenant:1")
+    groups.set_limit(own(concurrency=1))
+    assert groups.admit(first, 0)
+    groups.published([first.id], NOW)
+    groups.clear_limit("tenant:1")
+    assert groups, "a run is in flight"
+    groups.give_back(first.id)
+    assert not groups
+
+
+def own(concurrency: int | None = None) -> GroupLimit:
+    return GroupLimit("tenant:1", concurrency, None, None, None, None, "anna", NOW)
