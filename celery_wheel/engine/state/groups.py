@@ -202,7 +202,7 @@ class Groups:
 
     def __bool__(self) -> bool:
         """Whether any row may have to wait."""
-        return bool(self._classes or self._own or self._shares or self._by_number)
+        return bool(self._classes or self._own or self._shares or self._slots)
 
     # -- limits ------------------------------------------------------------------------------------
 
