@@ -44,6 +44,9 @@ MOST_RANK = 255
 #: More rows than a release has.
 MOST = 2**31
 
+#: Entries of runs that have ended which are kept in memory, beside as many as there are runs.
+SPARE = 1_000
+
 #: Rounds of releases that are remembered, for commands that have read rows before them.
 ROUNDS = 64
 
@@ -98,6 +101,7 @@ class Line:
     released: int = 0  #: rows that were released and are not published yet
     credit: int = 0  #: rows that it may still release in its turn
     is_listed: bool = False  #: in the ring of its share
+    is_rated: bool = False  #: it waits for its group's rate
 
     @property
     def left(self) -> int:
@@ -302,6 +306,9 @@ class Groups:
             slot.until_ms = now_due_ms + slot.group.limit.max_runtime_ms
             heapq.heappush(self._ends, (slot.until_ms, row_id))
             runs[row_id] = slot.group.name, slot.until_ms
+        if len(self._ends) > 2 * len(self._slots) + SPARE:  # runs that ended long before their max_runtime
+            self._ends = [(slot.until_ms, id_) for id_, slot in self._slots.items() if slot.until_ms is not None]
+            heapq.heapify(self._ends)
         return runs
 
     def _arrived(self, slot: Slot) -> None:
@@ -485,7 +492,9 @@ class Groups:
 
     def _pass_time(self, now_ms: int) -> None:
         while self._rated and self._rated[0][0] <= now_ms:
-            self._list(heapq.heappop(self._rated)[2])
+            line = heapq.heappop(self._rated)[2]
+            line.is_rated = False
+            self._list(line)
         while self._idle and self._idle[0][0] <= now_ms:
             group = self._groups.get(heapq.heappop(self._idle)[1])
             if group is not None and group.is_idle:
@@ -512,7 +521,10 @@ class Groups:
 
     def _wait_for_rate(self, line: Line, now_ms: int) -> None:
         meter, limit = line.group.meter, line.group.limit.concurrency
-        if line.left and meter is not None and (limit is None or line.group.in_flight < limit):
+        if line.is_rated or not line.left or meter is None:
+            return
+        if limit is None or line.group.in_flight < limit:
+            line.is_rated = True
             heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms()), line.number, line))
 
     def released(self, rows: Sequence[tuple[Row, Line]]) -> None:

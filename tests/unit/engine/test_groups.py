@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
-from celery_wheel.engine.state.groups import DEPTH_MS, MAX_RUNTIME_MS, ROUNDS, Groups, Limit, Line
+from celery_wheel.engine.state.groups import DEPTH_MS, MAX_RUNTIME_MS, ROUNDS, SPARE, Groups, Limit, Line
 from celery_wheel.store.model import PAUSED, Gate, GroupLimit, LineState, Row
 from tests.kit.holder import NOW, message
 
@@ -187,6 +187,27 @@ def test_a_command_knows_a_row_that_was_released_after_it_was_read() -> None:
     for _ in range(ROUNDS):
         groups.moved({3})
     assert groups.may_be_released(2, mark), "what is not remembered may have been"
+
+
+def test_runs_that_ended_leave_nothing() -> None:
+    groups = Groups({"tenant": Limit(concurrency=5)})
+    for _ in range(3 * SPARE):
+        one = row("tenant:1")
+        assert groups.admit(one, 0)
+        groups.published([one.id], NOW)
+        groups.give_back(one.id)
+    assert len(groups._ends) <= SPARE + 1
+
+
+def test_a_line_waits_for_its_rate_once() -> None:
+    groups = Groups({"tenant": Limit(rate=Rate(1, 3_600_000))})
+    waiting(groups, a=1)
+    line = groups.line_for(row("tenant:a"))
+    for now_ms in range(1, 500):
+        line.entering += 1
+        groups.entered(line, 1)
+        released(groups, 9, now_ms)
+    assert len(groups._rated) == 1
 
 
 def test_groups_that_come_and_go_leave_nothing() -> None:
