@@ -62,6 +62,7 @@ class UnitOfWork:
     _applied: list[Callable[[], None]] = field(default_factory=list)
     _rolled_back: list[Callable[[], None]] = field(default_factory=list)
     _diverts: bool = False
+    _frees: bool = False  #: slots of groups end
     _lines: dict[int, tuple[Line, int, int]] = field(default_factory=dict)  #: number → line, rows in, rows out
     _removed: set[int] | None = None  #: rows that other units remove from the window before this unit is applied
 
@@ -139,6 +140,7 @@ class UnitOfWork:
     def _give_back(self, row_id: int) -> None:
         """End the slot of a row that its group's limits count, if it has one: it will not be published."""
         if self.state.groups:
+            self._frees = True
             self.on_apply(partial(self.state.groups.give_back, row_id))
 
     def cancel(self, row: model.Row, why: Retirement) -> None:
@@ -326,7 +328,7 @@ class UnitOfWork:
                 ctx.room.set()
             if self.change.watches:
                 ctx.unannounced.set()
-            if self._lines:
+            if self._lines or self._frees:
                 ctx.freed.set()
             yield "applied"
             return True

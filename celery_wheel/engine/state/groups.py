@@ -41,6 +41,9 @@ MOST_RANK = 255
 #: More rows than a release has.
 MOST = 2**31
 
+#: Entries of runs that have ended which are kept in memory, beside as many as there are runs.
+SPARE = 1_000
+
 #: Rounds of releases that are remembered, for commands that have read rows before them.
 ROUNDS = 64
 
@@ -95,6 +98,10 @@ class Line:
     released: int = 0  #: rows that were released and are not published yet
     credit: int = 0  #: rows that it may still release in its turn
     is_listed: bool = False  #: in the ring of its share
+    is_rated: bool = False  #: it waits for its group's rate
+
+    def __lt__(self, other: Line) -> bool:
+        return False  # in a heap, an ended line may be beside the one that has its number now
 
     @property
     def left(self) -> int:
@@ -206,7 +213,7 @@ class Groups:
 
     def __bool__(self) -> bool:
         """Whether any row may have to wait."""
-        return bool(self._classes or self._own or self._shares or self._by_number or self._slots)
+        return bool(self._classes or self._own or self._shares or self._slots)
 
     # -- limits ------------------------------------------------------------------------------------
 
@@ -228,6 +235,8 @@ class Groups:
             before, group.limit = group.limit, self.limit_of(name)
             if before.rate != group.limit.rate:
                 group.meter = None if group.limit.rate is None else Meter(group.limit.rate, 0)
+                for line in group.lines.values():
+                    line.is_rated = False  # it would wait for the former rate
             self._list_lines(group)
 
     def _group(self, name: str) -> Group:
@@ -309,6 +318,9 @@ class Groups:
             slot.until_ms = now_due_ms + slot.group.limit.max_runtime_ms
             heapq.heappush(self._ends, (slot.until_ms, row_id))
             runs[row_id] = slot.group.name, slot.until_ms
+        if len(self._ends) > 2 * len(self._slots) + SPARE:  # runs that ended long before their max_runtime
+            self._ends = [(slot.until_ms, id_) for id_, slot in self._slots.items() if slot.until_ms is not None]
+            heapq.heapify(self._ends)
         return runs
 
     def _arrived(self, slot: Slot) -> None:
@@ -492,7 +504,9 @@ class Groups:
 
     def _pass_time(self, now_ms: int) -> None:
         while self._rated and self._rated[0][0] <= now_ms:
-            self._list(heapq.heappop(self._rated)[2])
+            line = heapq.heappop(self._rated)[2]
+            line.is_rated = False
+            self._list(line)
         while self._idle and self._idle[0][0] <= now_ms:
             group = self._groups.get(heapq.heappop(self._idle)[1])
             if group is not None and group.is_idle:
@@ -519,7 +533,10 @@ class Groups:
 
     def _wait_for_rate(self, line: Line, now_ms: int) -> None:
         meter, limit = line.group.meter, line.group.limit.concurrency
-        if line.left and meter is not None and (limit is None or line.group.in_flight < limit):
+        if line.is_rated or not line.left or meter is None:
+            return
+        if limit is None or line.group.in_flight < limit:
+            line.is_rated = True
             heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms()), line.number, line))
 
     def released(self, rows: Sequence[tuple[Row, Line]]) -> None:

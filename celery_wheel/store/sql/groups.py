@@ -11,10 +11,11 @@ The first rows of many lines are read in one statement, so that a release costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, func, select, union_all, update
 
 from celery_wheel.store.model import RANK_BITS, Change, GroupLimit, LineState, Row
 from celery_wheel.store.sql.catalogue import StorePart
@@ -42,7 +43,12 @@ NO_LINE = -1
 class GroupStatements:
     def __init__(self, statements: Statements) -> None:
         of_shard = line.c.shard == bindparam("shard")
-        self.lines = statements(select(*columns_of(LineState, line)).where(of_shard).order_by(line.c.number))
+        # Counted, and not as they are stored: a holder would look for rows that are not there for ever.
+        rows = select(func.count()).where(
+            timer.c.shard == line.c.shard, timer.c.line.isnot(None), _is_of(line.c.number)
+        )
+        counted = columns_of(LineState, line, waiting=rows.scalar_subquery())
+        self.lines = statements(select(*counted).where(of_shard).order_by(line.c.number))
         own = select(*columns_of(GroupLimit, limit)).where(limit.c.shard == bindparam("shard"))
         self.limits = statements(own.order_by(limit.c.group))
         self.first_rows = statements(union_all(*[self._first(number) for number in range(LINES_AT_ONCE)]))
@@ -66,6 +72,12 @@ class GroupStatements:
         rows = select(*ROW).where(timer.c.shard == bindparam("shard"), timer.c.line.isnot(None), range_)
         ordered = rows.order_by(timer.c.line, timer.c.due_ms, timer.c.seq).limit(bindparam(f"limit_{number}"))
         return select(ordered.subquery(f"part_{number}"))
+
+
+def _is_of(number: Any) -> ColumnElement[bool]:
+    """Match the rows of a line."""
+    first = number.op("<<")(constant(RANK_BITS))
+    return timer.c.line.between(first, first + constant((1 << RANK_BITS) - 1))
 
 
 class SqlGroups(StorePart):
@@ -100,6 +112,17 @@ class SqlGroups(StorePart):
                 rows += self._catalogue.rows(connection, self._groups.first_rows(connection, **values))
         rows.sort(key=lambda row: (row.line, row.due_ms, row.seq))
         return rows
+
+
+def leave_lines(connection: Connection, shard: int, codes: Iterable[int | None]) -> None:
+    """Subtract rows that leave their lines beside a holder's ``apply``; ``codes``: the ``line`` of each row."""
+    left = Counter(code >> RANK_BITS for code in codes if code is not None)
+    if not left:
+        return
+    here = and_(line.c.shard == shard, line.c.number == bindparam("at_number"))
+    less = update(line).where(here).values(waiting=line.c.waiting - bindparam("less"))
+    connection.execute(less, [{"at_number": number, "less": count} for number, count in left.items()])
+    connection.execute(delete(line).where(line.c.shard == shard, line.c.waiting <= 0))
 
 
 def write_groups(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

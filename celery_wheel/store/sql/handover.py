@@ -20,6 +20,7 @@ from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.changes import ChangeStatements, recount
 from celery_wheel.store.sql.control import ControlStatements
+from celery_wheel.store.sql.groups import leave_lines
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
@@ -186,7 +187,7 @@ class SqlHandover(StorePart):
         for start in range(0, len(ids), IN_PLACES):
             among = timer.c.id.in_(ids[start : start + IN_PLACES])
             is_moved = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
-            pending = select(timer.c.id, timer.c.due_ms, route.c.target, route.c.task)
+            pending = select(timer.c.id, timer.c.due_ms, timer.c.line, route.c.target, route.c.task)
             pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(timer.c.shard == hold.shard, among)
             with self._database.writing() as connection:
                 fence(connection, self._statements, hold.shard, hold.epoch)
@@ -197,6 +198,7 @@ class SqlHandover(StorePart):
                 counts = Counter(model.TallyKey(row.due_ms // model.HOUR_MS, row.target, row.task) for row in rows)
                 less = {key: -count for key, count in counts.items()}
                 recount(connection, self._statements, self._catalogue, hold.shard, less)
+                leave_lines(connection, hold.shard, [row.line for row in rows])
             done += len(rows)
         return done
 

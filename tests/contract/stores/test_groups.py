@@ -16,9 +16,12 @@ from celery_wheel.store.model import (
     StoredMessage,
 )
 from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.groups import LINES_AT_ONCE
 from celery_wheel.store.sql.store import SqlStore
-from tests.kit.holder import NOW, Holder, ids
+from celery_wheel.store.store_model import ShardEpoch
+from tests.contract.stores.test_tables import rows_of
+from tests.kit.holder import EVERYTHING, NOW, Holder, ids
 from tests.kit.statements import prepared
 
 
@@ -104,3 +107,30 @@ def test_lines_are_read_by_their_index(sql_holder: Holder) -> None:
         plan = [str(row) for row in connection.exec_driver_sql(explain + statement.sql, values)]
     assert sum("wheel_timer_line" in step for step in plan) == LINES_AT_ONCE
     assert not [step for step in plan if "TEMP B-TREE" in step or "Sort" in step]
+
+
+def test_lines_are_counted_by_their_rows(holder: Holder) -> None:
+    """A holder that trusted a wrong number would look for rows that are not there for ever."""
+    wait(holder, {0: holder.accept(NOW), 5: holder.accept(NOW, NOW), 6: holder.accept(NOW)})
+    assert [one.waiting for one in holder.store.lines(0)] == [1, 2, 1]
+
+
+def test_a_drain_takes_rows_out_of_their_lines(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    rows = sql_holder.accept(NOW, NOW, NOW)
+    wait(sql_holder, {5: rows[:2], 6: rows[2:]})
+    hold = ShardEpoch(0, sql_holder.epoch, NOW)
+    assert store.handover.mark_moved(hold, ids(rows[1:]), "drained") == 2
+    assert [(one["number"], one["waiting"]) for one in rows_of(store, schema.line)] == [(5, 1)]
+
+
+def test_rows_leave_their_lines_as_they_change_their_shard(sql_store: SqlStore) -> None:
+    holder = Holder(sql_store)
+    staying, moving = holder.accept(NOW, NOW, group="tenant:1", key="tenant:1"), holder.accept(NOW, NOW, key="other")
+    wait(holder, {5: [*staying, moving[0]], 6: moving[1:]})
+    sql_store.release(0, holder.epoch)
+    sql_store.maintenance.reshard(3, lambda key, *_: 2 if key == "other" else 0, NOW + 1_000)
+    assert sql_store.lines(0) == [LineState(5, "tenant:5", "mail", 2)]
+    assert [(row["number"], row["waiting"]) for row in rows_of(sql_store, schema.line)] == [(5, 2)]
+    assert [(row.id, row.line) for row in sql_store.slice(2, 0, *EVERYTHING)] == [(row.id, None) for row in moving]

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 import pytest
 
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
-from celery_wheel.engine.state.groups import DEPTH_MS, ROUNDS, Groups, Limit, Line
+from celery_wheel.engine.state.groups import DEPTH_MS, ROUNDS, SPARE, Groups, Limit, Line
 from celery_wheel.store.model import MAX_RUNTIME_MS, PAUSED, Gate, GroupLimit, LineState, Row
 from tests.kit.holder import NOW, message
 
@@ -189,6 +189,27 @@ def test_a_command_knows_a_row_that_was_released_after_it_was_read() -> None:
     assert groups.may_be_released(2, mark), "what is not remembered may have been"
 
 
+def test_runs_that_ended_leave_nothing() -> None:
+    groups = Groups({"tenant": Limit(concurrency=5)})
+    for _ in range(3 * SPARE):
+        one = row("tenant:1")
+        assert groups.admit(one, 0)
+        groups.published([one.id], NOW)
+        groups.give_back(one.id)
+    assert len(groups._ends) <= SPARE + 1
+
+
+def test_a_line_waits_for_its_rate_once() -> None:
+    groups = Groups({"tenant": Limit(rate=Rate(1, 3_600_000))})
+    waiting(groups, a=1)
+    line = groups.line_for(row("tenant:a"))
+    for now_ms in range(1, 500):
+        line.entering += 1
+        groups.entered(line, 1)
+        released(groups, 9, now_ms)
+    assert len(groups._rated) == 1
+
+
 def test_groups_that_come_and_go_leave_nothing() -> None:
     groups = Groups({"tenant": Limit(concurrency=1), "paced": Limit(rate=Rate(1, 1_000))})
     for number in range(3_000):
@@ -232,6 +253,17 @@ def test_slots_end_after_the_last_limit_is_cleared() -> None:
     assert groups, "a run is in flight"
     groups.give_back(first.id)
     assert not groups
+
+
+def test_a_line_that_waits_for_its_rate_does_not_wait_for_the_former_one() -> None:
+    groups = Groups({"tenant": Limit(rate=Rate(1, 3_600_000))})
+    waiting(groups, one=5)
+    assert released(groups, 9) == ["one"]
+    assert groups.choose(9, 1, OPEN) == []
+    groups.set_limit(GroupLimit("tenant:one", None, 1, 1_000, None, None, "api", NOW))
+    assert released(groups, 9, 2) == ["one"]
+    assert groups.choose(9, 3, OPEN) == []
+    assert released(groups, 9, 1_100) == ["one"]
 
 
 def own(concurrency: int | None = None) -> GroupLimit:
