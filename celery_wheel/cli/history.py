@@ -183,7 +183,7 @@ def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) ->
 @click.option("--by", "actor", help="A part of the person's name; case is ignored.")
 @click.option("--action", help="Only this action, like cancel, pause or schedule_update.")
 @click.option("--origin", help="Where the person asked: admin, cli or api.")
-@click.option("--name", help="A task's id, or the name of a schedule, a key or a gate, like queue:mail.")
+@click.option("--name", help="A task's id, or the name of a schedule, a key, a group or a gate, like queue:mail.")
 @click.option("--bulk", help="The bulk action, by its id.")
 @options.paging_by_name
 @click.pass_context

@@ -258,9 +258,9 @@ def drain(
     The command may be killed and run again. After --to-broker Celery's own rules count: workers hold the tasks in
     memory, and run a task again and again whose eta is further away than the broker's visibility timeout.
 
-    With --file the recurring schedules move to the file as well. With --to-broker they stay in the store, and do not
-    run until a scheduler starts on it. Exit code: 0 when nothing is left; 3 when a task
-    could not be sent, or a task or, with a file, a schedule is left.
+    With --file the recurring schedules move to the file as well, and own limits of groups are copied. With --to-broker
+    schedules stay in the store, and do not run until a scheduler starts on it. Exit code: 0 when nothing is left; 3
+    when a task could not be sent, or a task or, with a file, a schedule is left.
     """
     from celery_wheel.operations import drain as operation
 
@@ -327,6 +327,8 @@ def _show_drained(done: DrainResult) -> None:
             f"in {done.file}: {format_count(done.in_file, 'task')} and {format_count(done.schedules, 'schedule')}; "
             f"left in the store: {done.left:,} and {done.schedules_left:,}"
         )
+        if done.limits:
+            click.echo(f"the own limits of {format_count(done.limits, 'group')} are in the file too, and stay here")
         if done.schedules_left:
             click.echo("the schedules that are left have changed since the file was written: drain to another file")
         if done.dispatched_since:
@@ -349,6 +351,8 @@ def _show_imported(found: ImportResult) -> None:
     click.echo(f"{format_count(found.put, 'task')} in the inbox, {found.known:,} in the store before, the same")
     if found.schedules or found.schedules_known:
         click.echo(f"{format_count(found.schedules, 'schedule')} in the inbox, {found.schedules_known:,} here before")
+    if found.limits or found.limits_known:
+        click.echo(f"limits of {format_count(found.limits, 'group')} in the inbox, {found.limits_known:,} here before")
     if found.renamed:
         click.echo(f"{found.renamed:,} of these tasks have the ids of other tasks here, and got ids of their own")
     for count, what in (

@@ -46,6 +46,8 @@ ACTIONS: dict[str, Promise] = {
     "complete": _("complete"),
     "pause": _("pause"),
     "resume": _("resume"),
+    "set_limits": _("set limits"),
+    "clear_limits": _("clear limits"),
     "accept_clock": _("accept the clock"),
     "schedule_create": _("create a schedule"),
     "schedule_put": _("create or change a schedule"),

@@ -2,7 +2,8 @@
 
 ::
 
-    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "created_ms": …}
+    {"celery_wheel": "drain", "version": 1, "drain": uuid, "store": uuid, "count": 2, "schedules": 1, "limits": 1, …}
+    {"limit": {"group", "concurrency", "rate_count", …}}        own limits of a group, which the store keeps as well
     {"shard", "row", "due_ms", "redelivered"?, "outcome"?, "reason"?,           its place and state in the store
      "envelope_id", "task_id", "task", "eta_ms", … "headers", "properties", "body"}          the message, byte for byte
     {"schedule": {"name", "definition", "next_ms", …}, "shard", "revisions": […]}            after all tasks
@@ -19,7 +20,7 @@ import os
 import uuid
 from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from uuid import UUID
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, total
-from celery_wheel.store.model import STOPPED, Change, Message, StoredMessage
+from celery_wheel.store.model import STOPPED, Change, GroupLimit, Message, StoredMessage
 from celery_wheel.store.schedule_model import RUN, SLOT, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
 from celery_wheel.values.text import check_text
@@ -57,10 +58,11 @@ class DrainHeader:
     count: int  #: tasks
     created_ms: int
     schedules: int = 0
+    limits: int = 0  #: groups with limits of their own
 
     @property
     def lines(self) -> int:
-        return self.count + self.schedules
+        return self.limits + self.count + self.schedules
 
     def line(self) -> bytes:
         return json.dumps({"celery_wheel": KIND, "version": VERSION, **asdict(self)}).encode() + b"\n"
@@ -79,7 +81,8 @@ def header_of(line: bytes, name: str) -> DrainHeader:
             raise ValueError(KIND)
         version = found["version"]
         drain, store = str(UUID(found["drain"])), str(UUID(found["store"]))
-        header = DrainHeader(drain, store, int(found["count"]), found["created_ms"], int(found.get("schedules", 0)))
+        schedules, limits = int(found.get("schedules", 0)), int(found.get("limits", 0))
+        header = DrainHeader(drain, store, int(found["count"]), found["created_ms"], schedules, limits)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FileUnusable(
             f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
@@ -169,6 +172,20 @@ class DrainedSchedule:
     document: dict[str, Any]  #: for the command ``restore``
 
 
+def is_limit(line: bytes) -> bool:
+    return line.startswith(b'{"limit": ')
+
+
+def limit_of(line: bytes) -> GroupLimit:
+    """Return the own limits of a line's group. Raises ValueError."""
+    try:
+        found = GroupLimit(**json.loads(line)["limit"])
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
+    check_text("group", found.group)
+    return found
+
+
 def schedule_line_of(kept: HandoverSchedule) -> bytes:
     revisions = [asdict(one) for one in kept.revisions[-60:]]  # as many as the store shows
     return json.dumps({"schedule": asdict(kept.schedule), "shard": kept.shard, "revisions": revisions}).encode() + b"\n"
@@ -213,7 +230,7 @@ def drain_to_file(
     done.resumed = header is not None
     if header is None:
         header = _write(hold, file, include, progress)
-    done.in_file, done.schedules = header.count, header.schedules
+    done.in_file, done.schedules, done.limits = header.count, header.schedules, header.limits
     _retire(hold, held, file, header, done, progress)
     _remove_schedules(hold, held, file, header)
 
@@ -231,8 +248,8 @@ def earlier_header(file: Path, store: str) -> DrainHeader | None:
         count = sum(1 for _ in lines)
     if count != header.lines:
         raise FileUnusable(
-            f"{file} must have the {header.lines:,} tasks and schedules that its header names, got {count:,}; nothing "
-            "was done; it was changed since: name another file"
+            f"{file} must have the {header.lines:,} tasks, schedules and limits that its header names, got {count:,}; "
+            "nothing was done; it was changed since: name another file"
         )
     return header
 
@@ -242,9 +259,10 @@ def _write(hold: ShardHold, file: Path, include: Collection[str], progress: Prog
     store, handover = hold.store, hold.store.handover
     count = total(store, handover.count_pending) + total(store, handover.count_stopped, include)
     schedules = total(store, handover.count_schedules)
-    header = DrainHeader(str(uuid.uuid4()), store.uuid, count, hold.clock.now_ms(), schedules)
+    limits = [one for shard in range(store.shards) for one in store.limits(shard)]
+    header = DrainHeader(str(uuid.uuid4()), store.uuid, count, hold.clock.now_ms(), schedules, len(limits))
     try:
-        _write_lines(hold, file, header, _lines(hold, include), progress)
+        _write_lines(hold, file, header, _lines(hold, include, limits), progress)
     except WheelError:  # of the store; some are OSErrors too
         raise
     except OSError as error:
@@ -269,8 +287,8 @@ def _write_lines(hold: ShardHold, file: Path, header: DrainHeader, lines: Iterat
                 progress("written", number, header.lines)
         if number != header.lines:
             raise FileUnusable(
-                f"{part} must have {header.lines:,} tasks and schedules, got {number:,}: another process wrote to the "
-                "store; no task was moved; stop all schedulers and run this again"
+                f"{part} must have {header.lines:,} tasks, schedules and limits, got {number:,}: another process wrote "
+                "to the store; no task was moved; stop all schedulers and run this again"
             )
         out.flush()
         os.fsync(out.fileno())
@@ -283,8 +301,10 @@ def _write_lines(hold: ShardHold, file: Path, header: DrainHeader, lines: Iterat
     progress("written", header.lines, header.lines)
 
 
-def _lines(hold: ShardHold, include: Collection[str]) -> Iterator[bytes]:
+def _lines(hold: ShardHold, include: Collection[str], limits: Iterable[GroupLimit]) -> Iterator[bytes]:
     handover, shards = hold.store.handover, range(hold.store.shards)
+    for limit in limits:  # first: the tasks of an import should find them in force
+        yield json.dumps({"limit": asdict(limit)}).encode() + b"\n"
     for shard in shards:
         yield from (line_of(one, shard) for one in chain(handover.pending(shard), handover.stopped(shard, include)))
     for shard in shards:
@@ -345,9 +365,9 @@ def _remove(hold: ShardHold, shard: ShardEpoch, written: list[DrainedSchedule], 
 
 def _tasks(file: Path, header: DrainHeader) -> Iterator[DrainedTask]:
     with file.open("rb") as lines:
-        yield from map(task_of, islice(lines, 1, 1 + header.count))
+        yield from map(task_of, islice(lines, 1 + header.limits, 1 + header.limits + header.count))
 
 
 def _schedules(file: Path, header: DrainHeader) -> Iterator[DrainedSchedule]:
     with file.open("rb") as lines:
-        yield from map(schedule_of, islice(lines, 1 + header.count, None))
+        yield from map(schedule_of, islice(lines, 1 + header.limits + header.count, None))

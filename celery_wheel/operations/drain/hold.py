@@ -50,6 +50,7 @@ class DrainResult:
     accepted: int = 0  #: of these, tasks that the drain accepted into the store first
     left: int = 0  #: tasks that are still pending in the store
     schedules: int = 0  #: recurring schedules that are in the file
+    limits: int = 0  #: groups whose own limits are in the file, and stay in the store
     schedules_left: int = 0  #: recurring schedules that are in the store: to the broker all of them
     outcomes: dict[str, int] = field(default_factory=dict)  #: rejected tasks, which stay in the store
     file: Path | None = None

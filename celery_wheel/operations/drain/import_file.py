@@ -1,4 +1,4 @@
-"""``import_``: put the tasks and schedules of a drain's file into the inbox of a wheel; a scheduler accepts them.
+"""``import_``: put the tasks, schedules and limits of a drain's file into the inbox of a wheel, for its scheduler.
 
 ::
 
@@ -27,11 +27,12 @@ from uuid import UUID, uuid5
 from celery_wheel.broker import shard_of
 from celery_wheel.broker.transport import check_transport
 from celery_wheel.conf import Conf
+from celery_wheel.engine.intake.inbox import LIMITS
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain import file as drained
 from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.store import open_store
-from celery_wheel.store.model import StoredMessage
+from celery_wheel.store.model import LIMIT, GroupLimit, StoredMessage
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
 from celery_wheel.store.store_model import MOVED
@@ -52,16 +53,18 @@ class ReportedLine:
 
 @dataclass(slots=True)
 class ImportResult:
-    expected: int = 0  #: tasks and schedules, as the header says
+    expected: int = 0  #: tasks, schedules and limits, as the header says
     read: int = 0  #: lines
     put: int = 0  #: tasks in the inbox now
     known: int = 0  #: tasks that the store had already, as the file has them
     renamed: int = 0  #: of the tasks in the inbox, those whose envelope id another task has
-    different: int = 0  #: tasks and schedules that the store has otherwise than the file; they stay as they are there
+    different: int = 0  #: tasks, schedules and limits that the store has otherwise than the file; they stay so
     left: int = 0  #: tasks that came into the store after the file was written, and left it by a later drain
     skipped: int = 0  #: tasks with an outcome that was not included
     schedules: int = 0  #: schedules in the inbox now
     schedules_known: int = 0  #: schedules that the store had already, with the same definition
+    limits: int = 0  #: groups whose own limits are in the inbox now
+    limits_known: int = 0  #: groups that had the same limits already
     bad_count: int = 0  #: lines that could not be read
     lines: list[ReportedLine] = field(default_factory=list)  #: the first that are bad, different or left
 
@@ -126,7 +129,9 @@ class _Import:
             for number, line in enumerate(lines, start=2):
                 done.read += 1
                 try:
-                    if drained.is_schedule(line):
+                    if drained.is_limit(line):
+                        self._add_limit(number, drained.limit_of(line))
+                    elif drained.is_schedule(line):
                         self._add_schedule(number, drained.schedule_of(line, same_store=same_store))
                     else:
                         self._add(number, drained.task_of(line))
@@ -214,6 +219,21 @@ class _Import:
             self._report(number, f"task {task.task_id!r} stays as it is in the store, which has another {what}")
         else:
             self._done.known += 1
+
+    def _add_limit(self, number: int, one: GroupLimit) -> None:
+        """Put the limits of a group into the inbox of its shard, unless it has others here."""
+        shard = shard_of(one.group, "", self._store.shards)
+        here, limits = self._store.limits(shard, [one.group]), {name: getattr(one, name) for name in LIMITS}
+        if not here:
+            about = {"actor": "import", "reason": f"from {self._file}"}
+            payload = json.dumps({"groups": [one.group], "limits": limits, **about}).encode()
+            self._store.put_inbox(shard, [(LIMIT, payload)])
+            self._done.limits += 1
+        elif limits == {name: getattr(here[0], name) for name in LIMITS}:
+            self._done.limits_known += 1
+        else:
+            self._done.different += 1
+            self._report(number, f"group {one.group!r} keeps its own limits of the store, which are others")
 
     def _add_schedule(self, number: int, one: drained.DrainedSchedule) -> None:
         self._schedules.append((number, one))

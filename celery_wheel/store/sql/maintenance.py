@@ -7,7 +7,7 @@
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a restored broker delivered it to the former shard too
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
-    slots       an open run of a group to the shard of the group
+    groups      an open run of a group, and the group's own limits, to the shard of the group
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
@@ -39,6 +39,7 @@ from celery_wheel.store.sql.schema import (
     gate,
     inbox,
     lane,
+    limit,
     line,
     outcome,
     route,
@@ -97,7 +98,7 @@ class _Resharding:
         self._grow()
         self._move()
         self._move_schedules()
-        self._move_slots()
+        self._move_groups()
         self._spread()
         self._shrink()
         self._execute(update_store(shards=self._done.after))
@@ -261,13 +262,16 @@ class _Resharding:
                     self._follow(schedule, schedule.c.id, moves)
                     self._follow(schedule_skip, schedule_skip.c.schedule, moves)
 
-    def _move_slots(self) -> None:
-        """Give the open runs of each group to its shard, whose holder counts them; their rows are history, and stay."""
+    def _move_groups(self) -> None:
+        """Give the open runs of each group, and its limits, to its shard, whose holder counts the runs; their rows are
+        history, and stay."""
         is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None))
-        groups = self._execute(select(run.c.group).where(is_open).distinct()).scalars().all()
-        to = update(run).where(is_open, run.c.group == bindparam("of")).values(shard=bindparam("to"))
-        if groups:
-            self._execute(to, [{"of": group, "to": self._shard_of(group, "", self._done.after)} for group in groups])
+        for table, of_table in ((run, [is_open]), (limit, [])):
+            groups = self._execute(select(table.c.group).where(*of_table).distinct()).scalars().all()
+            to = update(table).where(*of_table, table.c.group == bindparam("of")).values(shard=bindparam("to"))
+            if groups:
+                shards = [{"of": one, "to": self._shard_of(one, "", self._done.after)} for one in groups]
+                self._execute(to, shards)
 
     def _spread(self) -> None:
         """Copy each tombstone and gate to the shards that do not have it; of several, the latest is copied."""

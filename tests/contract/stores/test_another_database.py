@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import move_store, open_store
-from celery_wheel.store.model import Position
+from celery_wheel.store.model import GroupLimit, Position
 from celery_wheel.store.sql.schema import metadata
 from celery_wheel.store.store_model import EPOCH_LEAP
 from tests.contract.stores.conftest import KINDS, MakeUrl
@@ -29,6 +29,7 @@ def fill(url: str) -> None:
             holder = Holder(store, number)
             rows = holder.accept(*(NOW + n for n in range(1_300)), body=bytes(range(256)), task="shop.remind")
             holder.settle(Position(0, 0), Position(rows[99].due_ms, rows[99].seq), at_ms=NOW + 100)
+            holder.apply(limits=[GroupLimit("tenant:1", 5, None, None, 2, None, "anna", NOW)])
             holder.apply(outcomes=[holder.outcome(rows[200].id)], moves=[holder.stop(rows[200])])
             store.release(number, holder.epoch)
         store.put_inbox(0, [("message", b"{}")])

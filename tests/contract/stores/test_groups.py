@@ -86,6 +86,9 @@ def test_limits_of_a_group_replace_each_other(holder: Holder) -> None:
     holder.apply(unlimited=["tenant:2", "tenant:3"])
     assert holder.store.limits(0) == [second]
     assert holder.store.limits(1) == []
+    holder.apply(limits=[other])
+    assert holder.store.limits(0, ["tenant:2", "tenant:9"]) == [other]
+    assert holder.store.limits(0, []) == []
 
 
 def test_a_waiting_row_is_pending_for_every_page(sql_holder: Holder) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheel.broker import shard_of
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, Position, Tombstone, Watch
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Answer, Gate, GroupLimit, Position, Tombstone, Watch
 from celery_wheel.store.schedule_model import MISSED, Run, Schedule, Skip
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
@@ -142,6 +142,20 @@ def test_watches_tombstones_and_gates_go_along(sql_store: SqlStore, shards: int)
         assert {*sql_store.tombstone_ids(number)} == {"both", "of-0", "of-1"}
     for table in (schema.watch, schema.answer, schema.tombstone, schema.gate):
         assert {row["shard"] for row in rows_of(sql_store, table)} <= set(range(shards)), table
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5])
+def test_limits_of_a_group_go_to_its_shard(sql_store: SqlStore, shards: int) -> None:
+    limits = [GroupLimit(f"tenant:{n}", n + 1, None, None, None, None, "anna", NOW) for n in range(20)]
+    for number in range(sql_store.shards):
+        holder = Holder(sql_store, shard=number)
+        holder.apply(limits=[one for one in limits if shard_of(one.group, "", sql_store.shards) == number])
+        sql_store.release(number, holder.epoch)
+    sql_store.maintenance.reshard(shards, shard_of, LATER)
+    for number in range(shards):
+        there = [one for one in limits if shard_of(one.group, "", shards) == number]
+        assert sql_store.limits(number) == sorted(there, key=lambda one: one.group)
+    assert len(rows_of(sql_store, schema.limit)) == len(limits)
 
 
 @pytest.mark.parametrize("shards", [0, 257])

@@ -15,12 +15,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from celery_wheel.broker import shard_of
 from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain import drain, import_, would_drain
 from celery_wheel.operations.drain import file as drain_file
 from celery_wheel.store import open_store
-from celery_wheel.store.model import HOUR_MS, TallyKey
+from celery_wheel.store.model import HOUR_MS, GroupLimit, TallyKey
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, RUN, SCHEDULE, SLOT, Run, Schedule
 from tests.integration.drain.conftest import LeavingStack, now_ms
@@ -321,6 +322,38 @@ def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStac
         assert row.eta_ms == before["hourly"].last_ms
         headers = json.loads(row.parts().headers)
         assert (OCCURRENCE in headers, RUN in headers, SLOT in headers) == (True, False, False)
+
+
+def test_a_file_takes_limits_of_groups_along(redis_stack: LeavingStack, other: str, file: Path) -> None:
+    limits = [GroupLimit(f"tenant:{n}", n, 100, 60_000, None, 9_000, "ann", 1) for n in range(1, 4)]
+    with closing(open_store(redis_stack.store)) as store:
+        holder = Holder(store)
+        holder.apply(limits=limits)
+        store.release(0, holder.epoch)
+    assert drained(redis_stack, file=file).limits == 3
+    with redis_stack.opened() as store:
+        assert store.limits(0) == limits
+    assert import_(redis_stack.app, file).limits_known == 3
+    redis_stack.change(wheel_store=other, wheel_shards=3)
+    assert import_(redis_stack.app, file).limits == 3
+    redis_stack.claim_broker()
+    with redis_stack.service(), closing(open_store(other, shards=None, create=False)) as store:
+        wait_until(lambda: len(limits_of(store)) == 3, "all are set")
+        assert sorted(map(values, limits_of(store))) == sorted(map(values, limits))
+        for one in limits:
+            assert [each.actor for each in store.limits(shard_of(one.group, "", 3), [one.group])] == ["import"]
+        redis_stack.app.wheel.limits.set("tenant:1", weight=7)
+    found = import_(redis_stack.app, file)
+    assert (found.limits, found.limits_known, found.different) == (0, 2, 1)
+    assert "group 'tenant:1' keeps its own limits" in found.lines[0].reason
+
+
+def limits_of(store: FullStore) -> list[GroupLimit]:
+    return [one for shard in range(store.shards) for one in store.limits(shard)]
+
+
+def values(one: GroupLimit) -> tuple[Any, ...]:
+    return one.group, one.concurrency, one.rate_count, one.rate_per_ms, one.max_runtime_ms
 
 
 def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:
