@@ -2,10 +2,14 @@
 
 ::
 
-    on every push    a group has at most ``concurrency`` runs in flight: pushed, not over, and within max_runtime
+    on every push    a group has at most ``concurrency`` runs in flight: pushed, not over, and within max_runtime;
+                     where users change it, the highest counts that was in force since the row got its slot
                      no row overtakes an earlier row of its group on the way to the same queue
     on every look    a line's number of waiting rows is exact (see ``model_history.apply_groups``)
     at the end       every row was in its queue: nobody waits for ever; no slot is left
+
+Users set and clear limits of single groups. A former limit is in force until the holder's round of ``ingest`` is over;
+runs that are pushed while a group has no limit do not count, also not under a later one.
 
 A worker is killed now and then: its report never comes, and the slot ends by max_runtime.
 """
@@ -13,21 +17,88 @@ A worker is killed now and then: its report never comes, and the slot ends by ma
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.groups import Limit
-from celery_wheel.store.model import WAITING, Message, Row, Unreadable
+from celery_wheel.store.model import LIMIT, WAITING, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from tests.kit.holder import message
-from tests.simulation.happenings import ACTIVITIES, WEIGHTS
+from tests.simulation.happenings import ACTIVITIES, WEIGHTS, Scheduler
+from tests.simulation.model_store import ModelStore
 from tests.simulation.rabbit_world import RabbitWorld
 from tests.simulation.world import World
 
 GROUPS = (None, "tenant:1", "tenant:1", "tenant:2", "other:1")
+LIMITED = ("tenant:1", "tenant:2", "other:1")
+
+
+class Limiting:
+    """Users who set and clear limits of single groups, and the limits of concurrency that were in force when."""
+
+    def __init__(self, rng: random.Random, store: ModelStore, classes: dict[str, float], max_runtime_ms: int) -> None:
+        self._rng = rng
+        self._store = store
+        self._classes = classes  #: concurrency by class
+        self._max_runtime_ms = max_runtime_ms
+        self._last = (0, b"")
+        self._in_store: dict[str, float] = {}
+        self._former: dict[str, list[float]] = {group: [] for group in LIMITED}  #: perhaps still in force
+        self._ended: dict[str, list[tuple[int, float]]] = {group: [] for group in LIMITED}  #: with their last steps
+        self.decided: dict[int, int] = {}  #: row id → the step in which it got its slot
+        self._chosen: dict[str, int] = {}  #: scheduler → the step of its last choice of rows to release
+        self.counts: Counter[str] = Counter()
+
+    def turn(self) -> str:
+        if self._rng.random() < 0.2:
+            item, payload = self._last
+            self.counts["limits withdrawn"] += (done := self._store.withdraw(item, (0, LIMIT, payload)))
+            return f"withdraw the limit in item {item}: {done}"
+        return self.ask(self._rng.choice(LIMITED), clear=self._rng.random() < 0.3)
+
+    def ask(self, group: str, *, clear: bool) -> str:
+        choices: list[dict[str, int]] = [{"concurrency": one} for one in (1, 2, 5)]
+        choices += [{"weight": 3}, {"rate_count": 1, "rate_per_ms": 10, "concurrency": 3}]
+        limits = None if clear else {**self._rng.choice(choices), "max_runtime_ms": self._max_runtime_ms}
+        payload = json.dumps({"groups": [group], "limits": limits}).encode()
+        self._last = self._store.put_command(0, LIMIT, payload), payload
+        return f"limit {group}: {limits}"
+
+    def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None, now: int) -> set[str]:
+        """Note the limits in force after a step; returns the groups whose runs in flight no limit counts any more."""
+        data, state, unlimited = self._store.disk.shard(0), scheduler.engine.state, set[str]()
+        for group in LIMITED:
+            own = data.limits.get(group)
+            limit = self._classes[group] if own is None or own.concurrency is None else own.concurrency
+            before = self._in_store.get(group, self._classes[group])
+            if limit != before:
+                self._former[group].append(before)
+                self._in_store[group] = limit
+                self.counts["limits lowered" if limit < before else "limits raised"] += 1
+            if limit == math.inf:
+                unlimited.add(group)
+        if state is None or state.epoch != data.epoch:
+            return unlimited
+        if activity == "ingest" and (step is None or isinstance(step, Round)):
+            for group, limits in self._former.items():
+                self._ended[group] += [(now, limit) for limit in limits]
+                limits.clear()
+        if step == "chosen":
+            self._chosen[scheduler.name] = now
+        for row_id, slot in state.groups._slots.items():
+            if row_id not in self.decided:
+                self.decided[row_id] = now if slot.line is None else self._chosen.get(scheduler.name, 0)
+        return unlimited
+
+    def highest(self, group: str, since: int) -> float:
+        """Return the highest limit of a group that has been in force since a step."""
+        ended = [limit for last, limit in self._ended[group] if last >= since]
+        return max(self._in_store.get(group, self._classes[group]), *self._former[group], *ended, 0)
 
 
 class GroupWorld(World):
@@ -52,6 +123,15 @@ class GroupWorld(World):
         self.limits = replace(self.limits, groups=classes, depths=depths)
         for scheduler in self.schedulers:
             scheduler.engine.ctx.limits = self.limits
+        self.limit_rng = random.Random(seed + 8_000_003)
+        self.limit_share = self.limit_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user sets a limit
+        classes = {name: self.limits.groups[name.partition(":")[0]].concurrency or math.inf for name in LIMITED}
+        self.limiting = Limiting(self.limit_rng, ModelStore(self.disk), classes, self.max_runtime_ms)
+
+    def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
+        for group in self.limiting.stepped(scheduler, activity, step, self.gating.step):
+            for row_id in [id_ for id_, (of, _) in self.in_flight.items() if of == group]:
+                del self.in_flight[row_id]
 
     def _message(self, n: int) -> Message:
         return replace(super()._message(n), group=self.group_rng.choice(GROUPS))
@@ -59,6 +139,7 @@ class GroupWorld(World):
     def happened(self) -> Counter[str]:
         found = super().happened()
         found["reports"] = self.reports
+        found.update(self.limiting.counts)
         return found
 
     # -- workers -----------------------------------------------------------------------------------
@@ -113,16 +194,19 @@ class GroupWorld(World):
         super().pushed(row, now_ms)
         self.counts["pushed after a wait for its group"] += row.id in self.disk.shard(0).waited
         self._in_order(row)
-        limit = self.limits.groups.get((row.group or "").partition(":")[0])
-        if limit is None or limit.concurrency is None or row.group is None or self.loses or self.clock_steps:
+        if row.group is None or self.loses or self.clock_steps:
             return
-        first_until_ms = self.in_flight.get(row.id, ("", self.clock_ms + limit.max_runtime_ms))[1]
+        taken = self.gating.taken[row.id][1] if row.id in self.gating.taken else 0
+        limit = self.limiting.highest(row.group, self.limiting.decided.get(row.id, taken))
+        if limit == math.inf:
+            return
+        first_until_ms = self.in_flight.get(row.id, ("", self.clock_ms + self.max_runtime_ms))[1]
         if row.id in self.executed and row.id not in self.running:
             return  # a second copy of a run that is over
         self.in_flight[row.id] = row.group, first_until_ms
         flying = [id_ for id_, (group, until_ms) in self.in_flight.items() if group == row.group and until_ms > now_ms]
         self.counts["most in flight"] = max(self.counts["most in flight"], len(flying))
-        if len(flying) > limit.concurrency:
+        if len(flying) > limit:
             raise self._violation(f"group {row.group} has {len(flying)} in flight: {flying}, its limit is {limit}")
 
     def _in_order(self, row: Row) -> None:
@@ -142,6 +226,8 @@ class GroupWorld(World):
     def _happen(self) -> None:
         super()._happen()
         self._end_runs()
+        if self.limit_share and self.limit_rng.random() < self.limit_share:
+            self.log.append(f"user: {self.limiting.turn()}")
 
     def may_pass(self, row: Row, other: Row) -> bool:
         if row.group != other.group or row.route.target != other.route.target:

@@ -78,6 +78,7 @@ class Scheduler:
             self.world.counts["clocks disputed"] += self.engine.clock.disputed_ms != 0
             self.world.counts["clocks followed"] += before_ms != self.due_offset_ms
         self.world.gating.stepped(step, state.lanes if state else (), data)
+        self.world.stepped(self, activity, step)
         if step is None or isinstance(step, Round):
             del self.rounds[activity]
         if step not in DULL and not self.world.quiet:
@@ -167,6 +168,10 @@ class Happenings(ABC):
     @abstractmethod
     def pushed(self, row: Row, now_ms: int) -> None:
         """Judge a row that a broker has put into its queue."""
+
+    @abstractmethod
+    def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
+        """Look at a scheduler after one of its steps."""
 
     @abstractmethod
     def trimmed(self, arrivals: Sequence[Message | Unreadable]) -> None:

@@ -12,7 +12,7 @@ from celery_wheel.engine.recurring import runs
 from celery_wheel.engine.state.groups import Group, Groups, Line
 from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.store.model import Row
+from celery_wheel.store.model import GroupLimit, Row
 from celery_wheel.store.schedule_model import Run, RunEnd
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.model_store import ModelStore
@@ -26,6 +26,19 @@ on_rabbitmq = functools.partial(replaces, world=GroupRabbitWorld)
 def one_more_than_the_limit(right: Callable[..., int | None], group: Group, now_ms: int) -> int | None:
     room = right(group, now_ms)
     return room if room is None or group.limit.concurrency is None else room + 1
+
+
+@replaces_in_groups(Groups, "set_limit", seed=3)
+def own_limits_do_not_take_effect(right: Any, groups: Groups, own: GroupLimit) -> None: ...
+
+
+@replaces_in_groups(Groups, "clear_limit", seed=3)
+def own_limits_last_for_ever(right: Any, groups: Groups, group: str) -> None: ...
+
+
+@replaces_in_groups(ModelStore, "limits", seed=3)
+def own_limits_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, groups: Any = None) -> list[Any]:
+    return []
 
 
 @replaces_in_groups(ModelStore, "open_runs", seed=3)

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
+from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, Unreadable
 from tests.simulation.gating import GATES
-from tests.simulation.happenings import START_MS, Happenings, Violation
+from tests.simulation.happenings import START_MS, Happenings, Scheduler, Violation
 
 
 class World(Happenings):
@@ -105,6 +106,8 @@ class World(Happenings):
         seen_to = {one.id for one in rows if self.quiet or self.rng.random() < 0.7}
         self.told.update(seen_to)
         return seen_to
+
+    def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None: ...
 
     def pushed(self, row: Row, now_ms: int) -> None:
         self.gating.pushed(row)

@@ -403,7 +403,7 @@ def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_ha
     assert set(schedules(redis_stack.store)) == {"paused"}
     with file.open("ab") as more:
         more.write(b"{}\n")
-    with pytest.raises(FileUnusable, match="4 tasks and schedules that its header names, got 5"):
+    with pytest.raises(FileUnusable, match="4 tasks, schedules and limits that its header names, got 5"):
         drained(redis_stack, file=file)
 
 
