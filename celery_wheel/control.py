@@ -22,7 +22,7 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.limits import Limits
+from celery_wheel.requests.limits import OwnLimits
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
@@ -61,7 +61,7 @@ class Wheel:
         self.conf = Conf(app)
         self._process_store = ProcessStore(self.conf)
         self.schedules = Schedules(self)
-        self.limits = Limits(self)
+        self.limits = OwnLimits(self)
         self.turn: Callable[[], None] | None = None  #: see ``requests.request``; for tests in one thread
 
     @property

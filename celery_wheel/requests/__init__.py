@@ -3,7 +3,7 @@
 ::
 
     Wheel.cancel ─────────────────────────┬► Wheel.ask ─┬► Request.send ─► the store's inbox
-    Limits.set ───────────────────────────┤             │
+    OwnLimits.set ────────────────────────┤             │
     Schedules.create ─► Schedules.change ─┘             └► Request.receive ◄─ Answers ◄─ the store's answers
 
 To *ask* is to send a request to the holders and to have its results; the *asker* is the process that does.

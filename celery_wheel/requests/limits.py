@@ -1,4 +1,4 @@
-"""``Limits``: ``app.wheel.limits``, the limits of single groups, changed by the holder of each group's shard.
+"""``OwnLimits``: ``app.wheel.limits``, the limits of single groups, changed by the holder of each group's shard.
 
 A part of a group's limits comes from its own limits, else from those of its class in ``wheel_limits``, else it has its
 default. ``get`` reads ``wheel_limits`` of this process, which should be as the scheduler's.
@@ -43,7 +43,7 @@ class GroupLimits:
     at: datetime | None = None  #: when; None: the group has no limits of its own
 
 
-class Limits:
+class OwnLimits:
     """The limits of single groups of one app.
 
     A change takes effect within a second: rows that wait are released by it, and runs that go on count as before. It

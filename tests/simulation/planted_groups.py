@@ -28,15 +28,15 @@ def one_more_than_the_limit(right: Callable[..., int | None], group: Group, now_
     return room if room is None or group.limit.concurrency is None else room + 1
 
 
-@replaces_in_groups(Groups, "set_limit", seed=3)
+@replaces_in_groups(Groups, "set_limit", seed=18)
 def own_limits_do_not_take_effect(right: Any, groups: Groups, own: GroupLimit) -> None: ...
 
 
-@replaces_in_groups(Groups, "clear_limit", seed=3)
+@replaces_in_groups(Groups, "clear_limit", seed=6)
 def own_limits_last_for_ever(right: Any, groups: Groups, group: str) -> None: ...
 
 
-@replaces_in_groups(ModelStore, "limits", seed=3)
+@replaces_in_groups(ModelStore, "limits", seed=59)
 def own_limits_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, groups: Any = None) -> list[Any]:
     return []
 
@@ -62,7 +62,7 @@ def rows_in_doubt_not_counted_at_the_adoption(right: Any, adoption: Adoption, ro
     yield from ()
 
 
-@replaces_in_groups(runs, "_end_slots", seed=107)
+@replaces_in_groups(runs, "_end_slots", seed=96)
 def an_end_before_its_settlement_is_lost(
     right: Callable[..., list[RunEnd]], work: UnitOfWork, row_ids: Iterable[int], known: Any
 ) -> list[RunEnd]:
@@ -75,7 +75,7 @@ def a_lost_report_keeps_its_slot(right: Any, groups: Groups, now_due_ms: int) ->
     return []
 
 
-@replaces_in_groups(Groups, "give_back", seed=118)
+@replaces_in_groups(Groups, "give_back", seed=299)
 def a_cancelled_row_keeps_its_slot(right: Any, groups: Groups, row_id: int) -> None:
     slot = groups._slots.get(row_id)
     if slot is None or slot.until_ms is not None:
@@ -121,6 +121,6 @@ def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> 
     right(groups, line, count - 1)
 
 
-@replaces_in_groups(Window, "is_being_removed", seed=78)
+@replaces_in_groups(Window, "is_being_removed", seed=96)
 def a_row_leaves_its_line_twice(right: Any, window: Window, row_id: int) -> bool:
     return False
