@@ -11,10 +11,11 @@ The first rows of many lines are read in one statement, so that a release costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, select, union_all
+from sqlalchemy import Connection, Select, and_, bindparam, delete, select, union_all, update
 
 from celery_wheel.store.model import RANK_BITS, Change, GroupLimit, LineState, Row
 from celery_wheel.store.sql.catalogue import StorePart
@@ -46,7 +47,9 @@ class GroupStatements:
         self.first_rows = statements(union_all(*[self._first(number) for number in range(LINES_AT_ONCE)]))
 
         new = statements.insert_or(line).inline().values(places("shard", *names_of(LineState)))
-        more = {"waiting": line.c.waiting + new.excluded.waiting}
+        # A number that is used again gets its new group and queue.
+        names = {column: new.excluded[column] for column in ("group", "queue")}
+        more = {**names, "waiting": line.c.waiting + new.excluded.waiting}
         self.add_line = ObjectInsert(
             statements(new.on_conflict_do_update(index_elements=["shard", "number"], set_=more)), "shard"
         )
@@ -92,6 +95,15 @@ class SqlGroups(StorePart):
                 rows += self._catalogue.rows(connection, self._groups.first_rows(connection, **values))
         rows.sort(key=lambda row: (row.line, row.due_ms, row.seq))
         return rows
+
+
+def subtract_waiting(connection: Connection, shard: int, codes: Iterable[int | None]) -> None:
+    """Subtract rows that no scheduler has moved from the lines of a shard; ``codes``: ``Row.line`` of each, or None."""
+    counts = Counter(code >> RANK_BITS for code in codes if code is not None)
+    if counts:
+        at = and_(line.c.shard == shard, line.c.number == bindparam("at_number"))
+        less = update(line).where(at).values(waiting=line.c.waiting - bindparam("count"))
+        connection.execute(less, [{"at_number": number, "count": count} for number, count in counts.items()])
 
 
 def write_groups(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

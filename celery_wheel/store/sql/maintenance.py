@@ -29,6 +29,7 @@ from celery_wheel.store.model import DAY_MS, HOUR_MS, OPEN, SHARD_BITS, TallyKey
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.changes import recount
 from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.groups import subtract_waiting
 from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
 from celery_wheel.store.sql.schema import (
@@ -38,6 +39,8 @@ from celery_wheel.store.sql.schema import (
     gate,
     inbox,
     lane,
+    limit,
+    line,
     outcome,
     route,
     run,
@@ -69,7 +72,10 @@ SPREAD: tuple[tuple[Table, tuple[str, ...], str], ...] = (
 )
 
 #: The tables in which a removed shard has rows, with its own row, beside those of its timers and their runs.
-OF_SHARD = (watch, answer, tombstone, gate, outcome, batch, tally, total, schedule_skip, lane, snapshot, shard)
+OF_SHARD = (
+    *(watch, answer, tombstone, gate, outcome, batch, tally, total),
+    *(schedule_skip, line, limit, lane, snapshot, shard),
+)
 
 
 class _Resharding:
@@ -170,7 +176,7 @@ class _Resharding:
         is_unpublished = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, place > _WATERMARK)
         found = (
             select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.envelope_id, route.c.target, route.c.task)
-            .add_columns(schedule.c.name.label("schedule"))  # of an occurrence
+            .add_columns(timer.c.line, schedule.c.name.label("schedule"))  # the schedule of an occurrence
             .select_from(timer)
             .join(route, route.c.id == timer.c.route)
             .join(lane, is_unpublished)
@@ -198,10 +204,12 @@ class _Resharding:
             counts[to][TallyKey(due_ms // HOUR_MS, row.target, row.task)] += 1
         if moves:
             here = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
+            here["line"] = None
             self._execute(update(timer).where(timer.c.id == bindparam("moved")).values(**here), moves)
             # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
             self._follow(watch, watch.c.timer_id, moves)
             self._follow(run, run.c.timer_id, moves)
+        subtract_waiting(self._connection, number, [row.line for rows in leaving.values() for row in rows])
         for at, more in counts.items():
             recount(self._connection, self._statements, self._catalogue, at, more)
         self._done.moved += len(moves)
