@@ -214,6 +214,7 @@ class Names:
 
 
 GroupSort = Literal["waiting", "name"]
+SORTS: tuple[GroupSort, ...] = ("waiting", "name")
 
 
 @dataclass(frozen=True, slots=True)
