@@ -38,7 +38,7 @@ def groups(ctx: click.Context, /, search: str | None, sort: Any, **paging: Any) 
         Column("group", lambda one: one.name or "-"),
         Column("waiting", lambda one: f"{one.waiting:,}", "right"),
         Column("in flight", lambda one: f"{one.in_flight:,}", "right"),
-        Column("oldest waits", lambda one: _age(one.oldest_ms, now_ms), "right"),
+        Column("oldest waits", lambda one: age_text(one.oldest_ms, now_ms), "right"),
         Column("own limits", lambda one: limit_text(one.limit), optional=True),
     ]
     with open_wheel(ctx) as wheel:
@@ -49,7 +49,7 @@ def _read(wheel: Wheel, search: str | None, sort: Any, after: str, rows: int) ->
     return wheel.groups(search, rows, sort=sort, after=after or None)
 
 
-def _age(due_ms: int | None, now_ms: int) -> str:
+def age_text(due_ms: int | None, now_ms: int) -> str:
     return "-" if due_ms is None else format_duration(max(0, now_ms - due_ms))
 
 

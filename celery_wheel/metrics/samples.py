@@ -94,7 +94,7 @@ _ALL = (
     _gauge("reachable", "1 where the store and the broker answered while the metrics were read, else 0.", "side"),
     # The totals of the store.
     _gauge("pending", "Messages that are accepted and not yet dispatched.", "queue_name"),
-    _gauge("overdue", "Messages whose time has passed, and which no pause or rate limit holds back."),
+    _gauge("overdue", "Messages whose time has passed, and which no pause, limit or group holds back."),
     _gauge("oldest_overdue_seconds", "Lateness, so far, of the oldest overdue message."),
     _gauge("due", "Pending messages that are due within a period: whole hours, beyond two days whole days.", "within"),
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),

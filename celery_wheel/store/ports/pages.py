@@ -170,7 +170,7 @@ class Detail:
 
     task: Task  #: as an item of ``pending``
     state: str  #: ``pending``, ``in doubt``, ``dispatched``, or the kind of its last outcome
-    blocked_by: str | None  #: the destination or the gate that holds it back
+    blocked_by: str | None  #: the destination, the gate, or the group and its queue that hold it back
     exchange: str
     exchange_type: str
     routing_key: str

@@ -23,7 +23,7 @@ def app(tmp_path: Path) -> Iterator[Celery]:
     with closing(open_store(app.conf.wheel_store)) as store:
         holder = Holder(store)
         for number, (group, count) in enumerate({"tenant:1": 2, "tenant:2": 3, "": 1}.items()):
-            wait(holder, number, group, holder.accept(*[NOW] * count))
+            wait(holder, number, group, holder.accept(*[NOW] * count, group=group or None))
         holder.apply(limits=[LIMIT])
     yield app
     app.wheel.close()
@@ -44,6 +44,22 @@ def test_pages_of_groups_name_the_next(app: Celery) -> None:
     assert [one.name for one in app.wheel.groups("TENANT", limit=1)] == ["tenant:2"]
     [of_tenant] = command.json("groups", "--search", "tenant:1")["items"]
     assert (of_tenant["waiting"], of_tenant["oldest_ms"], of_tenant["limit"]["rate_count"]) == (2, NOW, 100)
+
+
+def test_status_names_the_groups_with_the_most_waiting_tasks(app: Celery) -> None:
+    shown = " ".join(invoke(app, "status").stdout.replace("│", " ").split())
+    assert "tenant:2 3 waiting, the oldest for" in shown
+    assert "2 waiting" in shown
+    assert "0 in flight" in shown
+    assert "beside the main lane" not in shown
+    found = Commands(app, None).json("status", code=3)  # type: ignore[arg-type]
+    assert [one["name"] for one in found["groups"]] == ["tenant:2", "tenant:1", ""]
+
+
+def test_show_says_for_which_group_a_task_waits(app: Celery) -> None:
+    words = {one.task_id: invoke(app, "show", one.task_id).stdout for one in app.wheel.pending()}
+    assert sum("pending, waits for group tenant:1, queue celery" in text for text in words.values()) == 2
+    assert sum("pending, waits for queue celery" in text for text in words.values()) == 1
 
 
 def test_a_wrong_order_is_refused(app: Celery) -> None:
