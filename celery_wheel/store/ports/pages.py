@@ -236,6 +236,16 @@ class GroupPage(ItemPage[GroupState]):
     next: str | None
 
 
+class WaitingGroups(NamedTuple):
+    """Waiting tasks by group: the groups with the most of them, and the sum of all others."""
+
+    largest: dict[str, int]
+    rest: int = 0
+
+
+NOBODY_WAITS = WaitingGroups({})
+
+
 class ShardLanes(NamedTuple):
     """A shard's open lanes, and lane → due time of its first pending row; a lane without pending rows is left out."""
 

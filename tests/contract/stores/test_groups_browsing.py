@@ -16,7 +16,7 @@ from celery_wheel.store.model import (
     Move,
     StoredMessage,
 )
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState
+from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, WaitingGroups
 from celery_wheel.store.schedule_model import Run
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.test_browsing import postgresql_plan
@@ -74,6 +74,16 @@ def test_a_group_has_its_counts_its_oldest_task_and_its_limit(
     assert len(said) == 3
     assert sql_store.browse.groups(NOW, "NANT:2").items == wanted[1:2]
     assert sql_store.browse.groups(NOW, "%").items == []
+
+
+def test_the_rest_of_the_waiting_groups_is_added_up(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    assert sql_store.browse.waiting_groups(2) == WaitingGroups({})
+    for number, count in enumerate((1, 2, 3, 4)):
+        wait(sql_holder, number, f"a:{number}", sql_holder.accept(*[NOW] * count))
+    wait(second, 0, "", second.accept(NOW))
+    wait(sql_holder, 9, "", sql_holder.accept(NOW, NOW, NOW, NOW))
+    assert sql_store.browse.waiting_groups(2) == WaitingGroups({"": 5, "a:3": 4}, 6)
+    assert sql_store.browse.waiting_groups(20).rest == 0
 
 
 def test_tasks_without_a_group_are_one_group_of_all_shards(

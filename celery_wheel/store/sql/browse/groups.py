@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, func, literal_co
 
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import RANK_BITS, GroupLimit
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState
+from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, WaitingGroups
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import limit as own_limit
 from celery_wheel.store.sql.schema import line, run, timer
@@ -57,6 +57,16 @@ class GroupViews(StorePart):
             for row in rows
         ]
         return GroupPage(items, _cursor(items[-1]) if more else None)
+
+    def waiting_groups(self, most: int) -> WaitingGroups:
+        """Return the ``most`` groups with the most waiting tasks, and the sum of the others, in one statement."""
+        waiting = func.sum(line.c.waiting)
+        columns = (line.c.group, waiting.label("waiting"), func.sum(waiting).over().label("of_all"))
+        query = select(*columns).where(line.c.waiting > 0).group_by(line.c.group)
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(waiting.desc(), line.c.group).limit(most)).all()
+        largest = {row.group: int(row.waiting) for row in found}
+        return WaitingGroups(largest, int(found[0].of_all) - sum(largest.values()) if found else 0)
 
 
 def _groups(shards: int, now_ms: int, search: str | None, sort: GroupSort, after: str | None) -> Select[Any]:
