@@ -166,6 +166,24 @@ class Wheel:
         found = {(one.scope, one.name): one for shard in range(self.store.shards) for one in self.store.gates(shard)}
         return [one for one in found.values() if one.in_force(now_ms())]
 
+    def groups(
+        self,
+        search: str | None = None,
+        limit: int = 100,
+        *,
+        sort: pages.GroupSort = "waiting",
+        after: str | None = None,
+    ) -> pages.GroupPage:
+        """Return a page of the groups that have waiting tasks or tasks in flight; ``page.next`` is the next ``after``.
+
+        Args:
+            search: a part of the name; case is ignored.
+            sort: "waiting": the group with the most waiting tasks first; "name": in the order of the names.
+        """
+        if sort not in pages.SORTS:
+            raise ArgumentError(f"sort must be one of {', '.join(pages.SORTS)}, got {sort!r:.60}")
+        return self.store.browse.groups(now_ms(), search, sort, after, limit)
+
     astatus = twin(status)
     acounts = twin(counts)
     apending = twin(pending)
@@ -176,6 +194,7 @@ class Wheel:
     afind = twin(find)
     aget = twin(get)
     agates = twin(gates)
+    agroups = twin(groups)
 
     # -- commands -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
     Pending     lists, task         …/pending/  and  <id>/               the same; <id>/body/: view_payload
     History     lists               …/history/                           the same; so Rejected, Batches and Shards
     Lateness    results             …/lateness/                          the same; so Forecast; in the menu with results
+    Groups      groups              …/group/                             the same
     Audit log   audit               …/audit/  and  export/csv/  jsonl/   the same
     Schedules   schedules           …/schedule/ …                        the same; see ``schedules``
     requests    requests, bulk      …/pending/act/  …/pending/bulk/      operate_wheel
@@ -18,4 +19,4 @@ reachable: a task whose row is changed by any process but the holder may be lost
 
 from __future__ import annotations
 
-from django_wheel.views import audit, lists, results, schedules, wheel  # noqa: F401 - they register pages
+from django_wheel.views import audit, groups, lists, results, schedules, wheel  # noqa: F401 - they register pages

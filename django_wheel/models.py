@@ -129,6 +129,9 @@ class Pending(TimerRow, verbose_name=_("pending task"), verbose_name_plural=_("p
 class Schedule(ScheduleRow, verbose_name=_("schedule"), verbose_name_plural=_("schedules")): ...
 
 
+class Group(LineRow, verbose_name=_("group"), verbose_name_plural=_("groups")): ...
+
+
 class History(TimerRow, verbose_name_plural=_("history")): ...
 
 

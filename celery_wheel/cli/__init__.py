@@ -11,7 +11,17 @@ inside their functions.
 from __future__ import annotations
 
 # Each module adds its commands to the group.
-from celery_wheel.cli import doctor, history, limits, operations, pause, pending, schedules, status  # noqa: F401
+from celery_wheel.cli import (  # noqa: F401
+    doctor,
+    groups,
+    history,
+    limits,
+    operations,
+    pause,
+    pending,
+    schedules,
+    status,
+)
 from celery_wheel.cli.group import wheel
 
 __all__ = ["wheel"]

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
+from celery_wheel.cli.groups import age_text
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json, print_table, progress
 from celery_wheel.metrics.probe import ADDRESS, probe
 from celery_wheel.results import BacklogEstimate, estimate_backlog
-from celery_wheel.store.model import HOUR_MS
+from celery_wheel.store.model import HOUR_MS, WAITING
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.overview import ShardStatus
-    from celery_wheel.store.ports.pages import NamedHourCount
+    from celery_wheel.store.ports.pages import GroupPage, NamedHourCount
     from celery_wheel.store.schedule_model import Schedule, ScheduleCounts, SilentSchedules
 
 
-#: Broken schedules that are shown.
-BROKEN = 5
+#: Broken schedules, and groups, that are shown.
+BROKEN = GROUPS = 5
 
 
 def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
@@ -38,11 +39,13 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
     shards, counts = wheel.status(), wheel.store.browse.schedule_counts()
     broken = wheel.store.browse.schedules(ScheduleCriteria(broken=True), limit=BROKEN).items if counts.broken else []
     silent = wheel.store.browse.silent_schedules(options.now_ms())
+    groups = wheel.groups(limit=GROUPS)
     broken = [replace(one, note=wheel.mask.text(one.note)) for one in broken]
     code = 0 if all(shard.live for shard in shards) else NEEDS_ACTION
     if as_json:
         schedules = {**asdict(counts), "silent": asdict(silent), "reasons": {one.name: one.note for one in broken}}
-        found = {"store": wheel.store.name, "shards": [shard.as_dict() for shard in shards], "schedules": schedules}
+        found: dict[str, Any] = {"store": wheel.store.name, "shards": [shard.as_dict() for shard in shards]}
+        found |= {"schedules": schedules, "groups": [asdict(one) for one in groups]}
         return json.dumps(found), code
     terminal = console()
     with terminal.capture() as captured:
@@ -51,6 +54,8 @@ def report(wheel: Wheel, *, as_json: bool) -> tuple[str, int]:
             terminal.print(facts_table(f"shard {shard.shard}", _shard_facts(shard)))
             if shard.live and shard.snapshot:
                 terminal.print(_levels_table(shard.snapshot))
+        if groups.items:
+            terminal.print(facts_table("groups", _group_facts(groups)))
         if counts.total:
             terminal.print(facts_table("schedules", _schedule_facts(counts, broken, silent)))
     return captured.get().rstrip("\n"), code
@@ -63,12 +68,12 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
     yield "next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms)
     yield "behind", f"{shard.behind_ms / 1000:.1f} s, {shard.overdue:,} overdue" if shard.behind_ms else "no"
     if shard.held:
-        yield "held", f"{shard.held:,} due tasks, by a pause or a limit"
+        yield "held", f"{shard.held:,} due tasks, by a pause, a limit or a group"
     if shard.inbox:
         yield "inbox", f"{shard.inbox:,} messages and requests"
     if shard.clock_dispute:
         yield "clock", f"disputed: {shard.clock_dispute}"
-    for lane in shard.lanes:
+    for lane in [one for one in shard.lanes if one["lane"] != WAITING]:  # nothing is published from it: see groups
         beside = ", beside the main lane" if lane["lane"] else ""
         refusing = f", waits for {printable(lane['target'])}" if lane["target"] else beside
         yield "offset", f"{instant(lane['offset'][0])} (seq {lane['offset'][1]}){refusing}"
@@ -79,6 +84,15 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
         yield "in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes"
         yield "dispatched", f"{snapshot['dispatched']:,} since this holder began"
         yield "rejected", f"{snapshot['rejected']:,} since this holder began"
+
+
+def _group_facts(groups: GroupPage) -> Iterator[tuple[str, str]]:
+    now_ms = options.now_ms()
+    for one in groups:
+        oldest = f", the oldest for {age_text(one.oldest_ms, now_ms)}" if one.waiting else ""
+        yield printable(one.name) or "-", f"{one.waiting:,} waiting{oldest}; {one.in_flight:,} in flight"
+    if groups.next is not None:
+        yield "more", "`celery -A proj wheel groups`"
 
 
 def _schedule_facts(

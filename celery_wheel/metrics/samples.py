@@ -20,12 +20,15 @@ from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
-from celery_wheel.store.ports.pages import StoreSize
+from celery_wheel.store.ports.pages import NOBODY_WAITS, StoreSize, WaitingGroups
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
 
 #: Queues with a sample of their own: those with the most pending messages. All others are added up as OTHER.
 MAX_QUEUES = 200
+
+#: Groups with a sample of their own, and the label of tasks without a group.
+MAX_GROUPS, NO_GROUP = 20, "-"
 
 
 class Kind(Enum):
@@ -94,12 +97,17 @@ _ALL = (
     _gauge("reachable", "1 where the store and the broker answered while the metrics were read, else 0.", "side"),
     # The totals of the store.
     _gauge("pending", "Messages that are accepted and not yet dispatched.", "queue_name"),
-    _gauge("overdue", "Messages whose time has passed, and which no pause or rate limit holds back."),
+    _gauge("overdue", "Messages whose time has passed, and which no pause, limit or group holds back."),
     _gauge("oldest_overdue_seconds", "Lateness, so far, of the oldest overdue message."),
     _gauge("due", "Pending messages that are due within a period: whole hours, beyond two days whole days.", "within"),
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),
     _gauge("due_peak_timestamp_seconds", "The fullest second of the next hour."),
     _gauge("paused", "Pauses in force: of a queue, of a task, or of everything (all).", "kind"),
+    _gauge(
+        "group_waiting",
+        "Messages that wait for their group or for room in their queue: the twenty groups with the most, and _other.",
+        "group",
+    ),
     _gauge("schedules", "Recurring schedules: active, paused, broken, failing, or run by Beat.", "state"),
     _gauge("schedule_next_timestamp_seconds", "The next instant of any recurring schedule."),
     _gauge("store_bytes", "Size of the store's file and its log, or of the database on PostgreSQL."),
@@ -262,6 +270,7 @@ class Totals:
 
     overview: Overview
     schedules: ScheduleCounts
+    groups: WaitingGroups = NOBODY_WAITS
     size: StoreSize | None = None
     server: ServerState | None = None
     objective_ms: int | None = None
@@ -275,6 +284,9 @@ class Totals:
         yield from self._peak()
         paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
         yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task")]
+        groups = {name or NO_GROUP: count for name, count in self.groups.largest.items()}
+        groups |= {OTHER: self.groups.rest} if self.groups.rest else {}
+        yield "group_waiting", [((name,), count) for name, count in groups.items()]
         counts = self.schedules
         others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base, "failing": counts.failing}
         states = {"active": counts.total - sum(others.values()), **others}

@@ -277,6 +277,7 @@ class Migration(migrations.Migration):
                 constraints=[models.UniqueConstraint(fields=("shard", "number"), name="wheel_line_place")],
             ),
         ),
+        _page("Group", "linerow", verbose_name="group", verbose_name_plural="groups"),
         migrations.CreateModel(
             name="LimitRow",
             fields=[

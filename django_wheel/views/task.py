@@ -21,12 +21,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.functional import Promise
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
-from celery_wheel.store.model import PAUSED, Gate
+from celery_wheel.store.model import PAUSED, WAITING, Gate
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, Task
 from celery_wheel.values.format import format_duration, printable
 from django_wheel.drawing.charts import TimeAxis
@@ -233,12 +234,21 @@ def _held(detail: Detail, gates: Sequence[Gate], now_ms: int) -> Iterator[Timeli
         named = label % {"gate": gate_label(gate.scope, gate.name)}
         why = (printable(gate.reason, 500), printable(gate.actor))
         yield TimelineEvent(at_ms, "held", named, *why, stage=HELD, ahead=at_ms > now_ms)
+    if lane is not None and lane.lane == WAITING:
+        yield TimelineEvent(due_ms, "held", capfirst(_waits(task)), stage=HELD, ahead=due_ms > now_ms)
     if lane is not None and lane.target is not None and not in_force:
         if lane.scope is not None:
             label = _("Held by a gate: %(gate)s") % {"gate": gate_label(lane.scope, lane.target)}
         else:
             label = _("Waited for %(target)s, which refused messages") % {"target": printable(lane.target)}
         yield TimelineEvent(due_ms, "held", label, stage=HELD, ahead=due_ms > now_ms)
+
+
+def _waits(task: Task) -> str:
+    queue = printable(task.target)
+    if task.group is None:
+        return _("waits for room in queue %(queue)s") % {"queue": queue}
+    return _("waits in group %(group)s for queue %(queue)s") % {"group": printable(task.group), "queue": queue}
 
 
 def _dispatches(detail: Detail) -> Iterator[TimelineEvent]:
@@ -291,6 +301,7 @@ def _values(wheel: Wheel, detail: Detail) -> dict[str, Any]:
         "title": f"{printable(task.task)} {printable(task.task_id, 40)}".strip() or _("Unreadable message"),
         "detail": detail,
         "task": task,
+        "waits": _waits(task) if detail.state == "pending" and task.lane == WAITING else "",
         "now_ms": at_ms,
         "timeline": timeline(life, at_ms, goes_on=detail.state in OPEN),
         "result": result,

@@ -30,7 +30,7 @@ from django.utils.translation import gettext as _
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview, ShardStatus
-from celery_wheel.store.model import PAUSED
+from celery_wheel.store.model import PAUSED, WAITING
 from celery_wheel.values.format import format_duration, printable
 from django_wheel import models
 from django_wheel.drawing.charts import Minutes, draw_lines, minutes_of
@@ -341,7 +341,9 @@ Rates = Mapping[str, tuple[int, int]]
 def lane_row(lane: Mapping[str, Any], shard: ShardStatus, rates: Rates, times: Moments) -> LaneLine:
     known = {one["lane"]: one for one in (shard.snapshot or {}).get("lanes", ())}
     target, scope = lane["target"], lane["scope"]
-    if scope is not None:
+    if lane["lane"] == WAITING:
+        name, state = _("groups"), _("tasks that wait for their group or for room in their queue")
+    elif scope is not None:
         name, state = gate_label(scope, target or ""), _gate_state(shard, scope, target, rates)
     elif target is not None:
         name, state = printable(target), _("waits until its queue accepts messages")

@@ -7,6 +7,7 @@ from django.test import Client
 
 from celery_wheel.store.sql.store import SqlStore
 from tests.admin.conftest import shown, tallied, text_of
+from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import code, page
 from tests.kit.servers.prometheus import check_metrics
@@ -19,12 +20,15 @@ pytestmark = pytest.mark.urls(__name__)
 
 
 def test_the_view_shows_the_totals_of_the_store(client: Client, store: SqlStore) -> None:
-    tallied(Holder(store), NOW + 1, NOW + 2)
+    holder = Holder(store)
+    tallied(holder, NOW + 1, NOW + 2)
+    wait(holder, 1, "tenant:1", holder.accept(NOW))
     answer = client.get("/metrics")
     text = text_of(answer)
     assert answer.status_code == 200
     assert answer["Content-Type"].startswith("text/plain")
     assert 'celery_wheel_pending{queue_name="celery"} 2.0' in text
+    assert 'celery_wheel_group_waiting{group="tenant:1"} 1.0' in text
     assert 'celery_wheel_holder{shard="1"} 0.0' in text
     assert check_metrics(text) == ""
 

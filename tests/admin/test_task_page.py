@@ -16,6 +16,7 @@ from celery_wheel.store.sql.store import SqlStore
 from django_wheel.views import task as asking
 from django_wheel.views.task import events, timeline
 from tests.admin.conftest import ADMIN, end, shown, unreadable
+from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.site import celery_app
 
@@ -72,6 +73,20 @@ def test_a_task_behind_a_pause_is_held_since_it_was_due(viewer: Client, holder: 
     holder.settle(ORIGIN, place(row), at_ms=NOW, lane=3)
     holder.apply(lanes=[LaneState(3, place(row), place(row), "celery", False, "queue")])
     assert life(shown(viewer, f"{TASK}/{row.id}/"))[-2:] == ["Held by a gate: queue celery", "Dispatched 30 s late"]
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [("tenant:7", "aits in group tenant:7 for queue celery"), (None, "aits for room in queue celery")],
+)
+def test_a_task_of_a_line_says_for_which_group_it_waits(
+    viewer: Client, holder: Holder, group: str | None, words: str
+) -> None:
+    rows = holder.accept(NOW - 30_000, group=group)
+    wait(holder, 5, group or "", rows, queue="celery")
+    text = shown(viewer, f"{TASK}/{rows[0].id}/")
+    assert life(text)[-1] == f"W{words}"
+    assert f"w{words}" in text.split("wheel-headline")[1].split("</p>")[0]
 
 
 @freeze_time(LATER)

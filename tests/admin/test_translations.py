@@ -16,12 +16,13 @@ import pytest
 from django.test import Client
 from django.utils.translation import trans_real
 
-from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState
+from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, GroupLimit, LaneState
 from celery_wheel.testing import VirtualWheel
 from django_wheel.views import schedule_edit
 from tests.admin.conftest import ADMIN, MakeClient, end, renew, shown, tallied, text_of, unreadable
 from tests.admin.test_schedule_acting import FORM
 from tests.admin.test_schedules import changed, definition, runs_of
+from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.job_results import RUN, hour, leave_forecast, leave_lateness
 from tests.kit.schedules import create
@@ -36,7 +37,7 @@ LITERAL = {"code", "pre", "script", "style"}
 DATA = """
     app remind celery mail slow host everything provider root wanted operator other site nothing direct
     ms min bytes KB MB h d s p50 p90 p99 max UTC CET Europe Berlin Paris DE x id
-    api code beat anna later skip all asked for bad somebody
+    api code beat anna later tenant skip all asked for bad somebody
 """
 
 
@@ -140,6 +141,10 @@ def messages(holder: Holder) -> list[int]:
     (gone,) = holder.accept(NOW + 7)
     end(holder, gone, "cancelled")
     holder.apply(lanes=[LaneState(4, ORIGIN, ORIGIN, "slow")])
+    waiting = [holder.accept(NOW - 9_000, group=group, task_id="wanted") for group in ("tenant:1", None)]
+    for number, rows in enumerate(waiting):
+        wait(holder, number, rows[0].message.group or "", rows)
+    holder.apply(limits=[GroupLimit("tenant:1", 5, 100, 60_000, 3, 7_200_000, "root", NOW)])
     gates = [
         Gate("queue", "mail", "paused", 0, "provider", "root", NOW),
         Gate("all", "", "slow", 600_000, "", "root", NOW),
@@ -147,7 +152,7 @@ def messages(holder: Holder) -> list[int]:
     holder.apply(gates=gates)
     renew(holder, clock_disputed_ms=-3_600_000, clock_skew_ms=3)
     holder.store.register_scheduler("host-b/1/2", NOW, 1)
-    return [second.id, first.id, bad.id, gone.id]
+    return [second.id, first.id, bad.id, gone.id, *[row.id for rows in waiting for row in rows]]
 
 
 @pytest.mark.usefixtures("still", "brackets", "messages")
@@ -174,6 +179,9 @@ def messages(holder: Holder) -> list[int]:
         "rejected/?kind=lost",
         "batch/",
         "shard/",
+        "group/",
+        "group/?part=no-such&sort=name",
+        "group/?sort=age&after_name=x",
         "lateness/",
         "forecast/",
     ],
@@ -192,7 +200,7 @@ def test_the_page_of_a_task_has_no_unmarked_text(client_of: MakeClient, messages
 @pytest.mark.usefixtures("still", "brackets")
 def test_the_pages_of_an_empty_store_have_no_unmarked_text(client_of: MakeClient, holder: Holder) -> None:
     client = client_of("operator")
-    for address in ("wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/"):
+    for address in ("wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/", "group/"):
         check(client, address)
     holder.store.release(0, holder.epoch)
     check(client, "wheel/")

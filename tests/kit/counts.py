@@ -48,7 +48,7 @@ def reads_of(store: SqlStore, given: list[Any] | None = None) -> Iterator[list[s
     said: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, values: object, *_: object) -> None:
-        if statement.startswith("SELECT"):
+        if statement.startswith(("SELECT", "WITH")):
             said.append(statement)
             if given is not None:
                 given.append(values)

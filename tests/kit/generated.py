@@ -27,7 +27,7 @@ from celery_wheel.operations import doctor
 from celery_wheel.requests.results import CompletionResult
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.store.model import Gate
-from celery_wheel.store.ports.pages import Detail, NamedHourCount, Names, SettledBatch, StoppedTask, Task
+from celery_wheel.store.ports.pages import Detail, GroupState, NamedHourCount, Names, SettledBatch, StoppedTask, Task
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page
@@ -145,6 +145,7 @@ OBJECTS: dict[str, type[Any]] = {
     "`counts`": Names,
     "items of `forecast`": NamedHourCount,
     "items of `gates`": Gate,
+    "items of `groups`": GroupState,
     "items of `audit`": AuditedRequest,
     "`complete`": CompletionResult,
 }

@@ -129,6 +129,16 @@ def add_tasks(app: Any, folder: Path) -> Any:
         if self.request.retries < times:
             raise self.retry(countdown=0.2)
 
+    @app.task(name="span", bind=True, shared=False, max_retries=5)
+    def span(self: Task, tag: str = "", ms: int = 50, again_s: float | None = None) -> None:
+        """Work so long, between two lines of the file ``spans``; retry once with the countdown ``again_s``."""
+        marked = bool((self.request.headers or {}).get("wheel_redelivered") or self.request.get("wheel_redelivered"))
+        for step in ("begin", "end"):
+            write_line(folder / "spans", [step, self.request.wheel_group, self.request.id, marked, tag])
+            time.sleep(ms / 1_000 if step == "begin" else 0)
+        if again_s is not None and self.request.retries < 1:
+            raise self.retry(countdown=again_s)
+
     @app.task(
         name="backing_off", bind=True, shared=False, autoretry_for=(KeyError,), retry_backoff=1, retry_jitter=False
     )

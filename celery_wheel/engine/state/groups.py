@@ -147,7 +147,7 @@ class SharedQueue:
     passed: int = 0  #: rows that passed since, or wanted to
     lines: int = 0  #: that have rows
     open_at_ms: int | None = 0  #: monotonic: its gate lets rows pass; None: when the gate is opened
-    on_their_way: int = 0  #: rows that were chosen and are not published yet
+    on_their_way: int = 0  #: rows that were admitted or chosen, and are not published yet
     ring: deque[Line] = field(default_factory=deque)  #: lines that may release, the next first
 
     def wants_depth(self, now_ms: int) -> bool:
@@ -162,6 +162,7 @@ class Slot:
     """A row's place among those of its group that are in flight."""
 
     group: Group
+    share: SharedQueue | None  #: the queue to which it is on its way, if that is shared
     line: Line | None  #: the line that has released it, until it is published
     until_ms: int | None = None  #: due time: the run counts as over; None: not published yet
     is_reported: bool = field(init=False)  #: the row's message asks its worker for a report
@@ -266,7 +267,7 @@ class Groups:
         found = self._group(group)
         if row_id not in self._slots:
             found.in_flight += 1
-            self._slots[row_id] = Slot(found, None, until_ms)
+            self._slots[row_id] = Slot(found, None, None, until_ms)
             if until_ms is not None:
                 heapq.heappush(self._ends, (until_ms, row_id))
 
@@ -289,11 +290,13 @@ class Groups:
         group = group or self._group(name)
         if group.room(now_ms) == 0:
             return False
-        if share is not None and share.room is not None:
-            share.room -= 1
-            share.passed += 1
+        if share is not None:
+            share.on_their_way += 1
+            if share.room is not None:
+                share.room -= 1
+                share.passed += 1
         group.take(1, now_ms)
-        self._slots[row.id] = Slot(group, None)
+        self._slots[row.id] = Slot(group, share, None)
         return True
 
     def reports(self, row: Row) -> bool:
@@ -325,10 +328,11 @@ class Groups:
 
     def _arrived(self, slot: Slot) -> None:
         """A released row is published, or will not be."""
-        line, slot.line = slot.line, None
+        line, share, slot.line, slot.share = slot.line, slot.share, None, None
+        if share is not None:
+            share.on_their_way -= 1
         if line is not None:
             line.released -= 1
-            line.share.on_their_way -= 1
             self._end_line(line)
 
     def has_slot(self, row: Row) -> bool:
@@ -544,7 +548,7 @@ class Groups:
         for row, line in rows:
             line.chosen -= 1
             line.released += 1
-            self._slots[row.id] = Slot(line.group, line)
+            self._slots[row.id] = Slot(line.group, line.share, line)
 
     def moved(self, row_ids: set[int]) -> None:
         """Note that a commit has moved released rows to lanes that publish."""

@@ -82,9 +82,10 @@ def _empty(hold: ShardHold, shard: int, pending: int, progress: Progress) -> int
     before, last = sum(one.stats.dispatched for one in hold.engines), -1
     deadline = ProgressDeadline(f"shard {shard}: its tasks cannot be dispatched")
     accepted = hold.ingest(shard)
+    jobs = engine.release_rows, engine.prefetch, engine.dispatch, engine.settle
     while True:
         hold.check()
-        rounds = [run_round(steps()) for steps in (engine.prefetch, engine.dispatch, engine.settle)]
+        rounds = [run_round(job()) for job in jobs]
         sent = engine.stats.dispatched
         progress("dispatched", before + sent, max(pending + accepted, before + sent))
         if Round.BUSY not in rounds and engine.state is not None and not store.handover.count_pending(shard):

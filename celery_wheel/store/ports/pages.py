@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from celery_wheel.store.model import MAX_SEQ, STOPPED, Gate, LaneState, Position, ShardRecord
+from celery_wheel.store.model import MAX_SEQ, STOPPED, Gate, GroupLimit, LaneState, Position, ShardRecord
 from celery_wheel.values import ItemPage
 from celery_wheel.values.format import format_utc
 
@@ -170,7 +170,7 @@ class Detail:
 
     task: Task  #: as an item of ``pending``
     state: str  #: ``pending``, ``in doubt``, ``dispatched``, or the kind of its last outcome
-    blocked_by: str | None  #: the destination or the gate that holds it back
+    blocked_by: str | None  #: the destination, the gate, or the group and its queue that hold it back
     exchange: str
     exchange_type: str
     routing_key: str
@@ -211,6 +211,39 @@ class Names:
 
     queues: dict[str, int]  #: name → number of pending tasks
     tasks: dict[str, int]  #: the same
+
+
+GroupSort = Literal["waiting", "name"]
+SORTS: tuple[GroupSort, ...] = ("waiting", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group that has waiting tasks or runs in flight."""
+
+    name: str  #: empty: tasks without a group
+    waiting: int  #: tasks that wait for a slot, a rate or room in their queue
+    in_flight: int  #: dispatched tasks that are not reported as ended; counted where the group has a concurrency
+    oldest_ms: int | None  #: due time of the waiting task that was due first
+    limit: GroupLimit | None  #: its own limits; None: it has those of its class
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupPage(ItemPage[GroupState]):
+    """``next`` is the ``after`` of the next page; None on the last page."""
+
+    items: list[GroupState]
+    next: str | None
+
+
+class WaitingGroups(NamedTuple):
+    """Waiting tasks by group: the groups with the most of them, and the sum of all others."""
+
+    largest: dict[str, int]
+    rest: int = 0
+
+
+NOBODY_WAITS = WaitingGroups({})
 
 
 class ShardLanes(NamedTuple):

@@ -54,7 +54,9 @@ class GroupStatements:
         self.first_rows = statements(union_all(*[self._first(number) for number in range(LINES_AT_ONCE)]))
 
         new = statements.insert_or(line).inline().values(places("shard", *names_of(LineState)))
-        more = {"waiting": line.c.waiting + new.excluded.waiting}
+        # A number that is used again gets its new group and queue.
+        names = {column: new.excluded[column] for column in ("group", "queue")}
+        more = {**names, "waiting": line.c.waiting + new.excluded.waiting}
         self.add_line = ObjectInsert(
             statements(new.on_conflict_do_update(index_elements=["shard", "number"], set_=more)), "shard"
         )
@@ -114,15 +116,14 @@ class SqlGroups(StorePart):
         return rows
 
 
-def leave_lines(connection: Connection, shard: int, codes: Iterable[int | None]) -> None:
-    """Subtract rows that leave their lines beside a holder's ``apply``; ``codes``: the ``line`` of each row."""
-    left = Counter(code >> RANK_BITS for code in codes if code is not None)
-    if not left:
-        return
-    here = and_(line.c.shard == shard, line.c.number == bindparam("at_number"))
-    less = update(line).where(here).values(waiting=line.c.waiting - bindparam("less"))
-    connection.execute(less, [{"at_number": number, "less": count} for number, count in left.items()])
-    connection.execute(delete(line).where(line.c.shard == shard, line.c.waiting <= 0))
+def subtract_waiting(connection: Connection, shard: int, codes: Iterable[int | None]) -> None:
+    """Subtract rows that no scheduler has moved from the lines of a shard; ``codes``: ``Row.line`` of each, or None."""
+    counts = Counter(code >> RANK_BITS for code in codes if code is not None)
+    if counts:
+        at = and_(line.c.shard == shard, line.c.number == bindparam("at_number"))
+        less = update(line).where(at).values(waiting=line.c.waiting - bindparam("count"))
+        connection.execute(less, [{"at_number": number, "count": count} for number, count in counts.items()])
+        connection.execute(delete(line).where(line.c.shard == shard, line.c.waiting <= 0))
 
 
 def write_groups(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

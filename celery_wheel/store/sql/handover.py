@@ -20,7 +20,7 @@ from celery_wheel.store.schedule_model import Revision
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.changes import ChangeStatements, recount
 from celery_wheel.store.sql.control import ControlStatements
-from celery_wheel.store.sql.groups import leave_lines
+from celery_wheel.store.sql.groups import subtract_waiting
 from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read_lanes
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
@@ -68,7 +68,7 @@ class SqlHandover(StorePart):
     def _lane(self, shard: int, state: model.LaneState) -> Iterator[tuple[model.Position, model.StoredMessage]]:
         after = state.offset
         while count := self._page_length(shard, state.lane, after):
-            page = select(*PLACE, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
+            page = select(*PLACE, timer.c.line, *MESSAGE).select_from(_TASKS).where(_is_after(shard, state.lane, after))
             with self._database.reading() as connection:
                 messages = list[model.StoredMessage]()
                 rows = connection.execute(page.order_by(*_KEY).limit(count)).all()
@@ -76,6 +76,7 @@ class SqlHandover(StorePart):
                 for row in rows:
                     one = self._stored(connection, row, claims.get(row.id, ()))
                     one.redelivered = state.redelivered or model.Position(row.due_ms, row.seq) <= state.watermark
+                    one.redelivered |= row.line is not None and model.is_redelivered(row.line)
                     messages.append(one)
             for one in messages:
                 after = model.Position(one.due_ms, one.seq)
@@ -195,10 +196,10 @@ class SqlHandover(StorePart):
                 others = select(timer.c.id).where(_is_stopped(hold.shard), among, ~is_moved)
                 stopped = connection.execute(others).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
+                subtract_waiting(connection, hold.shard, [row.line for row in rows])
                 counts = Counter(model.TallyKey(row.due_ms // model.HOUR_MS, row.target, row.task) for row in rows)
                 less = {key: -count for key, count in counts.items()}
                 recount(connection, self._statements, self._catalogue, hold.shard, less)
-                leave_lines(connection, hold.shard, [row.line for row in rows])
             done += len(rows)
         return done
 

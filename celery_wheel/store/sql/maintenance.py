@@ -25,11 +25,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from celery_wheel.errors import SettingError, StoreUnusable
-from celery_wheel.store.model import DAY_MS, HOUR_MS, OPEN, SHARD_BITS, TallyKey
+from celery_wheel.store.model import DAY_MS, FIRST_TIME, HOUR_MS, OPEN, SHARD_BITS, TallyKey
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.changes import recount
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.groups import leave_lines
+from celery_wheel.store.sql.groups import subtract_waiting
 from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
 from celery_wheel.store.sql.schema import (
@@ -72,7 +72,10 @@ SPREAD: tuple[tuple[Table, tuple[str, ...], str], ...] = (
 )
 
 #: The tables in which a removed shard has rows, with its own row, beside those of its timers and their runs.
-OF_SHARD = (watch, answer, tombstone, gate, outcome, batch, tally, total, schedule_skip, lane, line, snapshot, shard)
+OF_SHARD = (
+    *(watch, answer, tombstone, gate, outcome, batch, tally, total),
+    *(schedule_skip, line, limit, lane, snapshot, shard),
+)
 
 
 class _Resharding:
@@ -118,6 +121,12 @@ class _Resharding:
             self._refuse(
                 f"some tasks of shard {number} are in doubt: they may have been dispatched",
                 "start a scheduler while the broker is reachable, and stop it",
+            )
+        again = and_(timer.c.line.is_not(None), timer.c.line.bitwise_and(FIRST_TIME) == 0)
+        for number in self._execute(select(timer.c.shard).where(again).distinct()).scalars():
+            self._refuse(
+                f"some tasks of shard {number} that wait for their group may have been dispatched before",
+                "start a scheduler, and stop it once they are dispatched",
             )
         if self._execute(select(inbox.c.id).limit(1)).first():
             self._refuse("its inbox has items", "start a scheduler, which empties it, and stop the scheduler")
@@ -173,7 +182,7 @@ class _Resharding:
         is_unpublished = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, place > _WATERMARK)
         found = (
             select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.envelope_id, route.c.target, route.c.task)
-            .add_columns(timer.c.line, schedule.c.name.label("schedule"))  # the name of an occurrence's
+            .add_columns(timer.c.line, schedule.c.name.label("schedule"))  # the schedule of an occurrence
             .select_from(timer)
             .join(route, route.c.id == timer.c.route)
             .join(lane, is_unpublished)
@@ -200,18 +209,13 @@ class _Resharding:
             counts[number][TallyKey(row.due_ms // HOUR_MS, row.target, row.task)] -= 1
             counts[to][TallyKey(due_ms // HOUR_MS, row.target, row.task)] += 1
         if moves:
-            here = {
-                "shard": bindparam("to"),
-                "lane": 0,
-                "due_ms": bindparam("due"),
-                "seq": bindparam("new"),
-                "line": None,
-            }
+            here = {"shard": bindparam("to"), "lane": 0, "due_ms": bindparam("due"), "seq": bindparam("new")}
+            here["line"] = None
             self._execute(update(timer).where(timer.c.id == bindparam("moved")).values(**here), moves)
             # A unique key holds within a shard, and the tasks of a key share one: watches follow their timers.
             self._follow(watch, watch.c.timer_id, moves)
             self._follow(run, run.c.timer_id, moves)
-        leave_lines(self._connection, number, [row.line for of_shard in leaving.values() for row in of_shard])
+        subtract_waiting(self._connection, number, [row.line for rows in leaving.values() for row in rows])
         for at, more in counts.items():
             recount(self._connection, self._statements, self._catalogue, at, more)
         self._done.moved += len(moves)

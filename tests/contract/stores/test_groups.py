@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import (
     FIRST_TIME,
     ORIGIN,
@@ -71,9 +74,18 @@ def test_a_line_ends_when_nothing_waits_in_it(holder: Holder) -> None:
     back = holder.move(rows[0], NOW)
     holder.apply(moves=[back], lines=[LineState(7, "tenant:7", "mail", -1)], ended_lines=[7, 8])
     assert holder.store.lines(0) == [LineState(8, "tenant:8", "mail", 1)]
-    wait(holder, {7: rows[:1]})  # the number is used again, perhaps for another group
+    wait(holder, {7: rows[:1]})
     assert [one.number for one in holder.store.lines(0)] == [7, 8]
     assert holder.store.lines(1) == []
+
+
+def test_a_number_is_used_again_for_another_group_and_queue(holder: Holder) -> None:
+    (row,) = holder.accept(NOW)
+    wait(holder, {7: [row]})
+    holder.apply(moves=[holder.move(row, NOW)], lines=[LineState(7, "tenant:7", "mail", -1)])
+    other = LineState(7, "user:1", "news", 1)
+    holder.apply(moves=[into(holder, row, 7)], lines=[other], ended_lines=[7])
+    assert holder.store.lines(0) == [other]
 
 
 def test_limits_of_a_group_replace_each_other(holder: Holder) -> None:
@@ -97,6 +109,35 @@ def test_a_waiting_row_is_pending_for_every_page(sql_holder: Holder) -> None:
     rows = sql_holder.accept(NOW, NOW + 1, group="tenant:7")
     wait(sql_holder, {7: rows})
     assert [one.id for one in store.browse.pending(Criteria()).items] == ids(rows)
+
+
+def test_drained_rows_leave_their_lines(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    rows = sql_holder.accept(NOW, NOW + 1, NOW + 2)
+    wait(sql_holder, {7: rows[:2]})
+    again = Move(rows[2].id, WAITING, NOW, sql_holder.seq(), line=7 << RANK_BITS)
+    sql_holder.apply(moves=[again], lines=[LineState(7, "tenant:7", "mail", 1)])
+    marked = {one.id: one.redelivered for one in store.handover.pending(0)}
+    assert marked == {rows[0].id: False, rows[1].id: False, rows[2].id: True}
+    assert store.handover.mark_moved(ShardEpoch(0, sql_holder.epoch, NOW), ids(rows[1:]), "drained") == 2
+    assert store.lines(0) == [LineState(7, "tenant:7", "mail", 1)]
+    assert [row.id for row in store.first_waiting(0, [(7, 9)])] == ids(rows[:1])
+
+
+def test_a_resharding_takes_rows_out_of_their_lines(sql_holder: Holder) -> None:
+    store = sql_holder.store
+    assert isinstance(store, SqlStore)
+    rows = sql_holder.accept(NOW, NOW + 1)
+    wait(sql_holder, {7: rows})
+    store.release(0, sql_holder.epoch)
+    store.maintenance.reshard(2, lambda _, task_id, __: int(task_id == rows[1].message.task_id), NOW)
+    assert store.lines(0) == [LineState(7, "tenant:7", "mail", 1)]
+    assert [[row.id for row in store.first_waiting(shard, [(7, 9)])] for shard in (0, 1)] == [ids(rows[:1]), []]
+    assert [row.line for row in Holder(store, shard=1).slice()] == [None]
+    store.release(1, store.state(1).epoch)
+    store.maintenance.reshard(1, lambda *_: 0, NOW)
+    assert store.lines(1) == []
 
 
 def test_lines_are_read_by_their_index(sql_holder: Holder) -> None:
@@ -126,6 +167,15 @@ def test_a_drain_takes_rows_out_of_their_lines(sql_holder: Holder) -> None:
     hold = ShardEpoch(0, sql_holder.epoch, NOW)
     assert store.handover.mark_moved(hold, ids(rows[1:]), "drained") == 2
     assert [(one["number"], one["waiting"]) for one in rows_of(store, schema.line)] == [(5, 1)]
+
+
+def test_a_waiting_row_that_may_have_been_dispatched_keeps_its_shard(sql_store: SqlStore) -> None:
+    holder = Holder(sql_store)
+    [row] = holder.accept(NOW)
+    holder.apply(moves=[Move(row.id, WAITING, NOW, holder.seq(), line=5 << RANK_BITS)])
+    sql_store.release(0, holder.epoch)
+    with pytest.raises(StoreUnusable, match="wait for their group may have been dispatched before"):
+        sql_store.maintenance.reshard(3, lambda *_: 2, NOW + 1_000)
 
 
 def test_rows_leave_their_lines_as_they_change_their_shard(sql_store: SqlStore) -> None:

@@ -349,6 +349,16 @@ def test_gates_do_not_stop_a_drain_and_an_early_task_is_not_expired(redis_stack:
     assert len(queued(redis_stack)) == 2
 
 
+def test_limits_of_groups_do_not_stop_a_drain(redis_stack: LeavingStack) -> None:
+    redis_stack.change(wheel_limits={"tenant": {"concurrency": 1}})
+    sent = [send(redis_stack, f"{n}", 0, wheel={"group": "tenant:42"}) for n in range(5)]
+    with redis_stack.service():
+        wait_until(lambda: len(redis_stack.dispatched()) == 1, "the first task is in its queue")
+        wait_until(lambda: redis_stack.count_pending() == 4, "the others wait in their line")
+    assert drained(redis_stack, to_broker=True).left == 0
+    assert redis_stack.dispatched() == sent
+
+
 def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, file: Path, other: str) -> None:
     task_id = accepted(redis_stack)
     with redis_stack.opened() as store:

@@ -126,7 +126,11 @@ def test_a_depth_bounds_the_queue_and_is_read_again() -> None:
     waiting_row = row(None)
     assert not groups.admit(waiting_row, 0), "the depth is not known yet"
     groups.depths_read({"mail": 3}, 0)
-    assert [groups.admit(row(None), 0) for _ in range(4)] == [True, True, False, False]
+    rows = [row(None) for _ in range(4)]
+    assert [groups.admit(one, 0) for one in rows] == [True, True, False, False]
+    groups.depths_read({"mail": 3}, 0)
+    assert not groups.admit(row(None), 0), "two are on their way"
+    groups.published([one.id for one in rows[:2]], NOW)
     assert groups.admit(row(None, "reports"), 0)
     wait(groups, row("tenant:1"))
     assert groups.queues_to_read(DEPTH_MS - 1) == []

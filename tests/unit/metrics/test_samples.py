@@ -13,12 +13,21 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.stats import OTHER
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.metrics import samples
-from celery_wheel.metrics.samples import MAX_QUEUES, NotAnswered, PatientCall, ProcessMetrics, Totals, store_metrics
+from celery_wheel.metrics.samples import (
+    MAX_GROUPS,
+    MAX_QUEUES,
+    NotAnswered,
+    PatientCall,
+    ProcessMetrics,
+    Totals,
+    store_metrics,
+)
 from celery_wheel.overview import COUNTING_SHARE, PacedCounts, read_overview
 from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
 from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.patience import patience
 from tests.unit.engine.conftest import Rig
@@ -31,7 +40,7 @@ def tallied(holder: Holder, *due_ms: int, **parts: Any) -> None:
 
 
 def totals_of(store: SqlStore) -> Totals:
-    return Totals(read_overview(store, NOW), store.browse.schedule_counts())
+    return Totals(read_overview(store, NOW), store.browse.schedule_counts(), store.browse.waiting_groups(MAX_GROUPS))
 
 
 def values(store: SqlStore) -> dict[str, dict[tuple[str, ...], float]]:
@@ -117,6 +126,19 @@ def test_the_smallest_of_very_many_queues_are_added_up(sql_store: SqlStore) -> N
     assert len(found) == MAX_QUEUES + 1
     assert found[OTHER,] == 2
     assert sum(found.values()) == 2 * (MAX_QUEUES + 2) - 3
+
+
+def test_the_groups_with_the_most_waiting_tasks_have_a_sample_each(sql_store: SqlStore) -> None:
+    holder = Holder(sql_store)
+    assert values(sql_store)["group_waiting"] == {}
+    for n in range(MAX_GROUPS):
+        wait(holder, n, f"tenant:{n}" if n else "", holder.accept(NOW, NOW, NOW))
+    assert values(sql_store)["group_waiting"] == {(f"tenant:{n}" if n else "-",): 3 for n in range(MAX_GROUPS)}
+    for n in range(MAX_GROUPS, MAX_GROUPS + 2):
+        wait(holder, n, f"tenant:{n}", holder.accept(NOW))
+    found = values(sql_store)["group_waiting"]
+    assert len(found) == MAX_GROUPS + 1
+    assert found[OTHER,] == 2
 
 
 def test_a_process_without_engines_shows_the_counts_of_the_holders_snapshots(sql_store: SqlStore) -> None:

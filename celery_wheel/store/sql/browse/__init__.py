@@ -8,9 +8,10 @@ messages, however many are pending, and the number of its statements does not gr
 from __future__ import annotations
 
 from celery_wheel.store.sql.browse.audit import AuditLog
+from celery_wheel.store.sql.browse.groups import GroupViews
 from celery_wheel.store.sql.browse.overview import StoreCounts
 from celery_wheel.store.sql.browse.pages import Pages
 from celery_wheel.store.sql.browse.schedules import ScheduleViews
 
 
-class Browse(Pages, StoreCounts, ScheduleViews, AuditLog): ...
+class Browse(Pages, StoreCounts, ScheduleViews, GroupViews, AuditLog): ...

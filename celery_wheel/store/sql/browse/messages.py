@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Select, bindparam, case, cast, literal_column, null, select, tuple_
 
-from celery_wheel.store.model import ORIGIN, STOPPED, LaneState, Parts
+from celery_wheel.store.model import ORIGIN, STOPPED, WAITING, LaneState, Parts
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, MessageHead, StoppedTask, Task
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state
@@ -149,7 +149,7 @@ class Messages(StorePart):
         return Detail(
             task=task,
             state=state,
-            blocked_by=own.target if own is not None and state in ("pending", "in doubt") else None,
+            blocked_by=_blocked_by(task, own) if own is not None and state in ("pending", "in doubt") else None,
             exchange=exchange,
             exchange_type=exchange_type,
             routing_key=routing_key,
@@ -162,6 +162,12 @@ class Messages(StorePart):
             lane=own,
             dispatches_ms=dispatches_ms,
         )
+
+
+def _blocked_by(task: Task, own: LaneState) -> str | None:
+    if own.lane != WAITING:
+        return own.target
+    return f"queue {task.target}" if task.group is None else f"group {task.group}, queue {task.target}"
 
 
 def state_of(task: Task, lanes: Lanes, last_outcome: str | None) -> str:

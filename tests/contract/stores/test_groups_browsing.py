@@ -1,0 +1,139 @@
+"""``Browse.groups``: the groups with waiting tasks or runs in flight, by pages, with the oldest task of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_wheel.errors import ArgumentError
+from celery_wheel.store.model import (
+    FIRST_TIME,
+    ORIGIN,
+    RANK_BITS,
+    WAITING,
+    GroupLimit,
+    LaneState,
+    LineState,
+    Move,
+    StoredMessage,
+)
+from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, WaitingGroups
+from celery_wheel.store.schedule_model import Run
+from celery_wheel.store.sql.store import SqlStore
+from tests.contract.stores.test_browsing import postgresql_plan
+from tests.kit.counts import reads_of
+from tests.kit.holder import NOW, Holder
+
+
+def wait(
+    holder: Holder, number: int, group: str, rows: list[StoredMessage], rank: int = 0, queue: str = "mail"
+) -> None:
+    code = number << RANK_BITS | FIRST_TIME | rank
+    moves = [Move(row.id, WAITING, row.due_ms, holder.seq(), line=code) for row in rows]
+    lane = LaneState(WAITING, ORIGIN, ORIGIN, scope="group")
+    holder.apply(moves=moves, lines=[LineState(number, group, queue, len(rows))], lanes=[lane])
+
+
+def all_groups(store: SqlStore, limit: int, sort: GroupSort) -> list[GroupState]:
+    found, after = list[GroupState](), None
+    while True:
+        page: GroupPage = store.browse.groups(NOW, sort=sort, after=after, limit=limit)
+        assert len(page.items) <= limit
+        found += page.items
+        after = page.next
+        if after is None:
+            return found
+
+
+def test_a_group_has_its_counts_its_oldest_task_and_its_limit(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    assert sql_store.browse.groups(NOW) == GroupPage([], None)
+    wait(sql_holder, 0, "tenant:1", sql_holder.accept(NOW + 9, NOW + 8))
+    wait(sql_holder, 0, "tenant:1", sql_holder.accept(NOW + 2), rank=7)  # due first, and last in its line
+    wait(sql_holder, 1, "tenant:1", sql_holder.accept(NOW + 5), queue="print")
+    wait(second, 0, "tenant:2", second.accept(NOW, NOW))
+    limit = GroupLimit("tenant:2", 5, None, None, None, None, "api", NOW)
+    runs = [second.row(NOW) for _ in range(4)]
+    open_, over, ended, of_schedule = (one.id for one in runs)
+    second.apply(
+        limits=[limit],
+        runs=[
+            Run(open_, group="tenant:3", until_ms=NOW + 1),
+            Run(over, group="tenant:3", until_ms=NOW),
+            Run(ended, group="tenant:3", until_ms=NOW + 1, ended_ms=NOW),
+            Run(of_schedule, schedule=1, instant_ms=NOW),
+        ],
+    )
+    wanted = [
+        GroupState("tenant:1", 4, 0, NOW + 2, None),
+        GroupState("tenant:2", 2, 0, NOW, limit),
+        GroupState("tenant:3", 0, 1, None, None),
+    ]
+    with reads_of(sql_store) as said:
+        assert sql_store.browse.groups(NOW).items == wanted
+    assert len(said) == 3
+    assert sql_store.browse.groups(NOW, "NANT:2").items == wanted[1:2]
+    assert sql_store.browse.groups(NOW, "%").items == []
+
+
+def test_the_rest_of_the_waiting_groups_is_added_up(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    assert sql_store.browse.waiting_groups(2) == WaitingGroups({})
+    for number, count in enumerate((1, 2, 3, 4)):
+        wait(sql_holder, number, f"a:{number}", sql_holder.accept(*[NOW] * count))
+    wait(second, 0, "", second.accept(NOW))
+    wait(sql_holder, 9, "", sql_holder.accept(NOW, NOW, NOW, NOW))
+    assert sql_store.browse.waiting_groups(2) == WaitingGroups({"": 5, "a:3": 4}, 6)
+    assert sql_store.browse.waiting_groups(20).rest == 0
+
+
+def test_tasks_without_a_group_are_one_group_of_all_shards(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    for number, holder in enumerate((sql_holder, second)):
+        wait(holder, 3, "", holder.accept(NOW + number, NOW + 9))
+    assert sql_store.browse.groups(NOW).items == [GroupState("", 4, 0, NOW, None)]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_pages_have_each_group_once_in_order(sql_holder: Holder, sql_store: SqlStore, limit: int) -> None:
+    names = {f"a:{number}": number % 3 + 1 for number in range(7)}
+    for number, (name, count) in enumerate(names.items()):
+        wait(sql_holder, number, name, sql_holder.accept(*[NOW] * count))
+    by_name = all_groups(sql_store, limit, "name")
+    assert [(one.name, one.waiting) for one in by_name] == sorted(names.items())
+    by_waiting = all_groups(sql_store, limit, "waiting")
+    assert [one.name for one in by_waiting] == sorted(names, key=lambda name: (-names[name], name))
+
+
+def test_a_cursor_of_another_page_is_refused(sql_store: SqlStore) -> None:
+    with pytest.raises(ArgumentError, match="after must be the next of a page of groups, got 'tenant'"):
+        sql_store.browse.groups(NOW, after="tenant")
+
+
+def test_the_oldest_tasks_are_found_by_the_index_of_lines(sql_holder: Holder, sql_store: SqlStore) -> None:
+    for number in range(20):
+        wait(sql_holder, number, f"tenant:{number}", sql_holder.accept(*range(NOW, NOW + 50)))
+    if sql_store.database.server() is not None:
+        with sql_store.database.writing() as connection:
+            connection.exec_driver_sql("ANALYZE")
+    given = list[object]()
+    with reads_of(sql_store, given) as said:
+        assert len(sql_store.browse.groups(NOW, limit=5).items) == 5
+    [(statement, values)] = [one for one in zip(said, given, strict=True) if one[0].startswith("WITH")]
+    with sql_store.database.reading() as connection:
+        if connection.dialect.name == "postgresql":
+            postgresql_plan(connection, statement, values, 1)
+            return
+        plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)]
+    assert sum("SEARCH wheel_timer USING COVERING INDEX wheel_timer_line" in step for step in plan) == 3
+    assert not [step for step in plan if "SCAN wheel_timer" in step]
+
+
+def test_open_runs_are_found_by_their_index(sql_holder: Holder, sql_store: SqlStore) -> None:
+    given = list[object]()
+    with reads_of(sql_store, given) as said:
+        sql_store.browse.groups(NOW)
+    with sql_store.database.reading() as connection:
+        if connection.dialect.name == "sqlite":
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0]}", given[0])]
+            assert any("SEARCH wheel_run USING INDEX wheel_run_open" in step for step in plan), plan

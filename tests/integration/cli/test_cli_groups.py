@@ -1,0 +1,68 @@
+"""``groups`` lists the groups with waiting tasks, for people and for programs, also while no scheduler runs."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from celery_wheel import Celery
+from celery_wheel.store import open_store
+from celery_wheel.store.model import GroupLimit
+from tests.contract.stores.test_groups_browsing import wait
+from tests.integration.cli.conftest import Commands, invoke
+from tests.kit.holder import NOW, Holder
+
+LIMIT = GroupLimit("tenant:1", 5, 100, 60_000, 3, 7_200_000, "ops", NOW)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Celery]:
+    app = Celery("groups", broker="memory://", set_as_current=False)
+    app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    with closing(open_store(app.conf.wheel_store)) as store:
+        holder = Holder(store)
+        for number, (group, count) in enumerate({"tenant:1": 2, "tenant:2": 3, "": 1}.items()):
+            wait(holder, number, group, holder.accept(*[NOW] * count, group=group or None))
+        holder.apply(limits=[LIMIT])
+    yield app
+    app.wheel.close()
+
+
+def test_groups_are_listed_with_their_own_limits(app: Celery) -> None:
+    shown = invoke(app, "groups").stdout.splitlines()
+    assert [line.split()[:3] for line in shown[1:]] == [["tenant:2", "3", "0"], ["tenant:1", "2", "0"], ["-", "1", "0"]]
+    assert "concurrency 5, weight 3, rate 100 in 1 min, max_runtime 2 h" in shown[2]
+    assert invoke(app, "groups", "--search", "stripe").stdout == "no groups\n"
+
+
+def test_pages_of_groups_name_the_next(app: Celery) -> None:
+    command = Commands(app, None)  # type: ignore[arg-type]
+    for arguments, names in (((), ["tenant:2", "tenant:1", ""]), (("--sort", "name"), ["", "tenant:1", "tenant:2"])):
+        pages = command.pages("groups", "--limit", "2", *arguments)
+        assert [one["name"] for page in pages for one in page["items"]] == names
+    assert [one.name for one in app.wheel.groups("TENANT", limit=1)] == ["tenant:2"]
+    [of_tenant] = command.json("groups", "--search", "tenant:1")["items"]
+    assert (of_tenant["waiting"], of_tenant["oldest_ms"], of_tenant["limit"]["rate_count"]) == (2, NOW, 100)
+
+
+def test_status_names_the_groups_with_the_most_waiting_tasks(app: Celery) -> None:
+    shown = " ".join(invoke(app, "status").stdout.replace("│", " ").split())
+    assert "tenant:2 3 waiting, the oldest for" in shown
+    assert "2 waiting" in shown
+    assert "0 in flight" in shown
+    assert "beside the main lane" not in shown
+    found = Commands(app, None).json("status", code=3)  # type: ignore[arg-type]
+    assert [one["name"] for one in found["groups"]] == ["tenant:2", "tenant:1", ""]
+
+
+def test_show_says_for_which_group_a_task_waits(app: Celery) -> None:
+    words = {one.task_id: invoke(app, "show", one.task_id).stdout for one in app.wheel.pending()}
+    assert sum("pending, waits for group tenant:1, queue celery" in text for text in words.values()) == 2
+    assert sum("pending, waits for queue celery" in text for text in words.values()) == 1
+
+
+def test_a_wrong_order_is_refused(app: Celery) -> None:
+    assert invoke(app, "groups", "--sort", "age").exit_code == 2
+    with pytest.raises(ValueError, match="sort must be one of waiting, name, got 'age'"):
+        app.wheel.groups(sort="age")  # type: ignore[arg-type]
