@@ -8,7 +8,7 @@ Schedules in a browser: the form with its live preview, a real wheel that obeys,
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,13 +85,18 @@ Send = Callable[[int, str], list[str]]
 
 
 @pytest.fixture
-def send(site: BrowsedSite, store: SqlStore) -> Send:
+def send(site: BrowsedSite, store: SqlStore) -> Iterator[Send]:
+    """Sends tasks, and cancels at the end those that are left: the tests of this file share a wheel."""
+    sent: list[str] = []
+
     def tasks(count: int, queue: str) -> list[str]:
         ids = [site.app.send_task("site.later", (n,), countdown=7_200 + n, queue=queue).id for n in range(count)]
+        sent.extend(ids)
         wait_until(lambda: len(states(store, ids)) == count, "the tasks are accepted")
         return ids
 
-    return tasks
+    yield tasks
+    site.app.wheel.cancel(sent, timeout=60)
 
 
 def states(store: SqlStore, ids: list[str]) -> list[str]:
