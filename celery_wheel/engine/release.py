@@ -40,6 +40,7 @@ def release(ctx: Context, state: ShardState) -> RoundSteps:
         chosen = groups.choose(ctx.limits.chunk_count, ctx.clock.monotonic_ms(), state.gates)
         removed = state.window.track_removed()
     yield "chosen"
+    undecided = chosen
     try:
         if not chosen:
             yield Round.IDLE
@@ -49,6 +50,7 @@ def release(ctx: Context, state: ShardState) -> RoundSteps:
         yield "waiting rows read"
         with state.active():
             moved, missing = _in_order(chosen, rows, removed)
+            undecided = []
             groups.not_released(missing)
             groups.released(moved)
             work = UnitOfWork(state, ctx.clock.now_ms())
@@ -58,6 +60,7 @@ def release(ctx: Context, state: ShardState) -> RoundSteps:
             work.reserve()
     finally:
         with state.lock:
+            groups.not_released(undecided)  # the store did not answer
             state.window.untrack_removed(removed)
     if moved:
         yield "reserved"

@@ -220,7 +220,7 @@ class GroupWorld(World):
             other = rows[row_id]
             is_before = other.accepted_ms < own.accepted_ms and other.row.eta_ms < row.eta_ms
             same = other.row.group == row.group and other.row.route.target == row.route.target
-            if same and is_before and row_id not in moved:
+            if same and is_before and row_id not in moved | data.released:
                 raise self._violation(f"row {row.id} overtook row {row_id}, which waits for its group")
 
     def _happen(self) -> None:
@@ -257,7 +257,8 @@ class GroupWorld(World):
         super()._judge()
         for row_id in self.reported & self.disk.shard(0).rows.keys() if not self.loses else ():
             run = self.disk.shard(0).runs.get(row_id)
-            if run is not None and run.group is not None and run.ended_ms is None:
+            goes_on = run is not None and run.ended_ms is None and (run.until_ms or 0) > self.clock_ms
+            if goes_on and run.group is not None:
                 raise self._violation(f"the end of row {row_id} was reported, and is not in the store")
 
 

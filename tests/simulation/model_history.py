@@ -50,6 +50,7 @@ class ShardData:
     revisions: list[Revision] = field(default_factory=list)
     runs: dict[int, Run] = field(default_factory=dict)  #: by timer; the oracles read those of forgotten timers, too
     skips: list[Skip] = field(default_factory=list)
+    released: set[int] = field(default_factory=set)  #: … and have left it
     waited: set[int] = field(default_factory=set)  #: for the oracles: rows that have waited in a line
     lines: dict[int, model.LineState] = field(default_factory=dict)
     limits: dict[str, model.GroupLimit] = field(default_factory=dict)
@@ -133,11 +134,13 @@ def assert_lines_in_order(data: ShardData, change: model.Change) -> None:
         for other in line(data, row.line >> model.RANK_BITS):
             if other.id == row.id:
                 break
-            assert other.id in leaving, "a row leaves its line after the rows before it"
+            assert other.id in leaving or other.seq > row.seq, "a row leaves its line after the rows before it"
 
 
 def apply_groups(data: ShardData, change: model.Change) -> None:
-    data.waited.update(move.id for move in change.moves if move.lane == model.WAITING)
+    waiting = {move.id for move in change.moves if move.lane == model.WAITING}
+    data.released |= data.waited & {move.id for move in change.moves} - waiting
+    data.waited |= waiting
     for one in change.lines:
         line_ = data.lines.setdefault(one.number, replace(one, waiting=0))
         assert (line_.group, line_.queue) == (one.group, one.queue) or not line_.waiting, "a line is of one group"

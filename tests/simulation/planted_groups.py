@@ -121,6 +121,11 @@ def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> 
     right(groups, line, count - 1)
 
 
+@replaces_in_groups(Groups, "not_released", seed=752)
+def a_release_without_an_answer_keeps_its_places(right: Any, groups: Groups, lines: Iterable[Line]) -> None:
+    return
+
+
 @replaces_in_groups(Window, "is_being_removed", seed=96)
 def a_row_leaves_its_line_twice(right: Any, window: Window, row_id: int) -> bool:
     return False

@@ -16,8 +16,8 @@ are full cost nothing. A group without limits whose queue has no depth is not kn
 
 Promises. With c slots, at most c rows of a group are published and not over, in any history with crashes: a new
 holder counts the runs of the store and every row that may have been published. No row overtakes an earlier row of its
-line, but a row of a higher priority, and one that may be in its queue already. A group with twice the weight of
-another one is released twice as often, while both have rows waiting.
+line, but a row of a higher priority, and one that may be in its queue already; a row that was released as its holder
+ended waits anew. A group with twice the weight of another one is released twice as often, while both have rows waiting.
 
 Non-promises: the depth of a queue is read from the broker now and then; between two reads workers may empty it.
 """
