@@ -10,6 +10,7 @@ import click
 
 from celery_wheel.cli.group import open_wheel, wheel
 from celery_wheel.cli.paging import Listing
+from celery_wheel.conf.limits import format_rate
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column
 from celery_wheel.store.ports.pages import SORTS
@@ -59,7 +60,7 @@ def limit_text(limit: GroupLimit | None) -> str:
     parts = [(limit.concurrency, f"concurrency {limit.concurrency}"), (limit.weight, f"weight {limit.weight}")]
     found = [text for value, text in parts if value is not None]
     if limit.rate_count is not None:
-        found.append(f"rate {limit.rate_count} in {format_duration(limit.rate_per_ms or 0)}")
+        found.append(f"rate {format_rate((limit.rate_count, limit.rate_per_ms or 0))}")
     if limit.max_runtime_ms is not None:
         found.append(f"max_runtime {format_duration(limit.max_runtime_ms)}")
     return ", ".join(found)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from celery_wheel.conf.setting import Rule, parse_rate
+from celery_wheel.conf.setting import Rule, by_name, parse_rate
 
 MAX_CONCURRENCY, MAX_WEIGHT = 1_000_000, 1_000
 
@@ -59,7 +59,7 @@ def _whole(name: str, value: Any, most: int) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {value!r}; to stop a group, pause it")
+        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {value!r}")
     return value
 
 
@@ -76,11 +76,10 @@ def classes() -> Rule[dict[str, LimitValues]]:
     """Return the rule for limits by class: ``{"tenant": {"concurrency": 5}}`` is for "tenant:1", "tenant:2" and on."""
 
     def parse(value: Any) -> dict[str, LimitValues]:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        named = by_name(value)
+        if any(":" in name for name in named):  # limits of one group are set live, and not in a setting
             raise ValueError(value)
-        if any(":" in name for name in value):  # limits of one group are set live, and not in a setting
-            raise ValueError(value)
-        return {str(name): parse_limits(limits) for name, limits in value.items()}
+        return {name: parse_limits(limits) for name, limits in named.items()}
 
     return Rule(
         'a dict of limits by class like {"tenant": {"concurrency": 5, "rate": "100/m", "weight": 1, "max_runtime": '
@@ -93,10 +92,9 @@ def depths() -> Rule[dict[str, int]]:
     """Return the rule for the most ready messages, by queue."""
 
     def parse(value: Any) -> dict[str, int]:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        named = by_name(value)
+        if not all(type(most) is int and 1 <= most <= MAX_CONCURRENCY for most in named.values()):
             raise ValueError(value)
-        if not all(type(most) is int and 1 <= most <= MAX_CONCURRENCY for most in value.values()):
-            raise ValueError(value)
-        return {str(name): most for name, most in value.items()}
+        return named
 
     return Rule(f'a dict like {{"mail": 500}}: by queue, a whole number from 1 to {MAX_CONCURRENCY:,}', parse)

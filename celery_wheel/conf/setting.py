@@ -137,13 +137,18 @@ def seconds(at_least_ms: int, whole_ms: bool = False) -> Rule[int]:
     return Rule(f"{unit}, in whole milliseconds" if whole_ms else unit, parse)
 
 
+def by_name(value: Any) -> dict[str, Any]:
+    """Return a dict whose keys are names. Raises ValueError."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(value)
+    return {str(name): one for name, one in value.items()}
+
+
 def rates() -> Rule[dict[str, tuple[int, int]]]:
     """Return the rule for rates by name, as Celery writes them: ``{"mail": "500/s"}`` is ``{"mail": (500, 1000)}``."""
 
     def parse(value: Any) -> dict[str, tuple[int, int]]:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
-            raise ValueError(value)
-        return {str(name): parse_rate(rate) for name, rate in value.items()}
+        return {name: parse_rate(rate) for name, rate in by_name(value).items()}
 
     return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
 

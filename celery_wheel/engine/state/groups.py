@@ -150,11 +150,16 @@ class SharedQueue:
     on_their_way: int = 0  #: rows that were admitted or chosen, and are not published yet
     ring: deque[Line] = field(default_factory=deque)  #: lines that may release, the next first
 
-    def wants_depth(self, now_ms: int) -> bool:
-        if self.depth is None or not (self.lines or self.passed or self.read_at_ms is None):
-            return False
+    def depth_in_ms(self, now_ms: int) -> int | None:
+        """Return in how many milliseconds the depth is to be read; None: nobody needs it."""
+        if self.depth is None:
+            return None
+        if self.read_at_ms is None:
+            return 0
+        if not (self.lines or self.passed):
+            return None
         each_ms = DEPTH_MS if self.lines or not self.room else DEPTH_IDLE_MS
-        return self.read_at_ms is None or now_ms - self.read_at_ms >= each_ms
+        return max(0, self.read_at_ms + each_ms - now_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -469,7 +474,7 @@ class Groups:
 
     def queues_to_read(self, now_ms: int) -> list[str]:
         """Return the queues whose depth is to be read now."""
-        return [share.queue for share in self._shares.values() if share.wants_depth(now_ms)]
+        return [share.queue for share in self._shares.values() if share.depth_in_ms(now_ms) == 0]
 
     def depths_read(self, depths: Mapping[str, int], now_ms: int) -> None:
         """Note how many messages are ready in queues."""
@@ -577,10 +582,8 @@ class Groups:
         for share in self._shares.values():
             if share.ring and share.room != 0 and share.open_at_ms is not None:
                 waits.append(max(0, share.open_at_ms - now_ms))
-            if share.depth is not None and (share.lines or share.passed or share.read_at_ms is None):
-                since_ms = 0 if share.read_at_ms is None else now_ms - share.read_at_ms
-                each_ms = DEPTH_MS if share.lines or not share.room else DEPTH_IDLE_MS
-                waits.append(0 if share.read_at_ms is None else each_ms - since_ms)
+            if (depth_in_ms := share.depth_in_ms(now_ms)) is not None:
+                waits.append(depth_in_ms)
         return max(0, min(waits)) if waits else None
 
     # -- for people --------------------------------------------------------------------------------

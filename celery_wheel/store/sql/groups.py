@@ -6,7 +6,7 @@
     wheel_line     number ─► group, queue, how many wait      changed in the commits that move rows in or out
     wheel_limit    group ─► its own limits                    read at adoption; changed by a command
 
-The first rows of many lines are read in one statement, so that a release costs what it releases, and not what waits.
+One statement reads the first rows of many lines: the cost of a release follows the number of rows that it moves.
 """
 
 from __future__ import annotations

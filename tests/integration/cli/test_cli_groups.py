@@ -32,7 +32,7 @@ def app(tmp_path: Path) -> Iterator[Celery]:
 def test_groups_are_listed_with_their_own_limits(app: Celery) -> None:
     shown = invoke(app, "groups").stdout.splitlines()
     assert [line.split()[:3] for line in shown[1:]] == [["tenant:2", "3", "0"], ["tenant:1", "2", "0"], ["-", "1", "0"]]
-    assert "concurrency 5, weight 3, rate 100 in 1 min, max_runtime 2 h" in shown[2]
+    assert "concurrency 5, weight 3, rate 100/m, max_runtime 2 h" in shown[2]
     assert invoke(app, "groups", "--search", "stripe").stdout == "no groups\n"
 
 

@@ -67,6 +67,11 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("wheel_lease", 0.7, "lease_ms", 700),
     ("wheel_on_broker_rollback", "warn", "on_broker_rollback", "warn"),
     ("wheel_rollback_window", 0, "rollback_window_ms", 0),
+    ("wheel_queue_depth", {"mail": 500}, "queue_depth", {"mail": 500}),
+    (
+        *("wheel_limits", {"tenant": {"concurrency": 5, "rate": "100/m", "max_runtime": 1.5}, "user": {}}, "limits"),
+        {"tenant": (5, (100, 60_000), None, 1_500), "user": (None, None, None, None)},
+    ),
     ("wheel_rate_limits", {"mail": "5/m", "app.x": 7}, "rate_limits", {"mail": (5, 60_000), "app.x": (7, 1_000)}),
     ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
@@ -116,6 +121,17 @@ BAD: list[tuple[str, Any, str]] = [
     ("wheel_window", 0.5, "a time of at least 1 s"),
     ("wheel_window_count", 0, "a whole number of at least 1"),
     ("wheel_chunk", 1001, "a whole number of at least 1 and at most 1,000, got 1001"),
+    *(("wheel_queue_depth", value, "a dict like") for value in (5, {"mail": 0}, {"mail": "5"}, {"": 5}, {5: 5})),
+    *(
+        ("wheel_limits", value, "a dict of limits by class like")
+        for value in (
+            *("5/s", {5: {}}, {"": {}}, {"tenant": 5}, {"tenant:1": {"weight": 2}}, {"tenant": {"speed": 1}}),
+            *({"tenant": {"concurrency": bad}} for bad in (0, -1, 1.5, True, "5", 1_000_001)),
+            *({"tenant": {"rate": bad}} for bad in ("0/s", "5/d", 1.5)),
+            *({"tenant": {"weight": bad}} for bad in (0, 1_001)),
+            *({"tenant": {"max_runtime": bad}} for bad in (0, "1h", float("nan"), 31 * 86_400)),
+        )
+    ),
     ("wheel_rate_limits", {"mail": "0/s"}, "a dict of rates like"),
     ("wheel_rate_limits", {"mail": "5/d"}, "a dict of rates like"),
     ("wheel_rate_limits", {5: "5/s"}, "a dict of rates like"),
