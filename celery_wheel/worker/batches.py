@@ -18,7 +18,8 @@ Each call ends by Celery's own tracer: its result, its links, chain and chord, i
 compression and ``expires``; a call that cannot be read fails alone. A message of a single call (without the wheel, by
 ``apply()``, by ``task_always_eager``, or of a batch of one) runs as a batch of one.
 
-Promises: no call of a message is left without an end, whatever another call does. Non-promises: time limits,
+Promises: no call of a message is left without an end, whatever another call does, also where the process is lost or
+killed by the time limit (``celery_wheel.worker.batch_request``). Non-promises: time limits,
 acknowledgement and events are those of the message; a revoke finds a call only before it is dispatched.
 """
 
@@ -73,6 +74,7 @@ class Batches(celery.Task):  # type: ignore[misc]
     """See the module. ``flush_every`` calls are a full batch, which waits ``flush_interval`` seconds at most."""
 
     abstract = True
+    Request = "celery_wheel.worker.batch_request:BatchRequest"
     typing = False  # the task is called with other arguments than its function has
     flush_every: int = 10
     flush_interval: float = 30
@@ -88,16 +90,16 @@ class Batches(celery.Task):  # type: ignore[misc]
             return super().__call__(*args, **kwargs)
         if isinstance(outcome := vars(request).get("wheel_outcome"), _Outcome):
             return outcome.give(self)
-        if isinstance(getattr(request, BATCH, None), int):
+        if is_message(request):
             self._run_message(request, *args)
             raise Ignore  # each call has ended by itself: the message has no result
-        call = Call(vars(request))
-        return _Outcome(self._outcomes([call])[0]).give(self)
+        outcomes = self._outcomes([Call(vars(request), args=tuple(args), kwargs=kwargs)])
+        return None if outcomes is None else _Outcome(outcomes[0]).give(self)
 
     def _run_message(self, request: Context, members: Sequence[Any]) -> None:
-        every = [_opened(self, request, *member) for member in members]
+        every = [open_call(self, request, *member) for member in members]
         calls = [call for call in every if call.unreadable is None and not self._is_expired(call)]
-        outcomes: Sequence[Any] = ()
+        outcomes: Sequence[Any] | None = ()
         if calls:
             try:
                 outcomes = self._outcomes(calls)
@@ -105,28 +107,29 @@ class Batches(celery.Task):  # type: ignore[misc]
                 raise
             except Exception as error:
                 outcomes = [error] * len(calls)
-        unreadable = [call for call in every if call.unreadable is not None]
-        trace = getattr(self, "__trace__", None) or build_tracer(self.name, self, app=self.app)
-        for call, outcome in [*zip(calls, outcomes, strict=True), *((one, one.unreadable) for one in unreadable)]:
-            if outcome is not None or not self._has_result(call, outcomes):
-                trace(call.id, call.args, call.kwargs, {**vars(call), "wheel_outcome": _Outcome(outcome)})
+        if outcomes is None:
+            calls = [call for call in calls if not self._has_result(call)]
+            outcomes = [None] * len(calls)
+        trace = build_tracer(self.name, self, app=self.app, hostname=request.hostname)
+        unreadable = [(call, call.unreadable) for call in every if call.unreadable is not None]
+        for call, value in [*zip(calls, outcomes, strict=True), *unreadable]:
+            trace(call.id, call.args, call.kwargs, {**vars(call), "wheel_outcome": _Outcome(value)})
 
-    def _outcomes(self, calls: list[Call]) -> Sequence[Any]:
-        """Run the task; returns an outcome for each call."""
-        found = self.run(calls)
-        if found is None:
-            return [None] * len(calls)
-        if not isinstance(found, list | tuple) or len(found) != len(calls):
+    def _outcomes(self, calls: list[Call]) -> Sequence[Any] | None:
+        """Run the task; returns an outcome for each call, or None as the task does."""
+        found: Any = self.run(calls)
+        if found is not None and not (isinstance(found, list | tuple) and len(found) == len(calls)):
             what = f"a list of {len(found)}" if isinstance(found, list | tuple) else repr(found)[:60]
             raise TypeError(
                 f"task {self.name} must return None, or a list with a result for each of its {len(calls)} calls, got "
                 f"{what}; a call's exception, or call.retry(), may be in the list"
             )
-        return found
+        outcomes: Sequence[Any] | None = found
+        return outcomes
 
-    def _has_result(self, call: Call, outcomes: Sequence[Any]) -> bool:
-        """Whether a task that returned None has stored the call's result itself."""
-        if any(one is not None for one in outcomes) or call.ignore_result or self.ignore_result:
+    def _has_result(self, call: Call) -> bool:
+        """Whether the task has stored the call's result itself."""
+        if call.ignore_result or self.ignore_result:
             return False
         try:
             return self.backend.get_state(call.id) in states.READY_STATES
@@ -147,22 +150,29 @@ class Batches(celery.Task):  # type: ignore[misc]
         return True
 
 
+def is_message(request: Context) -> bool:
+    """Whether a request is of a message with several calls; a call alone has the name of its batch in that header."""
+    return isinstance(getattr(request, BATCH, None), int)
+
+
 class _Outcome:
     """In the request of a call that ends: Celery's tracer calls the task, which gives this."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
+        # One exception may be raised for each call of a batch, and would get longer with each.
+        self._traceback = value.__traceback__ if isinstance(value, BaseException) else None
 
     def give(self, task: Any) -> Any:
         """Return the value, or raise it; a retry is one of the call whose request is the task's."""
         if isinstance(self._value, RetryCall):
             raise task.retry(**self._value.options)
         if isinstance(self._value, BaseException):
-            raise self._value
+            raise self._value.with_traceback(self._traceback)
         return self._value
 
 
-def _opened(task: Any, request: Context, headers: Any, properties: Any, body: Any) -> Call:
+def open_call(task: Any, request: Context, headers: Any, properties: Any, body: Any) -> Call:
     """Return the call of a closed message; one that cannot be read has ``unreadable``, and no arguments."""
     values = {
         **headers,
