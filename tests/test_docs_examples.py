@@ -119,7 +119,7 @@ def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         assert not list(Conf(shop["app"]).problems())
-    assert shop["insert"].wheel_batch == {"batch": "shop.tasks.insert", "size": 100, "wait": 5}
+    assert shop["insert_rows"].wheel_batch == {"batch": "shop.tasks.insert_rows", "size": 100, "wait": 5}
     groups = {row.task: row.group for row in shop["app"].wheel.pending().items if row.group is not None}
     assert groups == {
         "shop.tasks.import_data": "tenant:42",
