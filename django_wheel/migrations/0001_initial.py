@@ -724,11 +724,11 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="hour, day or name: a sum of the tally for it")),
+                ("kind", models.TextField(db_comment="shard, hour, day or name: a sum of the tally for it")),
                 (
                     "number",
                     models.BigIntegerField(
-                        db_comment="of the hour or the day since 1970; of a name, the route, as in the tally"
+                        db_comment="0; of the hour or the day since 1970; of a name, the route, as in the tally"
                     ),
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),
