@@ -538,7 +538,11 @@ class Migration(migrations.Migration):
             options=_options(
                 "wheel_run",
                 indexes=[
-                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_run_instant"),
+                    models.Index(
+                        condition=models.Q(schedule__isnull=False),
+                        fields=["schedule", "instant_ms", "timer_id"],
+                        name="wheel_run_instant",
+                    ),
                     models.Index(
                         condition=models.Q(ended_ms__isnull=True, group__isnull=False),
                         fields=["shard", "timer_id"],

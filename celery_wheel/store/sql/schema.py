@@ -480,7 +480,7 @@ run = table(
         "until_ms", sa.BigInteger, "end of its time in the group, whatever is reported; instant, Unix milliseconds"
     ),
     optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
-    sa.Index("wheel_run_instant", "schedule", "instant_ms", "timer_id"),
+    partial_index("wheel_run_instant", "schedule", "instant_ms", "timer_id", where={"schedule": True}),
     partial_index("wheel_run_open", "shard", "timer_id", where={"ended_ms": None, "group": True}),
 )
 
