@@ -162,6 +162,8 @@ class GateRouter:
 
     def _gate(self, row: Row) -> Place | None:
         """Return the gate or destination for which a row waits; None: none; ``_metered`` are the meters it passes."""
+        if not (self.gates or self.busy or self.own):
+            return None
         task, queue = places_of(row)
         self._metered = []
         closed = self.gates.closed

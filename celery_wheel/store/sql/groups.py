@@ -111,7 +111,7 @@ class SqlGroups(StorePart):
                     first = number << RANK_BITS
                     values |= {f"from_{place}": first, f"to_{place}": first | (1 << RANK_BITS) - 1}
                     values[f"limit_{place}"] = count
-                rows += self._catalogue.rows(connection, self._groups.first_rows(connection, **values))
+                rows += self._catalogue.rows(connection, self._groups.first_rows(connection, **values).all())
         rows.sort(key=lambda row: (row.line, row.due_ms, row.seq))
         return rows
 
