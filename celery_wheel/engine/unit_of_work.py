@@ -238,6 +238,8 @@ class UnitOfWork:
         # A run that is over already has its end in the store.
         runs = [(id_, run) for id_, run in done.runs.items() if self.state.groups.is_in_flight(id_)]
         self.change.runs += [Run(id_, group=group, until_ms=until_ms) for id_, (group, until_ms) in runs]
+        for group, empty_ms in done.rates.items():
+            self.change.rates[group] = max(empty_ms, self.change.rates.get(group, 0))
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 

@@ -15,7 +15,9 @@ A line that can release nothing now is in no ring, so that a round costs what it
 are full cost nothing. A group without limits whose queue has no depth is not known here at all.
 
 Promises. With c slots, at most c rows of a group are published and not over, in any history with crashes: a new
-holder counts the runs of the store and every row that may have been published. No row overtakes an earlier row of its
+holder counts the runs of the store and every row that may have been published. With a rate, no time of its length has
+more publications than it allows, also over a change of holders: a row spends its part of the rate when it is published,
+and keeps its place in the rate until then. No row overtakes an earlier row of its
 line, but a row of a higher priority, and one that may be in its queue already; a row that was released as its holder
 ended waits anew. A group with twice the weight of another one is released twice as often, while both have rows waiting.
 
@@ -118,22 +120,26 @@ class Group:
     name: str
     limit: Limit
     in_flight: int = 0  #: slots that are taken
+    unpublished: int = 0  #: rows with a slot that the broker has not admitted, as far as it is known
     meter: Meter | None = None
     is_idle: bool = False  #: only its meter keeps it
     lines: dict[str, Line] = field(default_factory=dict)  #: by queue
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.in_flight or self.unpublished or self.lines)
 
     def room(self, now_ms: int) -> int | None:
         """Return how many rows may take a slot at a monotonic instant; None: any number."""
         most = None if self.limit.concurrency is None else max(0, self.limit.concurrency - self.in_flight)
         if self.meter is not None:
-            free = self.meter.room(now_ms)
+            free = self.meter.room(now_ms, self.unpublished)
             most = free if most is None else min(most, free)
         return most
 
-    def take(self, count: int, now_ms: int) -> None:
+    def take(self, count: int) -> None:
         self.in_flight += count
-        if self.meter is not None:
-            self.meter.spend(count, now_ms)
+        self.unpublished += count
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +176,7 @@ class Slot:
     share: SharedQueue | None  #: the queue to which it is on its way, if that is shared
     line: Line | None  #: the line that has released it, until it is published
     until_ms: int | None = None  #: due time: the run counts as over; None: not published yet
+    is_over: bool = False  #: its end was reported before the broker's answer to its publication came
     is_reported: bool = field(init=False)  #: the row's message asks its worker for a report
 
     def __post_init__(self) -> None:
@@ -240,7 +247,7 @@ class Groups:
         if group is not None:
             before, group.limit = group.limit, self.limit_of(name)
             if before.rate != group.limit.rate:
-                group.meter = None if group.limit.rate is None else Meter(group.limit.rate, 0)
+                group.meter = _meter(group.limit)
                 for line in group.lines.values():
                     line.is_rated = False  # it would wait for the former rate
             self._list_lines(group)
@@ -249,8 +256,7 @@ class Groups:
         group = self._groups.get(name)
         if group is None:
             limit = self.limit_of(name)
-            meter = None if limit.rate is None else Meter(limit.rate, 0)
-            group = self._groups[name] = Group(name, limit, meter=meter)
+            group = self._groups[name] = Group(name, limit, meter=_meter(limit))
         return group
 
     # -- adoption ----------------------------------------------------------------------------------
@@ -273,8 +279,29 @@ class Groups:
         if row_id not in self._slots:
             found.in_flight += 1
             self._slots[row_id] = Slot(found, None, None, until_ms)
-            if until_ms is not None:
+            if until_ms is None:
+                found.unpublished += 1
+            else:
                 heapq.heappush(self._ends, (until_ms, row_id))
+
+    def adopt_rates(self, rates: Mapping[str, int], now_due_ms: int, now_ms: int) -> None:
+        """Take over the rates of the store: when each group's may be used anew as a whole, in due time."""
+        for name, empty_ms in rates.items():
+            if empty_ms > now_due_ms and self.limit_of(name).rate is not None:
+                group = self._group(name)
+                if group.meter is not None:
+                    group.meter.resume(now_ms + empty_ms - now_due_ms, now_ms)
+                self._leave(group)
+
+    def adopt_published(self, names: Iterable[str], now_due_ms: int, now_ms: int) -> dict[str, int]:
+        """Count rows that a former holder has published, by their groups, each as published now; returns the rates."""
+        found = {}
+        for name in names:
+            if self.limit_of(name).rate is not None:
+                group = found[name] = self._group(name)
+                if group.meter is not None:
+                    group.meter.spend(1, now_ms)
+        return _empty_ms(found.values(), now_due_ms, now_ms)
 
     # -- admission: a row is about to be published -------------------------------------------------
 
@@ -300,7 +327,7 @@ class Groups:
             if share.room is not None:
                 share.room -= 1
                 share.passed += 1
-        group.take(1, now_ms)
+        group.take(1)
         self._slots[row.id] = Slot(group, share, None)
         return True
 
@@ -312,15 +339,27 @@ class Groups:
         slot.look_at_limit()
         return slot.is_reported
 
-    def published(self, row_ids: Iterable[int], now_due_ms: int) -> dict[int, tuple[str, int]]:
-        """Note that the broker has admitted rows; returns those in flight from now on: row id → (group, until_ms)."""
+    def published(
+        self, row_ids: Iterable[int], now_due_ms: int, now_ms: int
+    ) -> tuple[dict[int, tuple[str, int]], dict[str, int]]:
+        """Note that the broker has admitted rows.
+
+        Returns:
+            The rows in flight from now on, row id → (group, until_ms); and group → when its rate is as unused, if it
+            has a rate and had a row. Both are in due time.
+        """
         runs: dict[int, tuple[str, int]] = {}
+        metered: dict[str, Group] = {}
         for row_id in row_ids:
             slot = self._slots.get(row_id)
             if slot is None:
                 continue
+            group = slot.group
             self._arrived(slot)
-            if not slot.is_reported:
+            if group.meter is not None:
+                group.meter.spend(1, now_ms)
+                metered[group.name] = group
+            if slot.is_over or not slot.is_reported:
                 self._end(row_id, slot)
                 continue
             slot.until_ms = now_due_ms + slot.group.limit.max_runtime_ms
@@ -329,10 +368,14 @@ class Groups:
         if len(self._ends) > 2 * len(self._slots) + SPARE:  # runs that ended long before their max_runtime
             self._ends = [(slot.until_ms, id_) for id_, slot in self._slots.items() if slot.until_ms is not None]
             heapq.heapify(self._ends)
-        return runs
+        for group in metered.values():
+            self._list_lines(group)
+        return runs, _empty_ms(metered.values(), now_due_ms, now_ms)
 
     def _arrived(self, slot: Slot) -> None:
-        """A released row is published, or will not be."""
+        """An admitted row is published, or will not be."""
+        if slot.until_ms is None:
+            slot.group.unpublished -= 1
         line, share, slot.line, slot.share = slot.line, slot.share, None, None
         if share is not None:
             share.on_their_way -= 1
@@ -351,7 +394,8 @@ class Groups:
         return row.group is not None and not self.limit_of(row.group).has_none
 
     def is_in_flight(self, row_id: int) -> bool:
-        return row_id in self._slots
+        slot = self._slots.get(row_id)
+        return slot is not None and not slot.is_over
 
     def run_of(self, row_id: int, now_due_ms: int) -> tuple[str | None, int | None] | None:
         """Return the group of a row that has a slot, and until when it is in flight at most; None without a slot.
@@ -363,8 +407,18 @@ class Groups:
             return None
         return slot.group.name, slot.until_ms or now_due_ms + slot.group.limit.max_runtime_ms
 
+    def over(self, row_id: int) -> None:
+        """End the slot of a row whose run is over; nothing without one."""
+        slot = self._slots.get(row_id)
+        if slot is not None and slot.until_ms is not None:
+            self._end(row_id, slot)
+        elif slot is not None and not slot.is_over:
+            slot.is_over = True
+            slot.group.in_flight -= 1
+            self._list_lines(slot.group)
+
     def give_back(self, row_id: int) -> None:
-        """End the slot of a row whose run is over, or that will not be published; nothing without one."""
+        """End the slot of a row that will not be published; nothing without one."""
         slot = self._slots.get(row_id)
         if slot is not None:
             self._arrived(slot)
@@ -372,7 +426,8 @@ class Groups:
 
     def _end(self, row_id: int, slot: Slot) -> None:
         del self._slots[row_id]
-        slot.group.in_flight -= 1
+        if not slot.is_over:
+            slot.group.in_flight -= 1
         self._list_lines(slot.group)
 
     def expire(self, now_due_ms: int) -> list[int]:
@@ -448,7 +503,7 @@ class Groups:
 
     def _leave(self, group: Group) -> None:
         """Forget a group of which nothing is left; one with a rate is remembered until its meter is empty."""
-        if group.in_flight or group.lines:
+        if group.is_used:
             return
         if group.meter is None:
             self._groups.pop(group.name, None)
@@ -521,7 +576,7 @@ class Groups:
             if group is not None and group.is_idle:
                 group.is_idle = False
                 if group.meter is None or group.meter.empty_ms() <= now_ms:
-                    if not (group.in_flight or group.lines):
+                    if not group.is_used:
                         del self._groups[group.name]
                 else:
                     self._leave(group)
@@ -537,16 +592,16 @@ class Groups:
         share.on_their_way += count
         line.credit -= count
         line.chosen += count
-        line.group.take(count, now_ms)
+        line.group.take(count)
         return count
 
     def _wait_for_rate(self, line: Line, now_ms: int) -> None:
-        meter, limit = line.group.meter, line.group.limit.concurrency
-        if line.is_rated or not line.left or meter is None:
+        meter, limit, pending = line.group.meter, line.group.limit.concurrency, line.group.unpublished
+        if line.is_rated or not line.left or meter is None or pending >= meter.at_once:
             return
         if limit is None or line.group.in_flight < limit:
             line.is_rated = True
-            heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms()), line.number, line))
+            heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms(pending)), line.number, line))
 
     def released(self, rows: Sequence[tuple[Row, Line]]) -> None:
         """Give the places of chosen rows to rows that are about to move to a lane that publishes."""
@@ -566,6 +621,7 @@ class Groups:
             line.chosen -= 1
             line.share.on_their_way -= 1
             line.group.in_flight -= 1
+            line.group.unpublished -= 1
             self._list_lines(line.group)
             self._end_line(line)
 
@@ -594,6 +650,15 @@ class Groups:
             waiting = sum(line.waiting for line in group.lines.values())
             if waiting or group.in_flight:
                 yield group.name, waiting, group.in_flight
+
+
+def _meter(limit: Limit) -> Meter | None:
+    return None if limit.rate is None else Meter(limit.rate, 0, exact=True)
+
+
+def _empty_ms(groups: Iterable[Group], now_due_ms: int, now_ms: int) -> dict[str, int]:
+    """Return in due time when the meter of each group is empty."""
+    return {one.name: now_due_ms + one.meter.empty_ms() - now_ms for one in groups if one.meter is not None}
 
 
 def _passing(share: SharedQueue, gates: Gates, now_ms: int) -> tuple[int, int | None]:
