@@ -71,6 +71,7 @@ class Adoption:
         self.delivery = ctx.delivery
         self.limits = ctx.limits
         self.stamps = ctx.stamps
+        self.depths = ctx.depths
         self.clock = ctx.clock
         self.now_ms = ctx.clock.now_ms()
         self.monotonic_ms = ctx.clock.monotonic_ms()
@@ -86,10 +87,9 @@ class Adoption:
             return Groups()
         return Groups(
             limits.groups,
-            limits.depths,
+            self.depths,
             self.store.limits(self.shard),
             lowest_first=not self.delivery.prepares,
-            parts=limits.depth_parts,
         )
 
     def steps(self) -> Iterator[str]:

@@ -129,6 +129,7 @@ def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, conf
         runs, rates = state.groups.published([row.id for row in rows if row.id not in flight.failed], *times)
         done.runs |= runs
         done.rates |= rates
+        state.groups.depths_read(confirmed.ready, times[1], at_once=True)
         ctx.freed.set()
     ctx.stats.dispatched_chunk(rows, len(flight.failed), redelivered, now_ms)
     if flight.failed:

@@ -9,6 +9,7 @@ from typing import Any
 from celery_wheel.engine import release
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.recurring import runs
+from celery_wheel.engine.state.depths import Depth
 from celery_wheel.engine.state.groups import Group, Groups, Line
 from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -73,7 +74,7 @@ def published_rows_have_used_no_rate(right: Any, groups: Groups, names: Iterable
     return {}
 
 
-@on_rabbitmq(Groups, "adopt_run", seed=0)
+@on_rabbitmq(Groups, "adopt_run", seed=144)
 def rows_in_doubt_use_no_rate(right: Any, groups: Groups, row_id: int, group: str, until: Any) -> None:
     right(groups, row_id, group, until)
     if until is None:
@@ -146,6 +147,13 @@ def released_rows_go_behind_those_of_a_gate(right: Any, groups: Groups, row: Row
 @replaces_in_groups(Groups, "left", seed=0)
 def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> None:
     right(groups, line, count - 1)
+
+
+@replaces_in_groups(Depth, "read", seed=0)
+def a_depth_forgets_rows_on_their_way(right: Any, depth: Depth, ready: int, now_ms: int, since: Any = None) -> None:
+    users, depth.users = depth.users, set()
+    right(depth, ready, now_ms, since)
+    depth.users = users
 
 
 @replaces_in_groups(Groups, "not_released", seed=752)

@@ -21,7 +21,7 @@ and keeps its place in the rate until then. No row overtakes an earlier row of i
 line, but a row of a higher priority, and one that may be in its queue already; a row that was released as its holder
 ended waits anew. A group with twice the weight of another one is released twice as often, while both have rows waiting.
 
-Non-promises: the depth of a queue is read from the broker now and then; between two reads workers may empty it.
+Non-promises: the depth of a queue is read now and then (see ``depths``); between two readings workers may empty it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.state.depths import Depth, Depths
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Meter, Rate
 from celery_wheel.store.model import FIRST_TIME, MAX_RUNTIME_MS, RANK_BITS, GroupLimit, LineState, Row
 
@@ -48,9 +49,6 @@ SPARE = 1_000
 
 #: Rounds of releases that are remembered, for commands that have read rows before them.
 ROUNDS = 64
-
-#: A depth is read again after this time while rows wait for it, and after IDLE_MS while rows pass.
-DEPTH_MS, DEPTH_IDLE_MS = 100, 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +145,36 @@ class SharedQueue:
     """A queue for which lines wait, or whose depth is limited."""
 
     queue: str
-    depth: int | None = None  #: the most messages that may be ready in the queue
-    room: int | None = None  #: how many may be published until the depth is read again; None: any number
-    read_at_ms: int | None = None  #: monotonic
-    passed: int = 0  #: rows that passed since, or wanted to
+    depth: Depth | None = None
     lines: int = 0  #: that have rows
     open_at_ms: int | None = 0  #: monotonic: its gate lets rows pass; None: when the gate is opened
     on_their_way: int = 0  #: rows that were admitted or chosen, and are not published yet
     ring: deque[Line] = field(default_factory=deque)  #: lines that may release, the next first
+    since: int = 0  #: ``arrived`` of the depth when this shard began to read it
+    _left: int = 0  #: of its part of the depth's last reading
+    _reading: int = 0  #: the number of that reading
+
+    @property
+    def room(self) -> int | None:
+        """How many rows may go to the queue; None: any number."""
+        if self.depth is None:
+            return None
+        if self._reading != self.depth.readings:
+            self._reading, self._left = self.depth.readings, self.depth.part
+        return min(self._left, self.depth.room)
+
+    def take(self, most: int) -> int:
+        """Put up to so many rows on their way; returns how many."""
+        room = self.room
+        if self.depth is not None and room is not None:
+            most = self.depth.take(min(most, room))
+            self._left -= most
+        self.on_their_way += most
+        return most
 
     def depth_in_ms(self, now_ms: int) -> int | None:
         """Return in how many milliseconds the depth is to be read; None: nobody needs it."""
-        if self.depth is None:
-            return None
-        if self.read_at_ms is None:
-            return 0
-        if not (self.lines or self.passed):
-            return None
-        each_ms = DEPTH_MS if self.lines or not self.room else DEPTH_IDLE_MS
-        return max(0, self.read_at_ms + each_ms - now_ms)
+        return None if self.depth is None else self.depth.in_ms(now_ms, self.lines > 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,26 +201,24 @@ class Groups:
     def __init__(
         self,
         classes: Mapping[str, Limit] | None = None,
-        depths: Mapping[str, int] | None = None,
+        depths: Depths | None = None,
         own: Iterable[GroupLimit] = (),
         *,
         lowest_first: bool = True,
-        parts: int = 1,
     ) -> None:
         """
         Args:
             classes: limits by the part of a name before its colon.
-            depths: the most ready messages, by queue.
+            depths: by queue; shared by all shards of the process.
             own: limits of single groups.
             lowest_first: whether the broker's workers take priority 0 first.
-            parts: the shards among which a depth is divided.
         """
         self._classes = dict(classes or {})
         self._own = {one.group: one for one in own}
         self._lowest_first = lowest_first
-        self._parts = parts
+        self._depths = depths or {}
         self._groups: dict[str, Group] = {}
-        self._shares = {queue: SharedQueue(queue, depth, room=0) for queue, depth in (depths or {}).items()}
+        self._shares = {queue: SharedQueue(queue, depth) for queue, depth in self._depths.items()}
         self._by_number: dict[int, Line] = {}
         self._free: list[int] = []
         self._next_number = 0
@@ -260,6 +267,17 @@ class Groups:
         return group
 
     # -- adoption ----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take part in the depths of queues, until ``leave_depths``."""
+        for share in self._shares.values():
+            if share.depth is not None:
+                share.depth.users.add(share)
+
+    def leave_depths(self) -> None:
+        for share in self._shares.values():
+            if share.depth is not None:
+                share.depth.users.discard(share)
 
     def adopt(self, lines: Iterable[LineState]) -> None:
         """Take over the lines of the store."""
@@ -317,16 +335,11 @@ class Groups:
             if self.limit_of(name).has_none:
                 return True
         elif share.lines or not share.room:
-            share.passed += 1  # it wants to: the depth is read again
+            share.depth.passed += 1  # it wants to: the depth is read again
             return False
         group = group or self._group(name)
-        if group.room(now_ms) == 0:
+        if group.room(now_ms) == 0 or (share is not None and not share.take(1)):
             return False
-        if share is not None:
-            share.on_their_way += 1
-            if share.room is not None:
-                share.room -= 1
-                share.passed += 1
         group.take(1)
         self._slots[row.id] = Slot(group, share, None)
         return True
@@ -355,6 +368,8 @@ class Groups:
             if slot is None:
                 continue
             group = slot.group
+            if slot.share is not None and slot.share.depth is not None:
+                slot.share.depth.arrived += 1
             self._arrived(slot)
             if group.meter is not None:
                 group.meter.spend(1, now_ms)
@@ -528,16 +543,26 @@ class Groups:
     # -- release -----------------------------------------------------------------------------------
 
     def queues_to_read(self, now_ms: int) -> list[str]:
-        """Return the queues whose depth is to be read now."""
-        return [share.queue for share in self._shares.values() if share.depth_in_ms(now_ms) == 0]
+        """Return the queues whose depth is to be read now, by this shard."""
+        found = [share for share in self._shares.values() if share.depth_in_ms(now_ms) == 0]
+        for share in found:
+            if share.depth is not None:
+                share.since = share.depth.ask(now_ms)
+        return [share.queue for share in found]
 
-    def depths_read(self, depths: Mapping[str, int], now_ms: int) -> None:
-        """Note how many messages are ready in queues."""
+    def queues_with_depth(self, rows: Iterable[Row]) -> list[str]:
+        """Return those of the queues of rows whose depth is limited."""
+        if not self._depths:
+            return []
+        queues = {row.route.target for row in rows}
+        return [queue for queue in self._depths if queue in queues]
+
+    def depths_read(self, depths: Mapping[str, int], now_ms: int, *, at_once: bool = False) -> None:
+        """Note how many messages are ready in queues; ``at_once``: as a publication has just left them."""
         for queue, ready in depths.items():
             share = self._shares.get(queue)
             if share is not None and share.depth is not None:
-                free = max(0, share.depth - ready - share.on_their_way)
-                share.room, share.read_at_ms, share.passed = -(-free // self._parts), now_ms, 0
+                share.depth.read(ready, now_ms, None if at_once else share.since)
 
     def choose(self, most: int, now_ms: int, gates: Gates) -> list[Line]:
         """Choose up to ``most`` rows to release, by weighted round-robin; returns the line of each, in their order.
@@ -585,11 +610,7 @@ class Groups:
         share, room = line.share, line.group.room(now_ms)
         line.credit = line.credit or line.group.limit.weight
         count = min(line.credit, line.left, most)
-        count = count if room is None else min(count, room)
-        if share.room is not None:
-            count = min(count, share.room)
-            share.room -= count
-        share.on_their_way += count
+        count = share.take(count if room is None else min(count, room))
         line.credit -= count
         line.chosen += count
         line.group.take(count)

@@ -9,8 +9,9 @@ from itertools import count, pairwise
 
 import pytest
 
+from celery_wheel.engine.state.depths import DEPTH_IDLE_MS, DEPTH_MS, depths_of
 from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
-from celery_wheel.engine.state.groups import DEPTH_MS, ROUNDS, SPARE, Groups, Limit, Line
+from celery_wheel.engine.state.groups import ROUNDS, SPARE, Groups, Limit, Line
 from celery_wheel.store.model import MAX_RUNTIME_MS, PAUSED, Gate, GroupLimit, LineState, Row
 from tests.kit.holder import NOW, message
 
@@ -63,7 +64,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
 @pytest.mark.parametrize("most", [1, 7, 100])
 def test_weights_are_shares(most: int) -> None:
     own = [GroupLimit(f"tenant:{name}", None, None, None, weight, None, "", 0) for name, weight in (("b", 2), ("c", 5))]
-    groups = Groups({"tenant": Limit()}, {"mail": 100_000}, own)
+    groups = Groups({"tenant": Limit()}, depths_of({"mail": 100_000}), own)
     waiting(groups, a=9_000, b=9_000, c=9_000)
     groups.depths_read({"mail": 0}, 0)
     shares = Counter[str]()
@@ -188,7 +189,8 @@ def test_a_run_may_be_over_before_its_publication_is_known() -> None:
 
 
 def test_a_depth_bounds_the_queue_and_is_read_again() -> None:
-    groups = Groups({}, {"mail": 5})
+    groups = Groups({}, depths_of({"mail": 5}))
+    groups.join()
     assert groups.queues_to_read(0) == ["mail"]
     waiting_row = row(None)
     assert not groups.admit(waiting_row, 0), "the depth is not known yet"
@@ -205,6 +207,49 @@ def test_a_depth_bounds_the_queue_and_is_read_again() -> None:
     groups.depths_read({"mail": 0}, DEPTH_MS)
     assert len(groups.choose(9, DEPTH_MS, OPEN)) == 1
     assert not groups.admit(row(None), DEPTH_MS), "rows before it wait for the queue"
+
+
+def test_a_shard_whose_groups_wait_alone_fills_the_queue_and_others_share_it() -> None:
+    depths = depths_of({"mail": 500})
+    shards = [Groups({}, depths) for _ in range(16)]
+    for groups in shards:
+        groups.join()
+    waiting(shards[0], a=1_000)
+    assert [groups.queues_to_read(0) for groups in shards] == [["mail"], *[[]] * 15], "one reads for all"
+    shards[0].depths_read({"mail": 0}, 0)
+    assert len(shards[0].choose(1_000, 0, OPEN)) == 500
+    assert not shards[1].admit(row(None), 0)
+    waiting(shards[1], b=1_000)
+    waiting(shards[2], c=1)
+    assert shards[1].queues_to_read(DEPTH_MS) == ["mail"]
+    shards[1].depths_read({"mail": 0}, DEPTH_MS)
+    assert shards[1].choose(1_000, DEPTH_MS, OPEN) == [], "all of them are on their way"
+    shards[0].leave_depths()
+    assert shards[2].queues_to_read(2 * DEPTH_MS) == ["mail"]
+    shards[2].depths_read({"mail": 0}, 2 * DEPTH_MS)
+    assert len(shards[1].choose(1_000, 2 * DEPTH_MS, OPEN)) == 250
+    assert len(shards[2].choose(1_000, 2 * DEPTH_MS, OPEN)) == 1
+
+
+def test_a_publication_tells_the_depth_so_that_it_need_not_be_read() -> None:
+    groups = Groups({}, depths_of({"mail": 5}))
+    groups.join()
+    assert groups.queues_to_read(0) == ["mail"]
+    first = row(None)
+    groups.depths_read({"mail": 0}, 0)
+    assert groups.admit(first, 0)
+    assert groups.queues_with_depth([first, row(None, "news")]) == ["mail"]
+    groups.published([first.id], NOW, 900)
+    groups.depths_read({"mail": 1}, 900, at_once=True)
+    assert groups.queues_to_read(5_000) == [], "nobody waits for the queue"
+    second = row(None)
+    assert groups.admit(second, 900)
+    assert groups.queues_to_read(900 + DEPTH_IDLE_MS) == ["mail"]
+    groups.published([second.id], NOW, 1_900)
+    groups.depths_read({"mail": 1}, 1_900)
+    assert [groups.admit(row(None), 1_900) for _ in range(4)] == [True, True, True, False], (
+        "one came since it was counted"
+    )
 
 
 @pytest.mark.parametrize("place", [(QUEUE, "mail"), EVERYTHING])
