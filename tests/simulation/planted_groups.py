@@ -149,7 +149,7 @@ def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> 
     right(groups, line, count - 1)
 
 
-@replaces_in_groups(Depth, "read", seed=0)
+@replaces_in_groups(Depth, "read", seed=13)
 def a_depth_forgets_rows_on_their_way(right: Any, depth: Depth, ready: int, now_ms: int, since: Any = None) -> None:
     users, depth.users = depth.users, set()
     right(depth, ready, now_ms, since)
