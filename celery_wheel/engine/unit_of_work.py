@@ -238,6 +238,8 @@ class UnitOfWork:
         # A run that is over already has its end in the store.
         goes_on, runs = self.state.groups.is_in_flight, done.runs.items()
         self.change.runs += [Run(id_, group=name, until_ms=until_ms) for id_, (name, until_ms) in runs if goes_on(id_)]
+        for group, empty_ms in done.rates.items():
+            self.change.rates[group] = max(empty_ms, self.change.rates.get(group, 0))
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 

@@ -314,6 +314,22 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="RateRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("group", models.TextField(db_comment="name of the group")),
+                (
+                    "empty_ms",
+                    models.BigIntegerField(db_comment="its rate is as unused from then on; instant, Unix milliseconds"),
+                ),
+            ],
+            options=_options(
+                "wheel_rate",
+                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_rate_place")],
+            ),
+        ),
+        migrations.CreateModel(
             name="InboxRow",
             fields=[
                 (

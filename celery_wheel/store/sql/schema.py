@@ -14,6 +14,7 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
     wheel_line               a group's rows that wait for a queue              removed once none waits
     wheel_limit              limits of single groups                           read at adoption
+    wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
     wheel_answer             the results of a command                          read by its sender, removed soon
     wheel_audit              the requests of people, with their results        read by their time
@@ -340,6 +341,13 @@ limit = sharded(
     required("actor", sa.Text, "the person or part that set it"),
     required("at_ms", sa.BigInteger, "instant, Unix milliseconds"),
     sa.UniqueConstraint("shard", "group", name="wheel_limit_place"),
+)
+
+rate = sharded(
+    "rate",
+    required("group", sa.Text, "name of the group"),
+    required("empty_ms", sa.BigInteger, "its rate is as unused from then on; instant, Unix milliseconds"),
+    sa.UniqueConstraint("shard", "group", name="wheel_rate_place"),
 )
 
 inbox = sharded(
