@@ -38,7 +38,7 @@ from typing import Any
 
 from celery_wheel.broker.envelope import MAX_WATCHED
 from celery_wheel.store.model import KEEP, REJECT, REPLACE
-from celery_wheel.values.text import check_text, group_rule
+from celery_wheel.values.text import check_group, check_text, group_rule
 
 KNOWN = ("key", "group", "unique", "on_conflict", "watch", "jitter", "misfire", "transactional")
 
@@ -128,7 +128,7 @@ def name_of(option: str, value: Any) -> str:
     """Return a name that a store can hold. Raises TypeError or ValueError."""
     if not isinstance(value, str):
         raise TypeError(f"wheel option {option} must be a text, got {value!r}")
-    return check_text(f"wheel option {option}", value)
+    return (check_group if option == "group" else check_text)(f"wheel option {option}", value)
 
 
 def _watch(value: Any) -> tuple[str, ...] | None:
