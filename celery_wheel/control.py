@@ -17,6 +17,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.overview import Overview, ShardStatus, read_overview
+from celery_wheel.overview.groups import FEW, group_totals
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
@@ -176,12 +177,20 @@ class Wheel:
     ) -> pages.GroupPage:
         """Return a page of the groups that have waiting tasks or tasks in flight; ``page.next`` is the next ``after``.
 
+        With more than 2,000 groups the order by waiting has one page, of at most the hundred largest groups, as their
+        holders counted them some seconds ago; ``page.others`` is the number of all others.
+
         Args:
             search: a part of the name; case is ignored.
             sort: "waiting": the group with the most waiting tasks first; "name": in the order of the names.
         """
         if sort not in pages.SORTS:
             raise ArgumentError(f"sort must be one of {', '.join(pages.SORTS)}, got {sort!r:.60}")
+        if search is None and after is None and sort == "waiting":
+            found = group_totals(self.overview().shards)
+            if found.count > FEW:
+                largest = found.largest[:limit]
+                return self.store.browse.largest_groups(largest, found.count - len(largest))
         return self.store.browse.groups(now_ms(), search, sort, after, limit)
 
     astatus = twin(status)

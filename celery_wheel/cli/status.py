@@ -69,6 +69,8 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
     yield "behind", f"{shard.behind_ms / 1000:.1f} s, {shard.overdue:,} overdue" if shard.behind_ms else "no"
     if shard.held:
         yield "held", f"{shard.held:,} due tasks, by a pause, a limit or a group"
+    for problem in shard.group_problems:
+        yield "group", problem
     if shard.inbox:
         yield "inbox", f"{shard.inbox:,} messages and requests"
     if shard.clock_dispute:
@@ -91,7 +93,7 @@ def _group_facts(groups: GroupPage) -> Iterator[tuple[str, str]]:
     for one in groups:
         oldest = f", the oldest for {age_text(one.oldest_ms, now_ms)}" if one.waiting else ""
         yield printable(one.name) or "-", f"{one.waiting:,} waiting{oldest}; {one.in_flight:,} in flight"
-    if groups.next is not None:
+    if groups.next is not None or groups.others:
         yield "more", "`celery -A proj wheel groups`"
 
 

@@ -89,6 +89,7 @@ class Adoption:
             self.store.limits(self.shard),
             lowest_first=not self.delivery.prepares,
             parts=limits.depth_parts,
+            now_ms=self.monotonic_ms,
         )
 
     def steps(self) -> Iterator[str]:

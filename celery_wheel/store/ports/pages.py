@@ -230,20 +230,28 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupPage(ItemPage[GroupState]):
-    """``next`` is the ``after`` of the next page; None on the last page."""
+    """``next`` is the ``after`` of the next page; None on the last page.
+
+    ``others`` are groups that no page of this order has: with thousands of groups, only those with the most waiting
+    tasks are in the order by waiting.
+    """
 
     items: list[GroupState]
     next: str | None
+    others: int = 0
 
 
-class WaitingGroups(NamedTuple):
-    """Waiting tasks by group: the groups with the most of them, and the sum of all others."""
-
-    largest: dict[str, int]
-    rest: int = 0
+#: Groups of a holder's snapshot, which is written twice a second: one takes 40 bytes of it.
+LARGEST = 100
 
 
-NOBODY_WAITS = WaitingGroups({})
+class LargeGroup(NamedTuple):
+    """A group as the memory of its holder has it."""
+
+    name: str
+    waiting: int
+    in_flight: int
+    lines: list[tuple[int, int]]  #: its lines: shard and number
 
 
 class ShardLanes(NamedTuple):

@@ -16,7 +16,7 @@ from celery_wheel.store.model import (
     Move,
     StoredMessage,
 )
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, WaitingGroups
+from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, LargeGroup
 from celery_wheel.store.schedule_model import Run
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.test_browsing import postgresql_plan
@@ -76,14 +76,31 @@ def test_a_group_has_its_counts_its_oldest_task_and_its_limit(
     assert sql_store.browse.groups(NOW, "%").items == []
 
 
-def test_the_rest_of_the_waiting_groups_is_added_up(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
-    assert sql_store.browse.waiting_groups(2) == WaitingGroups({})
-    for number, count in enumerate((1, 2, 3, 4)):
-        wait(sql_holder, number, f"a:{number}", sql_holder.accept(*[NOW] * count))
-    wait(second, 0, "", second.accept(NOW))
-    wait(sql_holder, 9, "", sql_holder.accept(NOW, NOW, NOW, NOW))
-    assert sql_store.browse.waiting_groups(2) == WaitingGroups({"": 5, "a:3": 4}, 6)
-    assert sql_store.browse.waiting_groups(20).rest == 0
+def test_groups_of_a_holders_memory_get_their_oldest_task_and_their_limit(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    limit = GroupLimit("tenant:1", 5, None, None, None, None, "api", NOW)
+    sql_holder.apply(limits=[limit])
+    wait(sql_holder, 3, "tenant:1", sql_holder.accept(NOW + 9, NOW + 8))
+    wait(sql_holder, 4, "tenant:1", sql_holder.accept(NOW + 7), queue="print")
+    wait(second, 3, "", second.accept(NOW + 5))
+    wait(sql_holder, 7, "tenant:9", sql_holder.accept(NOW))
+    largest = [
+        LargeGroup("tenant:1", 3, 2, [(0, 3), (0, 4)]),
+        LargeGroup("", 1, 0, [(0, 5), (1, 3)]),
+        LargeGroup("tenant:2", 1, 0, [(0, 7)]),  # its line has ended, and another group has the number
+        LargeGroup("tenant:3", 0, 1, []),
+    ]
+    wanted = [
+        GroupState("tenant:1", 3, 2, NOW + 7, limit),
+        GroupState("", 1, 0, NOW + 5, None),
+        GroupState("tenant:2", 1, 0, None, None),
+        GroupState("tenant:3", 0, 1, None, None),
+    ]
+    with reads_of(sql_store) as said:
+        assert sql_store.browse.largest_groups(largest, 7) == GroupPage(wanted, None, 7)
+    assert len(said) == 2
+    assert sql_store.browse.largest_groups([], 0) == GroupPage([], None)
 
 
 def test_tasks_without_a_group_are_one_group_of_all_shards(
