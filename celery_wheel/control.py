@@ -147,8 +147,16 @@ class Wheel:
         return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
 
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
-        """Return the count of tasks due in each hour, from the tally; ``by``: for each ``"queue"`` or ``"task"``."""
-        return self.store.browse.due_by_name(pages.Criteria(**criteria), by)
+        """Return the count of tasks due in each hour; ``by``: for each ``"queue"``, ``"task"`` or ``"group"``.
+
+        The counts come from the tally. Those by group read every pending task of these hours: the twenty groups with
+        the most tasks have a count each, and all other groups one, with the name ``_other``. The name of tasks without
+        a group is empty.
+        """
+        if by not in (None, *pages.FORECASTS):
+            raise ArgumentError(f"by must be one of {', '.join(pages.FORECASTS)}, got {by!r:.60}")
+        found = pages.Criteria(**criteria)
+        return self.store.browse.due_by_group(found) if by == "group" else self.store.browse.due_by_name(found, by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[pages.Detail]:
         """Return every message of a task id that the store still knows: a retried task has one for each try.
@@ -177,8 +185,9 @@ class Wheel:
     ) -> pages.GroupPage:
         """Return a page of the groups that have waiting tasks or tasks in flight; ``page.next`` is the next ``after``.
 
-        With more than 2,000 groups the order by waiting has one page, of at most the hundred largest groups, as their
-        holders counted them some seconds ago; ``page.others`` is the number of all others.
+        With more than 2,000 groups, the first page by waiting has the largest ones, at most a hundred, as their holders
+        counted them some seconds ago. Its ``next`` is None, and ``others`` is the number of all other groups: the order
+        by name, a search or a limit above 100 reads them.
 
         Args:
             search: a part of the name; case is ignored.
@@ -186,7 +195,7 @@ class Wheel:
         """
         if sort not in pages.SORTS:
             raise ArgumentError(f"sort must be one of {', '.join(pages.SORTS)}, got {sort!r:.60}")
-        if search is None and after is None and sort == "waiting":
+        if sort == "waiting" and search is None and after is None and limit <= pages.LARGEST:
             found = group_totals(self.overview().shards)
             if found.count > FEW:
                 largest = found.largest[:limit]

@@ -198,7 +198,7 @@ class MessageHead:
 
 @dataclass(frozen=True, slots=True)
 class NamedHourCount:
-    """The number of messages of the queue or task ``name`` that are due in the hour that begins at ``from_ms``."""
+    """The messages of the queue, task or group ``name`` that are due in the hour that begins at ``from_ms``."""
 
     from_ms: int
     name: str
@@ -212,6 +212,9 @@ class Names:
     queues: dict[str, int]  #: name → number of pending tasks
     tasks: dict[str, int]  #: the same
 
+
+#: By what a forecast may be divided.
+FORECASTS = ("queue", "task", "group")
 
 GroupSort = Literal["waiting", "name"]
 SORTS: tuple[GroupSort, ...] = ("waiting", "name")
@@ -232,8 +235,8 @@ class GroupState:
 class GroupPage(ItemPage[GroupState]):
     """``next`` is the ``after`` of the next page; None on the last page.
 
-    ``others`` are groups that no page of this order has: with thousands of groups, only those with the most waiting
-    tasks are in the order by waiting.
+    ``others`` are groups that follow on no page: with thousands of groups, a page of those with the most waiting tasks
+    has no next one.
     """
 
     items: list[GroupState]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import (
     FIRST_TIME,
+    HOUR_MS,
     ORIGIN,
     RANK_BITS,
     WAITING,
@@ -16,10 +19,11 @@ from celery_wheel.store.model import (
     Move,
     StoredMessage,
 )
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, LargeGroup
+from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
 from celery_wheel.store.schedule_model import Run
+from celery_wheel.store.sql.browse.groups import FORECAST, OTHER
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.test_browsing import postgresql_plan
+from tests.contract.stores.test_browsing import place, postgresql_plan
 from tests.kit.counts import reads_of
 from tests.kit.holder import NOW, Holder
 
@@ -144,6 +148,36 @@ def test_the_oldest_tasks_are_found_by_the_index_of_lines(sql_holder: Holder, sq
         plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)]
     assert sum("SEARCH wheel_timer USING COVERING INDEX wheel_timer_line" in step for step in plan) == 3
     assert not [step for step in plan if "SCAN wheel_timer" in step]
+
+
+def test_pending_tasks_are_counted_by_hour_and_group_and_small_groups_are_added_up(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore
+) -> None:
+    gone = sql_holder.accept(NOW - 9, group="gone:1")
+    sql_holder.put_offset(place(gone[0]))
+    for number in range(FORECAST + 1):
+        sql_holder.accept(NOW, NOW + 5, NOW + HOUR_MS, group=f"a:{number:02}")
+    sql_holder.accept(NOW, NOW, *[NOW + HOUR_MS] * 4, task="app.other")
+    wait(second, 0, "a:00", second.accept(NOW + 1, group="a:00"))
+    stopped = second.accept(NOW, group="a:00")
+    second.apply(moves=[second.stop(stopped[0])], outcomes=[second.outcome(stopped[0].id)])
+
+    def counts(**criteria: Any) -> dict[tuple[int, str], int]:
+        return {((one.from_ms - NOW) // HOUR_MS, one.name): one.pending for one in due(**criteria)}
+
+    def due(**criteria: Any) -> list[NamedHourCount]:
+        return sql_store.browse.due_by_group(Criteria(**criteria))
+
+    found = counts()
+    groups = {"": (2, 4), "a:00": (3, 1), OTHER: (4, 2)} | {f"a:{n:02}": (2, 1) for n in range(1, FORECAST - 1)}
+    assert found == {(hour, name): count for name, both in groups.items() for hour, count in enumerate(both)}
+    assert [one.from_ms for one in due()] == sorted(one.from_ms for one in due())
+    assert {hour for hour, _ in counts(from_ms=NOW + HOUR_MS - 1)} == {0, 1}
+    assert {hour for hour, _ in counts(to_ms=NOW + HOUR_MS)} == {0}
+    assert {hour for hour, _ in counts(from_ms=NOW + HOUR_MS)} == {1}
+    assert counts(shard=1) == {(0, "a:00"): 1}
+    assert counts(task="app.other") == {(0, ""): 2, (1, ""): 4}
+    assert counts(queue="nowhere") == counts(shard=9) == {}
 
 
 def test_open_runs_are_found_by_their_index(sql_holder: Holder, sql_store: SqlStore) -> None:

@@ -6,6 +6,9 @@
     oldest    the lines of the page's groups                              1; it reads two entries of wheel_timer_line
                                                                           for each priority that waits in a line
     limits    of the page's groups                                        1
+    due       pending rows by hour, of the groups with the most of them   1; it reads each pending row of these hours,
+                                                                          since the tally has no groups: their number
+                                                                          has no bound, and each would cost a write
 
 The first statement reads all lines. Where groups are very many, ``largest_groups`` makes a page of the largest without
 it, from the memory of the holders. An index by name would make each change of a line three times as dear on SQLite.
@@ -21,15 +24,20 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal_column, or_, select, union_all
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.model import RANK_BITS, GroupLimit
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, LargeGroup
+from celery_wheel.store.model import HOUR_MS, RANK_BITS, GroupLimit
+from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
+from celery_wheel.store.sql.browse.overview import after_offset
+from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.schema import lane, line, run, timer
 from celery_wheel.store.sql.schema import limit as own_limit
-from celery_wheel.store.sql.schema import line, run, timer
 from celery_wheel.store.sql.statement import columns_of
+
+#: Groups of a forecast, and the name of all others together.
+FORECAST, OTHER = 20, "_other"
 
 _NONE: ColumnElement[int] = literal_column("0")
 
@@ -78,6 +86,28 @@ class GroupViews(StorePart):
             for one in largest
         ]
         return GroupPage(items, None, others)
+
+    def due_by_group(self, criteria: Criteria) -> list[NamedHourCount]:
+        """Return pending tasks by hour and group: the groups with the most of them, and the sum of the others as OTHER.
+
+        An hour is included where it ends after ``from_ms`` and begins before ``to_ms``. Tasks without a group have the
+        empty name.
+        """
+        name, hour = func.coalesce(timer.c.group, ""), timer.c.due_ms.op("/")(literal_column(str(HOUR_MS)))
+        wanted = [~lane.c.closed, lane.c.shard.in_(shards_of(self.shards, criteria))]
+        wanted += routes_of(criteria, timer.c.route)
+        wanted += [] if criteria.from_ms is None else [timer.c.due_ms >= criteria.from_ms // HOUR_MS * HOUR_MS]
+        wanted += [] if criteria.to_ms is None else [timer.c.due_ms < -(-criteria.to_ms // HOUR_MS) * HOUR_MS]
+        rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
+        columns = (hour.label("hour"), name.label("name"), func.count().label("pending"))
+        due = select(*columns).select_from(rows).where(*wanted).group_by(hour, name).cte("due")
+        pending = func.sum(due.c.pending)
+        most = select(due.c.name).group_by(due.c.name).order_by(pending.desc(), due.c.name).limit(FORECAST).cte("most")
+        shown = case((most.c.name.is_not(None), due.c.name), else_=literal_column(f"'{OTHER}'")).label("shown")
+        query = select(due.c.hour, shown, pending).select_from(due.outerjoin(most, most.c.name == due.c.name))
+        with self._database.reading() as connection:
+            found = connection.execute(query.group_by(due.c.hour, shown).order_by(due.c.hour, shown)).all()
+        return [NamedHourCount(hour * HOUR_MS, str(one), int(count)) for hour, one, count in found]
 
 
 def _groups(
