@@ -149,9 +149,9 @@ class Wheel:
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
         """Return the count of tasks due in each hour; ``by``: for each ``"queue"``, ``"task"`` or ``"group"``.
 
-        The counts come from the tally. Those by group read every pending task of these hours: the twenty groups with
-        the most tasks have a count each, and all other groups one, with the name ``_other``. The name of tasks without
-        a group is empty.
+        The counts come from the tally. A forecast by group reads every pending task of these hours: the twenty groups
+        with the most tasks have a count each, and all other groups one, with the name ``_other``. The name of tasks
+        without a group is empty.
         """
         if by not in (None, *pages.FORECASTS):
             raise ArgumentError(f"by must be one of {', '.join(pages.FORECASTS)}, got {by!r:.60}")

@@ -58,7 +58,7 @@ def test_pages_of_groups_have_each_group_once(viewer: Client, holder: Holder) ->
     assert found == [f"tenant:{number:03}" for number in range(150)]
 
 
-def test_of_very_many_groups_the_largest_are_shown_and_the_others_counted(viewer: Client, filled: Holder) -> None:
+def test_the_largest_of_very_many_groups_are_shown_and_the_others_counted(viewer: Client, filled: Holder) -> None:
     groups = {"count": FEW + 2, "waiting": 9_000, "largest": [["tenant:2", 3, 1, [1]], [NASTY, 2, 0, [0]]]}
     renew(filled, groups=groups | {"starving": [], "starving_count": 0, "unreported": []})
     page = shown(viewer, GROUPS)
