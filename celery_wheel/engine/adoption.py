@@ -90,6 +90,7 @@ class Adoption:
             self.depths,
             self.store.limits(self.shard),
             lowest_first=not self.delivery.prepares,
+            now_ms=self.monotonic_ms,
         )
 
     def steps(self) -> Iterator[str]:

@@ -225,8 +225,9 @@ class Engine:
         elif state is None:
             yield from self._adopt(lease_until_ms)
         else:
+            groups = state.group_figures.read(self.clock)
             with state.active():
-                snapshot = ctx.stats.snapshot(state, self.clock, now_ms)
+                snapshot = ctx.stats.snapshot(state, self.clock, now_ms, groups)
             yield "snapshot taken"
             yield from self._verify(state)
             ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
@@ -238,8 +239,9 @@ class Engine:
         ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
         if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
+        groups = state.group_figures.read(self.clock)
         with state.lock:
-            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
+            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
         return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot))
 
     def renewed(self, call: LeaseCall) -> None:

@@ -50,6 +50,9 @@ SPARE = 1_000
 #: Rounds of releases that are remembered, for commands that have read rows before them.
 ROUNDS = 64
 
+#: Groups whose ends without a report are counted; the one that is counted for the longest time makes room.
+MOST_UNREPORTED = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -99,6 +102,7 @@ class Line:
     credit: int = 0  #: rows that it may still release in its turn
     is_listed: bool = False  #: in the ring of its share
     is_rated: bool = False  #: it waits for its group's rate
+    since_ms: int = 0  #: monotonic: no row of it was released since then
 
     def __lt__(self, other: Line) -> bool:
         return False  # in a heap, an ended line may be beside the one that has its number now
@@ -118,6 +122,7 @@ class Group:
     name: str
     limit: Limit
     in_flight: int = 0  #: slots that are taken
+    waiting: int = 0  #: rows in its lines
     unpublished: int = 0  #: rows with a slot that the broker has not admitted, as far as it is known
     meter: Meter | None = None
     is_idle: bool = False  #: only its meter keeps it
@@ -146,6 +151,7 @@ class SharedQueue:
 
     queue: str
     depth: Depth | None = None
+    passed_at_ms: int | None = None  #: monotonic: a row passed, or was released
     lines: int = 0  #: that have rows
     open_at_ms: int | None = 0  #: monotonic: its gate lets rows pass; None: when the gate is opened
     on_their_way: int = 0  #: rows that were admitted or chosen, and are not published yet
@@ -205,6 +211,7 @@ class Groups:
         own: Iterable[GroupLimit] = (),
         *,
         lowest_first: bool = True,
+        now_ms: int = 0,
     ) -> None:
         """
         Args:
@@ -212,6 +219,7 @@ class Groups:
             depths: by queue; shared by all shards of the process.
             own: limits of single groups.
             lowest_first: whether the broker's workers take priority 0 first.
+            now_ms: the present instant, monotonic.
         """
         self._classes = dict(classes or {})
         self._own = {one.group: one for one in own}
@@ -230,6 +238,8 @@ class Groups:
         self.releases = 0  #: rounds of releases so far
         self.ended = set[int]()  #: numbers of lines that ended, whose rows of the store may be left
         self.is_stored = False  #: lane WAITING has its row in the store
+        self.unreported: dict[str, int] = {}  #: group → slots that ended by max_runtime since its last report
+        self.seen_ms = now_ms  #: monotonic: the last pass of ``group_figures``; a line that is newer is seen then
 
     def __bool__(self) -> bool:
         """Whether any row may have to wait."""
@@ -286,6 +296,7 @@ class Groups:
                 continue  # the number is used again
             line = self._new_line(self._group(stored.group), stored.queue, stored.number)
             line.waiting = stored.waiting
+            line.group.waiting += stored.waiting
             self._next_number = max(self._next_number, stored.number + 1)
             self._list(line)
         self._free = [number for number in range(self._next_number) if number not in self._by_number]
@@ -333,6 +344,8 @@ class Groups:
             return False
         if share is None or share.depth is None:
             if self.limit_of(name).has_none:
+                if share is not None:
+                    share.passed_at_ms = now_ms
                 return True
         elif share.lines or not share.room:
             share.depth.passed += 1  # it wants to: the depth is read again
@@ -341,6 +354,8 @@ class Groups:
         if group.room(now_ms) == 0 or (share is not None and not share.take(1)):
             return False
         group.take(1)
+        if share is not None:
+            share.passed_at_ms = now_ms
         self._slots[row.id] = Slot(group, share, None)
         return True
 
@@ -453,8 +468,15 @@ class Groups:
             slot = self._slots.get(row_id)
             if slot is not None and slot.until_ms == until_ms:
                 over.append(row_id)
+                self.unreported[slot.group.name] = self.unreported.get(slot.group.name, 0) + 1
                 self._end(row_id, slot)
+        while len(self.unreported) > MOST_UNREPORTED:
+            del self.unreported[next(iter(self.unreported))]
         return over
+
+    def reported(self, group: str) -> None:
+        """Note that a worker has reported the end of a run, perhaps after its max_runtime."""
+        self.unreported.pop(group, None)
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -481,11 +503,13 @@ class Groups:
         """Note that a commit has moved rows into a line."""
         line.entering -= count
         line.waiting += count
+        line.group.waiting += count
         self._list(line)
 
     def left(self, line: Line, count: int) -> None:
         """Note that a commit has moved rows out of a line."""
         line.waiting -= count
+        line.group.waiting -= count
         self._end_line(line)
 
     def _number(self) -> int:
@@ -499,7 +523,7 @@ class Groups:
         if share is None:
             share = self._shares[queue] = SharedQueue(queue)
         share.lines += 1
-        line = group.lines[queue] = self._by_number[number] = Line(number, group, share)
+        line = group.lines[queue] = self._by_number[number] = Line(number, group, share, since_ms=self.seen_ms)
         return line
 
     def _end_line(self, line: Line) -> None:
@@ -611,6 +635,8 @@ class Groups:
         line.credit = line.credit or line.group.limit.weight
         count = min(line.credit, line.left, most)
         count = share.take(count if room is None else min(count, room))
+        if count:
+            share.passed_at_ms = line.since_ms = now_ms
         line.credit -= count
         line.chosen += count
         line.group.take(count)
@@ -663,14 +689,19 @@ class Groups:
                 waits.append(depth_in_ms)
         return max(0, min(waits)) if waits else None
 
-    # -- for people --------------------------------------------------------------------------------
+    # -- for people: without the lock, as far as these copies go -------------------------------------
+
+    def lines(self) -> list[Line]:
+        return list(self._by_number.values())
+
+    def groups(self) -> list[Group]:
+        return list(self._groups.values())
 
     def counts(self) -> Iterator[tuple[str, int, int]]:
         """Yield (group, waiting, in flight) of each group with either."""
         for group in self._groups.values():
-            waiting = sum(line.waiting for line in group.lines.values())
-            if waiting or group.in_flight:
-                yield group.name, waiting, group.in_flight
+            if group.waiting or group.in_flight:
+                yield group.name, group.waiting, group.in_flight
 
 
 def _meter(limit: Limit) -> Meter | None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
+from celery_wheel.engine.state.group_figures import GroupFigures
 from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes
 from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
@@ -69,6 +70,7 @@ class ShardState:
         self.window = window
         self.gates = gates or Gates()
         self.groups = Groups() if groups is None else groups
+        self.group_figures = GroupFigures(self.groups)
         self.tombstones = tombstones or TombstoneFilter()
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()

@@ -43,7 +43,7 @@ def _shards(levels: ColumnElement[Any]) -> Select[Any]:
     return found.outerjoin(snapshot, snapshot.c.shard == shard.c.shard).order_by(shard.c.shard)
 
 
-def _after_offset() -> ColumnElement[bool]:
+def after_offset() -> ColumnElement[bool]:
     """Match pending rows. SQLite compares a pair with columns of another table by its first half alone: it would read
     every dispatched row of a herd whose tasks have one due time."""
     offset = [column + literal_column("0") for column in (lane.c.offset_due_ms, lane.c.offset_seq)]
@@ -51,7 +51,7 @@ def _after_offset() -> ColumnElement[bool]:
 
 
 def _lanes() -> Select[Any]:
-    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset())
+    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset())
     first = select(timer.c.due_ms).where(pending).order_by(timer.c.due_ms, timer.c.seq).limit(1)
     due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(COUNTED)
     overdue = select(func.count()).select_from(due.correlate(lane).subquery()).scalar_subquery().label("overdue")
@@ -79,7 +79,7 @@ def _names() -> Select[Any]:
 
 def _seconds() -> Select[Any]:
     within = and_(timer.c.due_ms >= bindparam("now_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
-    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset()))
+    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
     second = timer.c.due_ms.op("/")(literal_column("1000"))
     return _line("second", second, func.count()).select_from(rows).where(within).group_by(second)
 
