@@ -37,7 +37,7 @@ from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.groups import may_name_group, with_group
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
-from celery_wheel.producer.options import CallOptions, parse
+from celery_wheel.producer.options import CallOptions, parse, with_batch
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
@@ -78,9 +78,9 @@ class WheelApp:
 
     def send_task(self, *args: Any, wheel: Any = None, **options: Any) -> Any:
         """Send a task as Celery does; ``wheel`` is described in ``celery_wheel.producer.options``."""
-        wheel_options = parse(wheel)
         call = {**dict(zip(_POSITIONS, args, strict=False)), **options}
         headers = options.get("headers")
+        wheel_options = with_batch(call.get("task_type"), parse(wheel), headers)
         if headers and GROUP in headers:
             options["headers"] = {name: value for name, value in headers.items() if name != GROUP}
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:

@@ -54,7 +54,7 @@ def with_group(app: Any, options: CallOptions, call: Mapping[str, Any]) -> CallO
         return options
     both = options.over(_route(app, call))
     group = both.group
-    if both.native or group is not None:
+    if both.native or group is not None or both.batch is not None:  # a batch has the calls of several groups
         return replace(options, group=group)
     if function is not None:
         group = _named(function, call)

@@ -509,6 +509,7 @@ class Migration(migrations.Migration):
                     "queue_expires_ms",
                     models.BigIntegerField(db_comment="x-expires of the queue; duration in milliseconds", null=True),
                 ),
+                ("batch", models.IntegerField(db_comment="up to so many calls of a batch are one message", null=True)),
                 ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
             ],
             options=_options(
@@ -751,6 +752,18 @@ class Migration(migrations.Migration):
                 ),
                 ("key", models.TextField(db_comment="the key, a name chosen by producers")),
                 ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
+                (
+                    "latest_ms",
+                    models.BigIntegerField(
+                        db_comment="a task that takes its place is due by then; instant, Unix milliseconds", null=True
+                    ),
+                ),
+                (
+                    "window_ms",
+                    models.BigIntegerField(
+                        db_comment="the key stays taken after the eta; duration in milliseconds", null=True
+                    ),
+                ),
             ],
             options=_options(
                 "wheel_watch",

@@ -3,7 +3,7 @@
 --   KEYS  1 the offset hash    then `lists` lists    then for each list that expires those of all `priorities`
 --   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
 --         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts
---         then for each list: row ids "1,3,4", their count, ms until it expires or 0;
+--         then for each list: row ids "1,3,4.5", one for each message, their count, ms until it expires or 0;
 --         for each broadcast: row id, topic, message; then the messages, list by list
 --
 --   1 compare   2 check every list's type   3 move the offset   4 push, expire, broadcast   5 note the failed rows
@@ -39,7 +39,7 @@ end
 
 local function split(ids)
   local numbers = {}
-  for id in string.gmatch(ids, '%d+') do numbers[#numbers + 1] = id end
+  for id in string.gmatch(ids, '[^,]+') do numbers[#numbers + 1] = id end
   return numbers
 end
 

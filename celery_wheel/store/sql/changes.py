@@ -247,7 +247,7 @@ def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
 
 def _nowhere(reject: model.NewReject) -> model.Route:
     """Return the route of unreadable bytes: they have no destination."""
-    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
+    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None, None)
 
 
 def _of_reject(reject: model.NewReject) -> _Columns:

@@ -217,6 +217,7 @@ route = table(
     optional("queue", sa.Text, "name of the queue, if the producer named one"),
     optional("priority", sa.Integer, "AMQP priority"),
     optional("queue_expires_ms", sa.BigInteger, "x-expires of the queue; duration in milliseconds"),
+    optional("batch", sa.Integer, "up to so many calls of a batch are one message"),
     required("target", sa.Text, "queue, or routing key where the producer named no queue"),
     sa.UniqueConstraint("digest", name="wheel_route_digest"),
     sa.Index("wheel_route_task", "task"),
@@ -418,6 +419,8 @@ watch = sharded(
     ),
     required("key", sa.Text, "the key, a name chosen by producers"),
     required("timer_id", sa.BigInteger, "id of the timer"),
+    optional("latest_ms", sa.BigInteger, "a task that takes its place is due by then; instant, Unix milliseconds"),
+    optional("window_ms", sa.BigInteger, "the key stays taken after the eta; duration in milliseconds"),
     sa.Index("wheel_watch_key", "shard", "kind", "key", "timer_id"),
     sa.Index("wheel_watch_timer", "timer_id"),
 )

@@ -136,8 +136,8 @@ def test_watches_tombstones_and_gates_go_along(sql_store: SqlStore, shards: int)
     for number in range(shards):
         keys = [key for key in expected if shard_of(key, "", shards) == number]
         found = sql_store.watchers(number, "watch", [f"order:{key}" for key in expected])
-        assert {(key, row.id) for key, row in found} == {(f"order:{key}", expected[key]) for key in keys}
-        assert {key for key, _ in sql_store.watchers(number, "unique", list(expected))} == set(keys)
+        assert {(claim.key, row.id) for claim, row in found} == {(f"order:{key}", expected[key]) for key in keys}
+        assert {claim.key for claim, _ in sql_store.watchers(number, "unique", list(expected))} == set(keys)
         assert {one.name for one in sql_store.gates(number)} == {"mail", "one"}
         assert {*sql_store.tombstone_ids(number)} == {"both", "of-0", "of-1"}
     for table in (schema.watch, schema.answer, schema.tombstone, schema.gate):
