@@ -127,8 +127,8 @@ def test_a_group_is_paused_and_its_tasks_are_cancelled(stack: Stack, command: Co
     [gate] = command.json("pause", "--group", group, "--reason", "storm")["gates"]
     assert (gate["scope"], gate["name"], gate["state"]) == ("group", group, "paused")
     command("run-now", f"{group}.0")
-    waits = f"pending, waits for group {group} (paused), queue {queue}"
-    wait_until(lambda: waits in " ".join(command("show", f"{group}.0").stdout.split()), "it waits in its line")
+    waits = f"group {group} (paused), queue {queue}"
+    wait_until(lambda: stack.app.wheel.get(f"{group}.0").blocked_by == waits, "it waits in its line")
     remedies = [one["remedy"] for one in command.json("doctor", code=3)["findings"] if one["about"] == "paused"]
     assert remedies[0].endswith(f"wheel resume --group {group}")
     assert command.json("cancel", "--group", group, "--yes")["done"] == 3
