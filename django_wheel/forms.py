@@ -20,7 +20,7 @@ from celery_wheel.conf.setting import parse_rate
 from celery_wheel.control import MAX_OVER_S
 from celery_wheel.errors import ArgumentError
 from celery_wheel.recurring.local import resolve
-from celery_wheel.requests.arguments import text_of
+from celery_wheel.requests.arguments import group_of
 from celery_wheel.values.format import to_datetime
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
 from django_wheel.formats import gate_label
@@ -283,7 +283,7 @@ class LimitsForm(ReasonForm):
 
     def clean_group(self) -> str:
         try:
-            return text_of("group", self.cleaned_data["group"])
+            return group_of(self.cleaned_data["group"])
         except ArgumentError as error:
             raise ValidationError(str(error)) from None
 

@@ -28,7 +28,7 @@ from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
-from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +131,14 @@ def text_of(name: str, value: Any, at_least: int = 1) -> str:
     return text
 
 
+def group_of(value: Any) -> str:
+    """Return the name of a group."""
+    name = text_of("a group", value)
+    if rule := group_name_rule(name):
+        raise ArgumentError(f"a group must be {rule}, got {name!r:.60}")
+    return name
+
+
 def count_of(name: str, value: Any, most: int) -> int:
     if type(value) is not int:
         raise TypeError(f"{name} must be a whole number, got {value!r:.60}")
@@ -161,7 +169,7 @@ def gate_name(kind: str, options: GateOptions) -> str:
         return "all:"
     if not isinstance(name, str) or not name:
         raise TypeError(f"{kind} must have a name as its {scope}, got {name!r:.60}; nothing was changed")
-    return f"{scope}:{text_of(scope, name)}"
+    return f"{scope}:{group_of(name) if scope == 'group' else text_of(scope, name)}"
 
 
 def attribution(options: RequestOptions) -> dict[str, str]:
