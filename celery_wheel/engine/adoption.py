@@ -29,7 +29,7 @@ from dataclasses import replace
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.port import BrokerOffset, FencingBroker, RangeChecksum
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state.gates import ALL, Gates
+from celery_wheel.engine.state.gates import ALL, GROUP, Gates
 from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.engine.state.shard import ShardState
@@ -205,6 +205,8 @@ class Adoption:
     def _backlog(self, lanes: list[Lane], gate: model.Gate) -> int:
         if gate.state == model.PAUSED:
             return 0
+        if gate.scope == GROUP:
+            return self.groups.waiting(gate.name)
         behind = [lane for lane in lanes if gate.scope == ALL or lane.place == (gate.scope, gate.name)]
         due = model.Position(self.now_ms, model.MAX_SEQ)
         return sum(self.store.count(self.shard, lane.number, lane.offset, max(lane.offset, due)) for lane in behind)

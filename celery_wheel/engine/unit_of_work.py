@@ -180,6 +180,8 @@ class UnitOfWork:
         line = groups.line_for(row)
         line.entering += 1
         self._count_line(line, entering=1)
+        if groups.has_slot(row):  # it was released before
+            self._give_back(row.id)
         self._diverts = True
         move = model.Move(
             row.id, model.WAITING, row.due_ms, self.state.next_seq(), line=groups.code(line, row, redelivered)

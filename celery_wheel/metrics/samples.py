@@ -104,7 +104,7 @@ _ALL = (
     _gauge("due", "Pending messages that are due within a period: whole hours, beyond two days whole days.", "within"),
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),
     _gauge("due_peak_timestamp_seconds", "The fullest second of the next hour."),
-    _gauge("paused", "Pauses in force: of a queue, of a task, or of everything (all).", "kind"),
+    _gauge("paused", "Pauses in force: of a queue, a task, a group, or of everything (all).", "kind"),
     _gauge(
         "group_waiting",
         "Messages that wait for their group or for room in their queue: the twenty groups with the most, and _other.",
@@ -289,7 +289,7 @@ class Totals:
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
         yield from self._peak()
         paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
-        yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task")]
+        yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task", "group")]
         groups = group_totals(found.shards)
         waiting = Counter({one.name or NO_GROUP: one.waiting for one in groups.largest[:MAX_GROUPS]})
         waiting[OTHER] += groups.waiting - waiting.total()

@@ -62,7 +62,7 @@ class OwnLimits:
     def get(self, group: str) -> GroupLimits:
         """Return the limits of a group that are in force, with the source of each part."""
         found = self._own([arguments.group_of(group)])
-        return self._in_force(group, found[0] if found else None)
+        return self.in_force(group, found[0] if found else None)
 
     def set(
         self,
@@ -106,7 +106,8 @@ class OwnLimits:
         store = self._wheel.store
         return [one for shard in range(store.shards) for one in store.limits(shard, groups)]
 
-    def _in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
+    def in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
+        """Return the limits of a group whose own limits are known."""
         of_class = self.conf.limits.get(group.partition(":")[0], LimitValues())
         levels: list_[tuple[Source, LimitValues]] = [("own", _values(own)), ("class", of_class), ("default", _DEFAULTS)]
         values, sources = dict[str, Any](), dict[str, Source]()
@@ -123,7 +124,7 @@ class OwnLimits:
 
     def list(self) -> list_[GroupLimits]:
         """Return the groups that have limits of their own, sorted, each with its limits in force."""
-        return [self._in_force(one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
+        return [self.in_force(one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
 
     aget = twin(get)
     aset = twin(set)

@@ -368,7 +368,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Gate:
-    """A pause, or a slow resume. ``scope`` is all, queue or task; ``state`` is paused or slow."""
+    """A pause, or a slow resume. ``scope`` is all, queue, task or group; ``state`` is paused or slow."""
 
     scope: str
     name: str

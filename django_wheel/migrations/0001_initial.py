@@ -233,7 +233,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("scope", models.TextField(db_comment="all, queue or task")),
+                ("scope", models.TextField(db_comment="all, queue, task or group")),
                 ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
                 (
                     "state",

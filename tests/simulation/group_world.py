@@ -11,7 +11,8 @@
     at the end       every row was in its queue: nobody waits for ever; no slot is left
 
 Users set and clear limits of single groups. A former limit is in force until the holder's round of ``ingest`` is over;
-runs that are pushed while a group has no limit do not count, also not under a later one.
+runs that are pushed while a group has no limit do not count, also not under a later one. Users also pause and resume
+single groups: no row of a paused group is pushed (see ``gating``).
 
 A worker is killed now and then: its report never comes, and the slot ends by max_runtime.
 """
@@ -32,6 +33,7 @@ from celery_wheel.engine.state.groups import Limit, class_of
 from celery_wheel.store.model import LIMIT, WAITING, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from tests.kit.holder import message
+from tests.simulation.gating import Gating
 from tests.simulation.happenings import ACTIVITIES, WEIGHTS, Scheduler
 from tests.simulation.model_store import ModelStore
 from tests.simulation.rabbit_world import RabbitWorld
@@ -104,6 +106,16 @@ class Limiting:
         return max(self._in_store.get(group, self._classes[group]), *self._former[group], *ended, 0)
 
 
+class GroupGating(Gating):
+    """Users who pause and resume single groups."""
+
+    gates = tuple(f"group:{group}" for group in LIMITED)
+    variant = "b000"
+
+    def gates_of(self, row: Row) -> Sequence[str]:
+        return (f"group:{row.group}",)
+
+
 class GroupWorld(World):
     counts_ready = True  #: a reading of a depth is exact
     is_ordered = True  #: rows of a group on the way to one queue are taken in the order of their due times
@@ -131,6 +143,9 @@ class GroupWorld(World):
         self.limit_share = self.limit_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user sets a limit
         classes = {name: self.limits.groups[name.partition(":")[0]].concurrency or math.inf for name in LIMITED}
         self.limiting = Limiting(self.limit_rng, ModelStore(self.disk), classes, self.max_runtime_ms)
+        self.pause_rng = random.Random(seed + 10_000_003)
+        self.pause_share = self.pause_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user pauses or resumes
+        self.group_gating = GroupGating(self.pause_rng, ModelStore(self.disk), self._violation)
         self.passed = defaultdict[str, list[int]](list)  #: group → when its rows were pushed for the first time
 
     def _rate(self, seed: int) -> Rate:
@@ -138,6 +153,8 @@ class GroupWorld(World):
         return random.Random(seed + 9_000_003).choice((Rate(1, 10), Rate(20, 100), *slow))
 
     def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
+        state = scheduler.engine.state
+        self.group_gating.stepped(step, state.lanes if state else (), self.disk.shard(0))
         for group in self.limiting.stepped(scheduler, activity, step, self.gating.step):
             for row_id in [id_ for id_, (of, _) in self.in_flight.items() if of == group]:
                 del self.in_flight[row_id]
@@ -148,6 +165,7 @@ class GroupWorld(World):
     def happened(self) -> Counter[str]:
         found = super().happened()
         found["reports"] = self.reports
+        found["groups paused"] = self.group_gating.counts["paused"]
         found.update(self.limiting.counts)
         return found
 
@@ -201,6 +219,7 @@ class GroupWorld(World):
 
     def pushed(self, row: Row, now_ms: int) -> None:
         super().pushed(row, now_ms)
+        self.group_gating.pushed(row)
         self.counts["pushed after a wait for its group"] += row.id in self.disk.shard(0).waited
         self._in_order(row)
         self._within_rate(row)
@@ -260,6 +279,8 @@ class GroupWorld(World):
         self._end_runs()
         if self.limit_share and self.limit_rng.random() < self.limit_share:
             self.log.append(f"user: {self.limiting.turn()}")
+        if self.pause_share and self.pause_rng.random() < self.pause_share:
+            self.log.append(f"user: {self.group_gating.turn()}")
 
     def may_pass(self, row: Row, other: Row) -> bool:
         if row.group != other.group or row.route.target != other.route.target:
@@ -275,6 +296,8 @@ class GroupWorld(World):
         return super()._is_done() and not self.running
 
     def _calm_down(self) -> None:
+        for gate in self.group_gating.gates if self.pause_share else ():
+            self.group_gating.ask("resume", gate)
         super()._calm_down()
         for scheduler in self.schedulers:
             state = scheduler.engine.state

@@ -10,6 +10,7 @@ from celery_wheel.engine import release
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.recurring import runs
 from celery_wheel.engine.state.depths import Depth
+from celery_wheel.engine.state.gates import GateRouter
 from celery_wheel.engine.state.groups import Group, Groups, Line
 from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -164,3 +165,16 @@ def a_release_without_an_answer_keeps_its_places(right: Any, groups: Groups, lin
 @replaces_in_groups(Window, "is_being_removed", seed=96)
 def a_row_leaves_its_line_twice(right: Any, window: Window, row_id: int) -> bool:
     return False
+
+
+@replaces_in_groups(GateRouter, "__call__", seed=102)
+def released_rows_pass_a_pause(right: Callable[..., Any], router: GateRouter, row: Row) -> Any:
+    closed, router.gates.closed_groups = router.gates.closed_groups, set()
+    try:
+        return right(router, row)
+    finally:
+        router.gates.closed_groups = closed
+
+
+@replaces_in_groups(Groups, "gate_opened", seed=5)
+def a_resumed_group_waits_for_ever(right: Any, groups: Groups, name: str) -> None: ...

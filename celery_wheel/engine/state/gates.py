@@ -1,4 +1,4 @@
-"""Gates: pauses and rate limits, of a task, of a queue or of everything; and the route of a due row through them.
+"""Gates: pauses and rate limits, of a task, a queue, a group or everything; the route of a due row through them.
 
 A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
 or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
@@ -8,7 +8,8 @@ pending.
 A meter lets one row through every ``per_ms / count``, and after a pause at once the rows of ``BURST_MS``, so that fast
 meters publish chunks. With several shards each shard gets its part of a rate. Times are monotonic milliseconds.
 
-A row asks its group for room (see ``groups``) after all of these: a row that a gate stops takes no slot.
+A row asks its group for room (see ``groups``) after the gates of its task and its queue: a row that they stop takes no
+slot. The gate of a group has no lane: the rows that it stops wait in the lines of the group.
 """
 
 from __future__ import annotations
@@ -80,19 +81,23 @@ class Meter:
 
 class Gates:
     def __init__(self, rates: Mapping[str, Rate] | None = None, now_ms: int = 0) -> None:
-        self.closed: set[Place] = set()
+        self.closed: set[Place] = set()  #: those of tasks and queues, and EVERYTHING
+        self.closed_groups: set[str] = set()
         self._limits = {name: Meter(rate, now_ms) for name, rate in (rates or {}).items()}
         self._slow: dict[Place, Meter] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.closed or self._limits or self._slow)
+        return bool(self.closed or self.closed_groups or self._limits or self._slow)
 
     def set(self, gate: Gate, backlog: int, wall_ms: int, now_ms: int) -> None:
         """Set a gate; ``backlog``: rows behind a slow one, to be published evenly in what is left of its time."""
         place = (gate.scope, gate.name)
         self.open(place)
         if gate.state == PAUSED:
-            self.closed.add(place)
+            if gate.scope == GROUP:
+                self.closed_groups.add(gate.name)
+            else:
+                self.closed.add(place)
             return
         left_ms = gate.at_ms + gate.per_ms - wall_ms
         if left_ms > 0 and backlog > 0:
@@ -100,6 +105,8 @@ class Gates:
 
     def open(self, place: Place) -> None:
         self.closed.discard(place)
+        if place[0] == GROUP:
+            self.closed_groups.discard(place[1])
         self._slow.pop(place, None)
 
     def meters(self, place: Place, now_ms: int) -> list[Meter]:
@@ -168,7 +175,11 @@ class GateRouter:
 
     def __call__(self, row: Row) -> Place | None:
         place = self._gate(row)
-        if place is None and self.groups is not None and not self.groups.admit(row, self.now_ms):
+        # A row that was released before its group was paused waits anew.
+        if place is None and (
+            row.group in self.gates.closed_groups
+            or (self.groups is not None and not self.groups.admit(row, self.now_ms))
+        ):
             return LINE
         if place is None:
             for passed in self._metered:

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.state.depths import Depth, Depths
-from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Meter, Rate
+from celery_wheel.engine.state.gates import EVERYTHING, GROUP, QUEUE, Gates, Meter, Rate
 from celery_wheel.store.model import FIRST_TIME, MAX_RUNTIME_MS, RANK_BITS, GroupLimit, LineState, Row
 
 #: The group of rows without one.
@@ -258,6 +258,14 @@ class Groups:
     def clear_limit(self, group: str) -> None:
         self._own.pop(group, None)
         self._renew(group)
+
+    def gate_opened(self, name: str) -> None:
+        """Note that the gate of a group lets rows pass: its lines may release again."""
+        group = self._groups.get(name)
+        if group is not None:
+            for line in group.lines.values():
+                line.is_rated = False  # it would wait for the former rate
+                self._list(line)
 
     def _renew(self, name: str) -> None:
         group = self._groups.get(name)
@@ -591,8 +599,8 @@ class Groups:
     def choose(self, most: int, now_ms: int, gates: Gates) -> list[Line]:
         """Choose up to ``most`` rows to release, by weighted round-robin; returns the line of each, in their order.
 
-        Each has a place in its group from now on, until ``released`` or ``not_released``. A queue that a gate stops
-        gets no rows.
+        Each has a place in its group from now on, until ``released`` or ``not_released``. A queue or a group that a
+        gate stops gets no rows.
         """
         self._pass_time(now_ms)
         chosen: list[Line] = []
@@ -602,12 +610,12 @@ class Groups:
             while share.ring and len(chosen) < most and share.room != 0 and len(chosen) - before < most_here:
                 line = share.ring[0]
                 left = before + most_here - len(chosen)
-                count = self._turn(line, min(left, most - len(chosen)), now_ms)
+                count = self._turn(line, min(left, most - len(chosen)), now_ms, gates)
                 chosen += [line] * count
-                if line.left == 0 or line.group.room(now_ms) == 0:
+                if line.left == 0 or _room(line.group, gates, now_ms) == 0:
                     share.ring.popleft()
                     line.is_listed, line.credit = False, 0
-                    self._wait_for_rate(line, now_ms)
+                    self._wait_for_rate(line, now_ms, gates)
                 elif line.credit == 0:
                     share.ring.rotate(-1)
             if len(chosen) >= most:  # other queues come first in the next round
@@ -630,8 +638,8 @@ class Groups:
                 else:
                     self._leave(group)
 
-    def _turn(self, line: Line, most: int, now_ms: int) -> int:
-        share, room = line.share, line.group.room(now_ms)
+    def _turn(self, line: Line, most: int, now_ms: int, gates: Gates) -> int:
+        share, room = line.share, _room(line.group, gates, now_ms)
         line.credit = line.credit or line.group.limit.weight
         count = min(line.credit, line.left, most)
         count = share.take(count if room is None else min(count, room))
@@ -640,15 +648,23 @@ class Groups:
         line.credit -= count
         line.chosen += count
         line.group.take(count)
+        gates.spend((GROUP, line.group.name), count, now_ms)
         return count
 
-    def _wait_for_rate(self, line: Line, now_ms: int) -> None:
-        meter, limit, pending = line.group.meter, line.group.limit.concurrency, line.group.unpublished
-        if line.is_rated or not line.left or meter is None or pending >= meter.at_once:
+    def _wait_for_rate(self, line: Line, now_ms: int, gates: Gates) -> None:
+        """Note when the rates of a group let its line release more, unless it waits for a slot or a resume."""
+        group, limit = line.group, line.group.limit.concurrency
+        meter, pending = group.meter, group.unpublished
+        nexts = [one.next_ms() for one in gates.meters((GROUP, group.name), now_ms)]
+        if meter is not None and pending < meter.at_once:
+            nexts.append(meter.next_ms(pending))
+        elif meter is not None:  # a publication comes first
             return
-        if limit is None or line.group.in_flight < limit:
+        if line.is_rated or not line.left or not nexts or group.name in gates.closed_groups:
+            return
+        if limit is None or group.in_flight < limit:
             line.is_rated = True
-            heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms(pending)), line.number, line))
+            heapq.heappush(self._rated, (max(now_ms + 1, *nexts), line.number, line))
 
     def released(self, rows: Sequence[tuple[Row, Line]]) -> None:
         """Give the places of chosen rows to rows that are about to move to a lane that publishes."""
@@ -697,6 +713,11 @@ class Groups:
     def groups(self) -> list[Group]:
         return list(self._groups.values())
 
+    def waiting(self, name: str) -> int:
+        """Return how many rows of a group wait."""
+        group = self._groups.get(name)
+        return 0 if group is None else group.waiting
+
     def counts(self) -> Iterator[tuple[str, int, int]]:
         """Yield (group, waiting, in flight) of each group with either."""
         for group in self._groups.values():
@@ -711,6 +732,14 @@ def _meter(limit: Limit) -> Meter | None:
 def _empty_ms(groups: Iterable[Group], now_due_ms: int, now_ms: int) -> dict[str, int]:
     """Return in due time when the meter of each group is empty."""
     return {one.name: now_due_ms + one.meter.empty_ms() - now_ms for one in groups if one.meter is not None}
+
+
+def _room(group: Group, gates: Gates, now_ms: int) -> int | None:
+    """Return how many rows of a group may take a slot and pass its gate; None: any number."""
+    if group.name in gates.closed_groups:
+        return 0
+    most, (free, _) = group.room(now_ms), gates.room((GROUP, group.name), now_ms)
+    return free if most is None else most if free is None else min(most, free)
 
 
 def _passing(share: SharedQueue, gates: Gates, now_ms: int) -> tuple[int, int | None]:

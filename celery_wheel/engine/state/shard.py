@@ -177,7 +177,7 @@ class ShardState:
             return lane.in_flight
         gates, route = self.gates, None
         room = lane.chunk_limit(max_count)
-        groups = self.groups if self.groups else None
+        groups = self.groups if self.groups or gates.closed_groups else None
         if gates or groups or not self.lanes.are_alone:
             busy = self.lanes.busy
             room = min(room, self._room(lane, monotonic_ms, max_count))

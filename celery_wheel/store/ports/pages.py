@@ -146,6 +146,7 @@ class Criteria:
     task: str | None = None
     queue: str | None = None
     key: str | None = None
+    group: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -170,7 +171,7 @@ class Detail:
 
     task: Task  #: as an item of ``pending``
     state: str  #: ``pending``, ``in doubt``, ``dispatched``, or the kind of its last outcome
-    blocked_by: str | None  #: the destination, the gate, or the group and its queue that hold it back
+    blocked_by: str | None  #: the destination, the gate, or the group (paused or not) and its queue that hold it back
     exchange: str
     exchange_type: str
     routing_key: str

@@ -435,7 +435,7 @@ watch = sharded(
 
 gate = sharded(
     "gate",
-    required("scope", sa.Text, "all, queue or task"),
+    required("scope", sa.Text, "all, queue, task or group"),
     required("name", sa.Text, "name of the queue or the task; empty: all"),
     required("state", sa.Text, "paused; or slow: it was resumed, and its backlog is dispatched evenly"),
     required("per_ms", sa.BigInteger, "time in which a slow gate dispatches its backlog; duration in milliseconds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,21 +12,25 @@ from celery_wheel.store.model import (
     FIRST_TIME,
     HOUR_MS,
     ORIGIN,
+    PAUSED,
     RANK_BITS,
     WAITING,
+    Gate,
     GroupLimit,
     LaneState,
     LineState,
     Move,
     StoredMessage,
 )
-from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
+from celery_wheel.store.ports.pages import END, Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
 from celery_wheel.store.schedule_model import Run
+from celery_wheel.store.sql.browse import pages as pages_module
 from celery_wheel.store.sql.browse.groups import FORECAST, OTHER
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.test_browsing import place, postgresql_plan
+from tests.contract.stores.test_browsing import postgresql_plan
+from tests.contract.stores.test_browsing_walks import walk
 from tests.kit.counts import reads_of
-from tests.kit.holder import NOW, Holder
+from tests.kit.holder import NOW, Holder, place
 
 
 def wait(
@@ -188,3 +193,35 @@ def test_open_runs_are_found_by_their_index(sql_holder: Holder, sql_store: SqlSt
         if connection.dialect.name == "sqlite":
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0]}", given[0])]
             assert any("SEARCH wheel_run USING INDEX wheel_run_open" in step for step in plan), plan
+
+
+def test_pages_of_a_group_read_on_where_others_have_more(
+    sql_holder: Holder, second: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 40)
+    monkeypatch.setattr(pages_module, "SCAN_LEAST", 1)
+    rows = {n: sql_holder.accept(NOW + n, group="tenant:1" if n in (3, 50) else "tenant:2")[0] for n in range(60)}
+    wait(sql_holder, 0, "tenant:1", [rows[3]])
+    far = second.accept(NOW + 70, group="tenant:1")[0]
+    wanted = Criteria(group="tenant:1")
+    first = sql_store.browse.pending(wanted, limit=2)
+    assert [one.id for one in first.items] == [rows[3].id]
+    assert first.next is not None
+    assert first.next.due_ms < NOW + 50, "a page reads a part"
+    found = walk(partial(sql_store.browse.pending, wanted, limit=2))
+    assert [one.id for one in found] == [rows[3].id, rows[50].id, far.id]
+    assert [
+        one.id for one in walk(partial(sql_store.browse.pending, Criteria(group="tenant:1", shard=1), limit=2))
+    ] == [far.id]
+    assert sql_store.browse.pending(Criteria(group="tenant")).items == []
+    sql_holder.apply(lanes=[LaneState(0, place(rows[50]), place(rows[50]))])
+    assert [one.id for one in walk(partial(sql_store.browse.dispatched, wanted, limit=9), END)] == [rows[50].id]
+
+
+def test_a_task_of_a_paused_group_says_so(sql_holder: Holder, sql_store: SqlStore) -> None:
+    (row,) = sql_holder.accept(NOW, group="tenant:1", task_id="wanted")
+    wait(sql_holder, 0, "tenant:1", [row])
+    (detail,) = sql_store.browse.find("wanted")
+    assert detail.blocked_by == "group tenant:1, queue celery"
+    sql_holder.apply(gates=[Gate("group", "tenant:1", PAUSED, 0, "", "anna", NOW)])
+    assert sql_store.browse.find("wanted")[0].blocked_by == "group tenant:1 (paused), queue celery"

@@ -120,3 +120,11 @@ def test_a_wrong_order_is_refused(app: Celery) -> None:
     assert invoke(app, "groups", "--sort", "age").exit_code == 2
     with pytest.raises(ValueError, match="sort must be one of waiting, name, got 'age'"):
         app.wheel.groups(sort="age")  # type: ignore[arg-type]
+
+
+def test_tasks_of_a_group_are_listed_and_a_pause_is_of_one_name(app: Celery) -> None:
+    command = Commands(app, None)  # type: ignore[arg-type]
+    assert [one["group"] for one in command.json("list", "--group", "tenant:1")["items"]] == ["tenant:1"] * 2
+    assert command.json("list", "--group", "tenant")["items"] == []
+    assert command("pause", "--group", "tenant:1", "--queue", "mail").exit_code == 2
+    assert command("resume").exit_code == 2

@@ -10,7 +10,7 @@ from itertools import count, pairwise
 import pytest
 
 from celery_wheel.engine.state.depths import DEPTH_IDLE_MS, DEPTH_MS, depths_of
-from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Rate
+from celery_wheel.engine.state.gates import EVERYTHING, LINE, QUEUE, GateRouter, Gates, Rate
 from celery_wheel.engine.state.groups import ROUNDS, SPARE, Groups, Limit, Line
 from celery_wheel.store.model import MAX_RUNTIME_MS, PAUSED, Gate, GroupLimit, LineState, Row
 from tests.kit.holder import NOW, message
@@ -384,3 +384,62 @@ def test_a_line_that_waits_for_its_rate_does_not_wait_for_the_former_one() -> No
 
 def own(concurrency: int | None = None) -> GroupLimit:
     return GroupLimit("tenant:1", concurrency, None, None, None, None, "anna", NOW)
+
+
+def gate(group: str, state: str = PAUSED, per_ms: int = 0) -> Gate:
+    return Gate("group", group, state, per_ms, "", "", 0)
+
+
+def test_a_paused_group_releases_nothing_and_the_others_go_on() -> None:
+    groups, gates = Groups({"tenant": Limit(rate=Rate(1_000, 1_000))}), Gates()
+    waiting(groups, a=3, b=3)
+    gates.set(gate("tenant:a"), 0, 0, 0)
+    assert released(groups, 9, 0, gates) == ["b", "b", "b"]
+    assert released(groups, 9, 60_000, gates) == []
+    assert groups.next_ms(60_000, NOW) is None, "a paused group costs no round"
+    gates.open(("group", "tenant:a"))
+    groups.gate_opened("tenant:a")
+    assert released(groups, 9, 60_000, gates) == ["a", "a", "a"]
+
+
+def test_a_group_is_resumed_evenly_over_a_time() -> None:
+    groups, gates = Groups(), Gates()
+    waiting(groups, a=5)
+    gates.set(gate("tenant:a"), 0, 0, 0)
+    assert released(groups, 9, 0, gates) == []
+    gates.set(gate("tenant:a", "slow", 5_000), groups.waiting("tenant:a"), 0, 0)
+    groups.gate_opened("tenant:a")
+    found: list[int] = []
+    now_ms = 0
+    while groups.waiting("tenant:a"):
+        found += [now_ms] * len(released(groups, 9, now_ms, gates))
+        now_ms += groups.next_ms(now_ms, NOW) or 1
+    assert found == [0, 1_000, 2_000, 3_000, 4_000]
+
+
+def test_a_row_that_was_released_before_a_pause_goes_back_to_its_line_without_its_slot() -> None:
+    groups, gates = Groups({"tenant": Limit(concurrency=1)}), Gates()
+    waiting(groups, a=1)
+    [line] = groups.choose(9, 0, gates)
+    one = row("tenant:a")
+    groups.released([(one, line)])
+    groups.left(line, 1)
+    route = GateRouter(gates, None, set(), 0, groups=groups)
+    assert route(one) is None
+    gates.set(gate("tenant:a"), 0, 0, 0)
+    assert route(one) is LINE
+    line.entering += 1
+    groups.give_back(one.id)
+    groups.entered(line, 1)
+    assert list(groups.counts()) == [("tenant:a", 1, 0)]
+    assert route(row("tenant:b")) is None
+
+
+def test_a_group_without_limits_can_be_paused() -> None:
+    gates = Gates()
+    route = GateRouter(gates, None, set(), 0, groups=None)
+    assert route(row("x")) is None
+    gates.set(gate("x"), 0, 0, 0)
+    assert gates
+    assert route(row("x")) is LINE
+    assert route(row(None)) is None

@@ -61,11 +61,11 @@ def test_overdue_tasks_are_counted_unless_a_pause_holds_them(sql_store: SqlStore
     tallied(holder, NOW - 60_000, NOW - 1_000, NOW + 1_000)
     found = values(sql_store)
     assert (found["overdue"], found["oldest_overdue_seconds"]) == ({(): 2}, {(): 60})
-    assert found["paused"] == {("all",): 0, ("queue",): 0, ("task",): 0}
+    assert found["paused"] == {("all",): 0, ("queue",): 0, ("task",): 0, ("group",): 0}
     holder.apply(gates=[Gate("all", "", "paused", 0, "", "ann", NOW - 5)])
     found = values(sql_store)
     assert (found["overdue"], found["oldest_overdue_seconds"]) == ({(): 0}, {(): 0})
-    assert found["paused"] == {("all",): 1, ("queue",): 0, ("task",): 0}
+    assert found["paused"] == {("all",): 1, ("queue",): 0, ("task",): 0, ("group",): 0}
 
 
 def test_the_fullest_second_of_the_next_hour_is_shown_once_the_seconds_are_counted(sql_store: SqlStore) -> None:

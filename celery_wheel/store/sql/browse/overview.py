@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, null, select, tuple_
 
+from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import HOUR_MS, Gate
 from celery_wheel.store.ports import pages
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
@@ -164,6 +165,8 @@ class StoreCounts(StorePart):
 
         An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
         """
+        if criteria.key is not None or criteria.group is not None:
+            raise ArgumentError("forecast must have no key and no group: its counts are by shard, queue and task")
         name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
         wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self.shards, criteria)), *routes_of(criteria)]
         wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
