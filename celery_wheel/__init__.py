@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from celery_wheel.requests.request import TransactionalRequest
     from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
     from celery_wheel.values import __version__
+    from celery_wheel.worker.batches import Batches
 
 __all__ = [
+    "Batches",
     "Celery",
     "CommandResult",
     "CompletionResult",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Batches": "celery_wheel.worker.batches",
     "Celery": "celery_wheel.app",
     "CommandResult": "celery_wheel.requests.results",
     "CompletionResult": "celery_wheel.requests.results",

@@ -37,7 +37,7 @@ from celery_wheel.producer.destination import is_eligible
 from celery_wheel.producer.eta import due_time, epoch_us
 from celery_wheel.producer.groups import may_name_group, with_group
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
-from celery_wheel.producer.options import CallOptions, parse
+from celery_wheel.producer.options import CallOptions, parse, with_batch
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
@@ -78,9 +78,9 @@ class WheelApp:
 
     def send_task(self, *args: Any, wheel: Any = None, **options: Any) -> Any:
         """Send a task as Celery does; ``wheel`` is described in ``celery_wheel.producer.options``."""
-        wheel_options = parse(wheel)
         call = {**dict(zip(_POSITIONS, args, strict=False)), **options}
         headers = options.get("headers")
+        wheel_options = with_batch(call.get("task_type"), parse(wheel), headers)
         if headers and GROUP in headers:
             options["headers"] = {name: value for name, value in headers.items() if name != GROUP}
         if wheel_options.native and _is_delayed(call) and Conf(self).rescue:
@@ -149,6 +149,11 @@ def _may_have_group(app: Any, call: dict[str, Any]) -> bool:
     return may_name_group(app) and not isinstance(call.get("eta"), WheelEta)
 
 
+def reports_ends(app: Any) -> bool:
+    """Whether workers of the app report the ends of runs: they have the step."""
+    return isinstance(app, WheelApp) and REPORTS in app.steps["consumer"]  # type: ignore[attr-defined]
+
+
 def _diverts(app: Any, call: dict[str, Any]) -> bool:
     """Whether the wheel would get this call's message, if it is delayed."""
     producer = call.get("producer") or call.get("publisher")
@@ -169,10 +174,12 @@ def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, .
     return args[:count], dict(zip(_POSITIONS[count:], args[count:], strict=False))
 
 
+REPORTS = "celery_wheel.worker.run_reports:RunReports"
+
 #: Names, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the first on.
 STEPS = (
     "celery_wheel.producer.rescue:Rescue",
-    "celery_wheel.worker.run_reports:RunReports",
+    REPORTS,
     "celery_wheel.worker.run_reports:DispatchTimes",
 )
 

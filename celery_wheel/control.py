@@ -17,6 +17,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.overview import Overview, ShardStatus, read_overview
+from celery_wheel.overview.groups import FEW, group_totals
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
@@ -146,8 +147,16 @@ class Wheel:
         return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
 
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
-        """Return the count of tasks due in each hour, from the tally; ``by``: for each ``"queue"`` or ``"task"``."""
-        return self.store.browse.due_by_name(pages.Criteria(**criteria), by)
+        """Return the count of tasks due in each hour; ``by``: for each ``"queue"``, ``"task"`` or ``"group"``.
+
+        The counts come from the tally. A forecast by group reads every pending task of these hours: the twenty groups
+        with the most tasks have a count each, and all other groups one, with the name ``_other``. The name of tasks
+        without a group is empty.
+        """
+        if by not in (None, *pages.FORECASTS):
+            raise ArgumentError(f"by must be one of {', '.join(pages.FORECASTS)}, got {by!r:.60}")
+        found = pages.Criteria(**criteria)
+        return self.store.browse.due_by_group(found) if by == "group" else self.store.browse.due_by_name(found, by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[pages.Detail]:
         """Return every message of a task id that the store still knows: a retried task has one for each try.
@@ -176,12 +185,21 @@ class Wheel:
     ) -> pages.GroupPage:
         """Return a page of the groups that have waiting tasks or tasks in flight; ``page.next`` is the next ``after``.
 
+        With more than 2,000 groups, the first page by waiting has the largest ones, at most a hundred, as their holders
+        counted them some seconds ago. Its ``next`` is None, and ``others`` is the number of all other groups: the order
+        by name, a search or a limit above 100 reads them.
+
         Args:
             search: a part of the name; case is ignored.
             sort: "waiting": the group with the most waiting tasks first; "name": in the order of the names.
         """
         if sort not in pages.SORTS:
             raise ArgumentError(f"sort must be one of {', '.join(pages.SORTS)}, got {sort!r:.60}")
+        if sort == "waiting" and search is None and after is None and limit <= pages.LARGEST:
+            found = group_totals(self.overview().shards)
+            if found.count > FEW:
+                largest = found.largest[:limit]
+                return self.store.browse.largest_groups(largest, found.count - len(largest))
         return self.store.browse.groups(now_ms(), search, sort, after, limit)
 
     astatus = twin(status)

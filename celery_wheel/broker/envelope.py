@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from celery_wheel.store.model import KEEP, REJECT, REPLACE
-from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, check_text
+from celery_wheel.store.model import FOLLOW, KEEP, REJECT, REPLACE
+from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, check_group, check_text
 
 HEADER = "wheel"
 
@@ -28,6 +28,12 @@ GROUP = "wheel_group"
 
 VERSION = 1
 
+#: A header with the name of the batch to which the call belongs. In a message for the worker: the number of its calls.
+BATCH = "wheel_batch"
+
+#: Calls that one message of a batch has at most.
+MAX_BATCH = 10_000
+
 #: Keys that one message may watch at most.
 MAX_WATCHED = 16
 
@@ -37,8 +43,9 @@ _Instant = Annotated[int, Meta(ge=0, lt=END_OF_TIME_MS)]
 _Duration = Annotated[int, Meta(ge=0, le=END_OF_TIME_MS)]
 _Priority = Annotated[int, Meta(ge=0, le=255)]
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Batch = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 _Keys = Annotated[list[_Text], Meta(min_length=1, max_length=MAX_WATCHED)]
-_Rule = Annotated[str, Meta(pattern=rf"^({KEEP}|{REPLACE}|{REJECT})\Z")]
+_Rule = Annotated[str, Meta(pattern=rf"^({KEEP}|{REPLACE}|{REJECT}|{FOLLOW})\Z")]
 
 
 class Envelope(msgspec.Struct):
@@ -64,6 +71,15 @@ class Envelope(msgspec.Struct):
     unique: Annotated[_Text | None, Meta(description="option `unique`: the name of which one task is pending")] = None
     on_conflict: Annotated[_Rule | None, Meta(description="option `on_conflict`: the rule for a second one")] = None
     group: Annotated[_Text | None, Meta(description="option `group`; `key` is the same text")] = None
+    latest_ms: Annotated[
+        _Instant | None, Meta(description="a task that replaces this one is due by then; Unix milliseconds")
+    ] = None
+    window_ms: Annotated[
+        _Duration | None, Meta(description="option `window`: `unique` stays taken after the eta; milliseconds")
+    ] = None
+    batch: Annotated[
+        _Batch | None, Meta(description="option `size`: `unique` is the name of a batch, of up to so many calls")
+    ] = None
 
 
 _FIELDS = Envelope.__struct_fields__
@@ -79,7 +95,10 @@ _RULES = {
     "priority": "a whole number from 0 to 255",
     "misfire_ms": f"a whole number from 0 to {END_OF_TIME_MS:,}",
     "watch": f"a list of 1 to {MAX_WATCHED} keys",
-    "on_conflict": f"{KEEP}, {REPLACE} or {REJECT}",
+    "on_conflict": f"{KEEP}, {REPLACE}, {REJECT} or {FOLLOW}",
+    "latest_ms": _INSTANT,
+    "window_ms": f"a whole number from 0 to {END_OF_TIME_MS:,}",
+    "batch": f"a whole number from 1 to {MAX_BATCH:,}",
 }
 
 _is_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
@@ -112,11 +131,15 @@ def check(fields: dict[str, Any]) -> Envelope:
     if not _is_uuid(envelope.id):
         raise ValueError(_id_rule(envelope.id))
     one = envelope
-    if one.group is not None and one.group != one.key:  # the key chooses the shard, and has the check of the text
+    if one.group is not None and one.group != one.key:  # the key chooses the shard
         raise ValueError(f"group must be equal to key, {short_repr(one.key)}, got {short_repr(one.group)}")
+    if one.unique is None and not (one.latest_ms is one.window_ms is one.batch is None):
+        raise ValueError("latest_ms, window_ms and batch must be beside unique, the name that they are about")
     texts = f"{one.task}{one.task_id}{one.exchange}{one.exchange_type}{one.routing_key}{one.queue}{one.key}{one.unique}"
     if not texts.isascii() or "\0" in texts or one.watch or not (one.routing_key or one.exchange):
         _check_texts(fields)  # rarely: their length as UTF-8, and characters that no store holds
+    if one.group is not None:
+        check_group("group", one.group)
     return envelope
 
 

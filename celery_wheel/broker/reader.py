@@ -137,6 +137,9 @@ class QueuedMessageReader:
             one.watch,
             one.unique,
             one.on_conflict,
+            one.latest_ms,
+            one.window_ms,
+            one.batch,
         )
 
     def _check_destination(self, envelope: Envelope) -> None:

@@ -33,6 +33,7 @@ from kombu.messaging import Consumer, Producer
 from kombu.utils import json
 
 from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import stopped
@@ -355,7 +356,8 @@ class KombuBroker(DeliveryBroker):
         return False
 
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-        return self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, may_send)
+        times = chunk.now_ms, chunk.redelivered, may_send
+        return publish_merged(chunk.rows, lambda rows: self._outgoing.publish(rows, *times))
 
     def depth(self, shard: int) -> int:
         name = wheel_queue_name(self._reader.namespace, shard)

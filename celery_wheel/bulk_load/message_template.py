@@ -30,6 +30,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.producer.eta import expiry_ms
 from celery_wheel.producer.interception import WheelEta
+from celery_wheel.producer.options import with_batch
 from celery_wheel.store import message_pack
 from celery_wheel.store.message_pack import PackTemplate
 from celery_wheel.store.model import Message
@@ -130,7 +131,10 @@ class Sampler:
         """Return the message of a call. Raises Celery's errors, and ValueError for a message not for the wheel."""
         self._found = None
         task_id = call.task_id or call.envelope_id or uuid7()
-        wheel = replace(call.wheel, key=call.key, group=call.group, transactional=False)  # a load commits by itself
+        wheel = with_batch(call.task, call.wheel)
+        wheel = replace(
+            wheel, key=call.key, group=call.group, transactional=False
+        ).checked()  # a load commits by itself
         eta = WheelEta(call.due, time.time_ns() // 1_000_000, wheel)
         options = {**call.options, "eta": eta, "task_id": task_id, "producer": self, "add_to_parent": False}
         if call.task is None:

@@ -4,8 +4,9 @@ A kind is (task, key or none, options). Its first message is a sample, which bec
 made both ways, and must be equal. Celery's own code, which is as slow as ``apply_async``, makes
 
     all messages   while a receiver of before_task_publish, after_task_publish or task_sent is connected, and where
-                   the app is not plain: a router that is a function (it may read the arguments), a route with jitter,
-                   ``task_send_sent_event``, ``task_protocol = 1``, a subclass or an instrumentation
+                   the app is not plain: a router that is a function (it may read the arguments), a route by which
+                   the eta changes (jitter, window, batch), ``task_send_sent_event``, ``task_protocol = 1``, a subclass
+                   or an instrumentation
     a task's       if the task is not plain, or its second sample differs from the template's message
     a row's        if it has options that cannot be compared (links, stamps), headers that Celery itself writes, or
                    options of the wheel other than a key and a group
@@ -71,13 +72,14 @@ def is_plain_app(app: Any) -> bool:
         and type(router) is Router
         and _is_celerys(router, _ROUTER)
         and all(type(routes) is MapRoute and _is_celerys(routes, ("__call__",)) for routes in router.routes)
-        and not any(map(_has_jitter, router.routes))
+        and not any(map(_changes_eta, router.routes))
     )
 
 
 def is_plain_task(task: Any) -> bool:
     """Whether only Celery's own code makes the task's messages; None is a task of which only the name is known."""
-    return task is None or (_is_celerys(task, _TASK) and getattr(task, "_dump_pydantic_arguments", None) is None)
+    own = [getattr(task, name, None) for name in ("_dump_pydantic_arguments", "wheel_batch")]
+    return task is None or (_is_celerys(task, _TASK) and own == [None, None])
 
 
 def _is_celerys(thing: Any, names: tuple[str, ...]) -> bool:
@@ -103,11 +105,11 @@ def _is_defined_by_celery(part: Any) -> bool:
     return type(part) is FunctionType and part.__globals__.get("__name__") in MODULES
 
 
-def _has_jitter(routes: MapRoute) -> bool:
+def _changes_eta(routes: MapRoute) -> bool:
     for route in (*routes.map.values(), *routes.patterns.values()):
         with suppress(TypeError, ValueError):  # the name of a queue
             wheel = dict(route).get("wheel")
-            if isinstance(wheel, Mapping) and wheel.get("jitter"):
+            if isinstance(wheel, Mapping) and any(map(wheel.get, ("jitter", "max_wait", "window", "batch"))):
                 return True
     return False
 

@@ -138,7 +138,7 @@ def complete(
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         _complete_rows(work, command, watching)
-        work.change.unwatched += watching.published()
+        work.change.completed += watching.published(work.now_ms)  # its unique key may have a window
         work.answer(command, _counts(command, watching, work))
         work.reserve()
     yield "reserved"
@@ -149,8 +149,8 @@ def complete(
 
 def _complete_rows(work: UnitOfWork, command: Completion, watching: Claimants) -> None:
     rows: dict[int, tuple[str, model.Row]] = {}
-    for key, row in watching.found:
-        rows.setdefault(row.id, (key, row))  # the first of several keys completes a task
+    for claim, row in watching.found:
+        rows.setdefault(row.id, (claim.key, row))  # the first of several keys completes a task
     for key, row in rows.values():
         if not work.take_out(row):
             continue
@@ -166,8 +166,8 @@ def _counts(command: Completion, watching: Claimants, work: UnitOfWork) -> dict[
     """Return key → result → number of tasks."""
     done = {row.id for row in work.rows}
     counts = {key: {DONE: 0, TOO_LATE: 0} for key in command.keys}
-    for key, row in watching.found:
-        counts[key][DONE if row.id in done else TOO_LATE] += 1
+    for claim, row in watching.found:
+        counts[claim.key][DONE if row.id in done else TOO_LATE] += 1
     return counts
 
 

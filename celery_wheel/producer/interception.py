@@ -22,7 +22,7 @@ from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
 from celery_wheel.broker import is_own_name, queues, shard_of
-from celery_wheel.broker.envelope import GROUP, HEADER, Envelope, encode
+from celery_wheel.broker.envelope import BATCH, GROUP, HEADER, Envelope, encode
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import is_eligible, resolve_destination
@@ -148,6 +148,8 @@ class DivertingProducer:
         headers = dict(own)
         if envelope.group is not None:
             headers[GROUP] = envelope.group
+        if envelope.batch is not None:
+            headers[BATCH] = envelope.unique
         headers[HEADER] = encode(envelope, header)
         publish.update(exchange=queues.DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
@@ -188,7 +190,7 @@ class DivertingProducer:
             id=self._envelope_id,
             task=str(fields["task"]),
             task_id=str(fields["id"]),
-            eta_ms=eta_ms,
+            **options.admission(eta_ms, self._eta.created_ms),
             created_ms=self._eta.created_ms,
             exchange=target.exchange,
             exchange_type=target.exchange_type,
@@ -198,11 +200,9 @@ class DivertingProducer:
             expires_ms=expiry_ms(self._app, fields.get("expires")),
             queue_expires_ms=target.queue_expires_ms,
             # Limits and unique hold within a shard: a group or a unique name must not have two.
-            key=options.group or options.key or options.unique,
+            key=options.group or options.key or options.unique or options.batch,
             misfire_ms=options.misfire_ms,
             watch=None if options.watch is None else list(options.watch),
-            unique=options.unique,
-            on_conflict=options.on_conflict,
             group=options.group or None,
         )
 

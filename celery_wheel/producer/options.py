@@ -5,8 +5,15 @@
     group          a tenant or a provider, like "tenant:42": its tasks share a shard and limits; None: no group, even if
                    the route, the setting wheel_group or the running task names one
     key            tasks that share a key share a shard, and so are dispatched in order with any number of shards
-    unique         only one task of this name is pending; on_conflict chooses it: "keep" the pending task (throttle),
-                   "replace" it (debounce), or "reject" the new one, so that people see it
+    unique         only one task of this name is pending; on_conflict chooses it: "keep" the pending task, "replace" it
+                   (debounce), or "reject" the new one, so that people see it
+    max_wait       seconds; beside "replace": the task is due at the latest so long after the first call of the name,
+                   however often it is replaced
+    window         seconds; beside unique (throttle): the name stays taken so long after the task is due. edge chooses
+                   the tasks that run: the first one ("leading", the default), the last one at the end ("trailing"), or
+                   "both"
+    batch          calls of this name become one run of a ``celery_wheel.Batches`` task, once they are ``size`` calls or
+                   ``wait`` seconds after the first one
     watch          names like "order:42"; ``app.wheel.complete("order:42")`` cancels the tasks that watch it, or runs
                    them
     jitter         seconds: a random part of them is added to the eta, so that a crowd does not come at once
@@ -15,12 +22,12 @@
     transactional  True: schedule if and only if the caller's own Django transaction commits, also a call without a
                    delay; False: independently of it. It takes precedence over the setting wheel_transactional
 
-``group``, ``unique``, ``watch``, ``jitter`` and ``misfire`` need the store, so a call with one of them goes to the
-wheel also without a delay, or with one below ``wheel_min_delay``, and is due now. ``key`` alone says which shard a
-pending task has, and a task without a delay is not pending.
+``group``, ``unique``, ``batch``, ``watch``, ``jitter`` and ``misfire`` need the store, so a call with one of them goes
+to the wheel also without a delay, or with one below ``wheel_min_delay``, and is due now. ``key`` alone says which shard
+a pending task has, and a task without a delay is not pending.
 
 A group chooses the shard. So a call of a group has no ``key``, unless it is the group; and its ``unique`` is the group,
-or begins with the group and a colon, like "tenant:42:sync".
+or begins with the group and a colon, like "tenant:42:sync". A call of a batch has no group, key or unique name.
 
 Any other option raises at the call. A route in ``task_routes`` may have ``wheel`` too, without ``transactional``; the
 call's options take precedence; a route's apply to calls that go to the wheel.
@@ -36,11 +43,17 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from celery_wheel.broker.envelope import MAX_WATCHED
-from celery_wheel.store.model import KEEP, REJECT, REPLACE
-from celery_wheel.values.text import check_text, group_rule
+from celery_wheel.broker.envelope import BATCH, MAX_BATCH, MAX_WATCHED
+from celery_wheel.store.model import FOLLOW, KEEP, REJECT, REPLACE
+from celery_wheel.values.text import check_group, check_text, group_rule
 
-KNOWN = ("key", "group", "unique", "on_conflict", "watch", "jitter", "misfire", "transactional")
+#: Options that decide together which calls become a run; a call that names one of the first two has none of its route.
+_COLLAPSE = ("unique", "batch", "on_conflict", "max_wait", "window", "edge", "size", "wait")
+
+KNOWN = ("key", "group", *_COLLAPSE, "watch", "jitter", "misfire", "transactional")
+
+#: Edges of a window: which of several calls runs.
+LEADING, TRAILING, BOTH = "leading", "trailing", "both"
 
 #: "skip" concerns late tasks, not the usual fraction of a second.
 SKIP_MS = 60_000
@@ -61,6 +74,12 @@ class CallOptions:
     key: str | None = None
     unique: str | None = None
     on_conflict: str | None = None
+    max_wait_ms: int | None = None
+    window_ms: int | None = None
+    edge: str | None = None
+    batch: str | None = None
+    size: int | None = None
+    wait_ms: int | None = None
     watch: tuple[str, ...] | None = None
     jitter_ms: int | None = None
     misfire_ms: int | None = None
@@ -69,22 +88,48 @@ class CallOptions:
     @property
     def need_store(self) -> bool:
         """Whether an option has an effect only on a task that the store has."""
-        others = (self.unique, self.watch, self.jitter_ms, self.misfire_ms)
+        others = (self.unique, self.batch, self.watch, self.jitter_ms, self.misfire_ms)
         return bool(self.group) or any(one is not None for one in others)
 
     def over(self, route: CallOptions) -> CallOptions:
         """Return these options, completed by those of a route. Raises ValueError as ``parse``."""
         if route is PLAIN:
             return self
-        unset = [field.name for field in fields(self) if getattr(self, field.name) is None]
+        own = _COLLAPSE_FIELDS if self.unique or self.batch else ()
+        unset = [one.name for one in fields(self) if getattr(self, one.name) is None and one.name not in own]
         return replace(self, **{name: getattr(route, name) for name in unset}).checked()
 
     def checked(self) -> CallOptions:
-        """Return these options. Raises ValueError for a key or a unique name that must not be beside the group."""
+        """Return these options. Raises ValueError for a name that must not be beside the group or the batch."""
         if self.group and (rule := group_rule(self.group, self.key, self.unique)):
             raise ValueError(f"wheel option {rule}")
+        if self.batch and (beside := [name for name in ("group", "key", "unique") if getattr(self, name)]):
+            raise ValueError(
+                f"wheel option batch must be without {beside[0]}, since all calls of a batch have one shard and one "
+                f"run; got batch {self.batch!r} and {beside[0]} {getattr(self, beside[0])!r}"
+            )
         return self
 
+    def admission(self, eta_ms: int, created_ms: int) -> dict[str, Any]:
+        """Return the fields of the envelope by which the scheduler collapses calls, and the eta."""
+        latest_ms: int | None = None
+        if self.batch is not None:
+            latest_ms = eta_ms + (self.wait_ms or 0)
+            return {"eta_ms": eta_ms, "unique": self.batch, "latest_ms": latest_ms, "batch": self.size}
+        on_conflict, window_ms = self.on_conflict, self.window_ms
+        if self.max_wait_ms is not None:
+            latest_ms = created_ms + self.max_wait_ms
+            eta_ms = min(eta_ms, latest_ms)
+        elif self.edge == BOTH:
+            on_conflict = FOLLOW
+        elif self.edge == TRAILING and window_ms is not None:
+            eta_ms = latest_ms = eta_ms + window_ms  # the last call replaces the others, and keeps their due time
+            on_conflict, window_ms = REPLACE, None
+        rule = {"on_conflict": on_conflict, "latest_ms": latest_ms, "window_ms": window_ms}
+        return {"eta_ms": eta_ms, "unique": self.unique, **rule}
+
+
+_COLLAPSE_FIELDS = [one.name for one in fields(CallOptions) if one.name.removesuffix("_ms") in _COLLAPSE]
 
 PLAIN = CallOptions()
 _NATIVE = CallOptions(native=True)
@@ -101,22 +146,81 @@ def parse(wheel: Any) -> CallOptions:
     unknown = [option for option in wheel if option not in KNOWN]
     if unknown:
         raise TypeError(f"wheel options must be among {', '.join(KNOWN)}, got {', '.join(map(repr, unknown))}")
-    unique, on_conflict = _text(wheel, "unique"), wheel.get("on_conflict")
-    if on_conflict is not None and on_conflict not in (KEEP, REPLACE, REJECT):
-        raise ValueError(f'wheel option on_conflict must be "{KEEP}", "{REPLACE}" or "{REJECT}", got {on_conflict!r}')
-    if on_conflict is not None and unique is None:
-        raise ValueError("wheel option on_conflict needs the option unique, the name of which only one task is pending")
     group = _text(wheel, "group")
     return CallOptions(
         group=NO_GROUP if group is None and "group" in wheel else group,
         key=_text(wheel, "key"),
-        unique=unique,
-        on_conflict=on_conflict,
+        **_collapse(wheel),
         watch=_watch(wheel.get("watch")),
         jitter_ms=_milliseconds("jitter", wheel.get("jitter")),
         misfire_ms=_misfire(wheel.get("misfire")),
         transactional=_flag("transactional", wheel.get("transactional")),
     ).checked()
+
+
+def with_batch(task: Any, options: CallOptions, headers: Any = None) -> CallOptions:
+    """Return the options of a call of a task; those of a ``Batches`` task have its batch, unless they name another.
+
+    A batch that is retried as a whole has a number in its header, and joins no batch.
+    """
+    own: Mapping[str, Any] | None = getattr(task, "wheel_batch", None)
+    if own is None or options.native or options.batch or isinstance((headers or {}).get(BATCH), int):
+        return options
+    return options.over(parse(own))
+
+
+def _collapse(wheel: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the options about calls that become one run. Raises TypeError or ValueError."""
+    given = {name for name in _COLLAPSE if wheel.get(name) is not None}
+    for name in sorted(given):
+        for needed in _NEEDS.get(name, ()):
+            if needed not in given:
+                raise ValueError(f"wheel option {name} needs the option {needed}, {_MEANING[needed]}")
+    for name, choices in _CHOICES.items():
+        if name in given and wheel[name] not in choices:
+            raise ValueError(f"wheel option {name} must be {_listed(choices)}, got {wheel[name]!r}")
+    on_conflict, edge = wheel.get("on_conflict"), wheel.get("edge")
+    if "max_wait" in given and (on_conflict != REPLACE or "window" in given):
+        raise ValueError('wheel option max_wait must be beside on_conflict "replace", and without a window')
+    if "window" in given and on_conflict is not None and (on_conflict == REPLACE or edge in (TRAILING, BOTH)):
+        raise ValueError(
+            f'wheel option on_conflict must be "{KEEP}" or "{REJECT}" beside a window with edge "{LEADING}", and must '
+            f"not be beside another edge, which replaces the task that waits; got {on_conflict!r}"
+        )
+    size = wheel.get("size")
+    if size is not None and type(size) is not int:
+        raise TypeError(f"wheel option size must be a whole number of calls, got {size!r}")
+    if size is not None and not 1 <= size <= MAX_BATCH:
+        raise ValueError(f"wheel option size must be from 1 to {MAX_BATCH:,} calls, got {size}")
+    return {
+        "unique": _text(wheel, "unique"),
+        "on_conflict": on_conflict,
+        "max_wait_ms": _milliseconds("max_wait", wheel.get("max_wait")),
+        "window_ms": _milliseconds("window", wheel.get("window")),
+        "edge": edge,
+        "batch": _text(wheel, "batch"),
+        "size": size,
+        "wait_ms": _milliseconds("wait", wheel.get("wait")),
+    }
+
+
+_NEEDS = {
+    **dict.fromkeys(("on_conflict", "max_wait", "window"), ("unique",)),
+    **{"edge": ("window",), "batch": ("size", "wait"), "size": ("batch",), "wait": ("batch",)},
+}
+_MEANING = {
+    "unique": "the name of which only one task is pending",
+    "window": "the seconds for which the name stays taken",
+    "batch": "the name of the calls that become one run",
+    "size": "the number of calls of a full batch",
+    "wait": "the seconds for which the first call waits for others",
+}
+_CHOICES = {"on_conflict": (KEEP, REPLACE, REJECT), "edge": (LEADING, TRAILING, BOTH)}
+
+
+def _listed(choices: tuple[str, ...]) -> str:
+    *first, last = [f'"{one}"' for one in choices]
+    return f"{', '.join(first)} or {last}"
 
 
 def _text(wheel: Mapping[Any, Any], option: str) -> str | None:
@@ -128,7 +232,7 @@ def name_of(option: str, value: Any) -> str:
     """Return a name that a store can hold. Raises TypeError or ValueError."""
     if not isinstance(value, str):
         raise TypeError(f"wheel option {option} must be a text, got {value!r}")
-    return check_text(f"wheel option {option}", value)
+    return (check_group if option == "group" else check_text)(f"wheel option {option}", value)
 
 
 def _watch(value: Any) -> tuple[str, ...] | None:

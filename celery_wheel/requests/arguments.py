@@ -27,7 +27,7 @@ from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
-from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,14 @@ def text_of(name: str, value: Any, at_least: int = 1) -> str:
         raise (ArgumentError if isinstance(value, str) else TypeError)(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
+
+
+def group_of(value: Any) -> str:
+    """Return the name of a group."""
+    name = text_of("a group", value)
+    if rule := group_name_rule(name):
+        raise ArgumentError(f"a group must be {rule}, got {name!r:.60}")
+    return name
 
 
 def count_of(name: str, value: Any, most: int) -> int:

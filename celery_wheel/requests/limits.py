@@ -61,7 +61,7 @@ class OwnLimits:
 
     def get(self, group: str) -> GroupLimits:
         """Return the limits of a group that are in force, with the source of each part."""
-        found = self._own([arguments.text_of("a group", group)])
+        found = self._own([arguments.group_of(group)])
         return self._in_force(group, found[0] if found else None)
 
     def set(
@@ -99,7 +99,7 @@ class OwnLimits:
     def _change(self, do: str, group: str, limits: dict[str, int] | None, how: Any) -> Any:
         if unknown := how.keys() - CommandOptions.__annotations__.keys():
             raise TypeError(f"{do} got an unknown option {min(unknown)!r}; nothing was changed")
-        name = arguments.text_of("a group", group)
+        name = arguments.group_of(group)
         return self._wheel.ask(self._wheel.request(LIMIT, [name], name, how, {"limits": limits}))
 
     def _own(self, groups: Sequence[str] | None = None) -> list_[GroupLimit]:

@@ -93,6 +93,7 @@ class Route:
     queue: str | None
     priority: int | None
     queue_expires_ms: int | None
+    batch: int | None  #: see ``Message.batch``
 
     @classmethod
     def of(cls, message: Any) -> Route:
@@ -113,7 +114,7 @@ class Route:
     @classmethod
     def named(cls, queue: str, task: str) -> Route:
         """Return the route that has a queue's and a task's name and nothing else: counts are kept by it."""
-        return cls.make(task, "", "", queue, None, None, None)
+        return cls.make(task, "", "", queue, None, None, None, None)
 
     @property
     def target(self) -> str:
@@ -159,8 +160,9 @@ OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
 PAUSED, SLOW = "paused", "slow"
 #: Outcomes, and those after which a row can be requeued.
 OUTCOMES, REQUEUABLE = ("rejected", "cancelled", "expired", "moved"), ("rejected", "expired")
-#: A message whose unique key a pending task has: it is cancelled, it replaces that task, or it is rejected.
-KEEP, REPLACE, REJECT = "keep", "replace", "reject"
+#: A message whose unique key is taken: it is cancelled, it replaces the pending task, it is rejected, or it is due when
+#: the key is free.
+KEEP, REPLACE, REJECT, FOLLOW = "keep", "replace", "reject", "follow"
 
 #: Kinds of ``Watch``: the key completes the row; the row is the only pending one of the key; see ``Watch``.
 WATCH, UNIQUE, UNANNOUNCED = "watch", "unique", "unannounced"
@@ -212,8 +214,11 @@ class Message:
     misfire_ms: int | None = None  #: the task expires when it is later than this duration after its eta
     group: str | None = None  #: also its key: the tasks of a group share a shard and limits
     watch: list[str] | None = None  #: keys that complete the task
-    unique: str | None = None  #: key of which only one task may be pending
-    on_conflict: str | None = None  #: KEEP, REPLACE or REJECT where another task has the key; None: KEEP
+    unique: str | None = None  #: key of which only one task may be pending; or the name of its batch
+    on_conflict: str | None = None  #: KEEP, REPLACE, REJECT or FOLLOW where another task has the key; None: KEEP
+    latest_ms: int | None = None  #: a task that replaces this one, or joins its batch, is due then at the latest
+    window_ms: int | None = None  #: the key stays taken for this duration after the eta
+    batch: int | None = None  #: up to so many calls of its batch are one message for the worker
 
     @property
     def size(self) -> int:
@@ -357,6 +362,8 @@ class Watch:
     kind: str
     key: str
     timer_id: int
+    latest_ms: int | None = None  #: of UNIQUE: as of the message
+    window_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -474,6 +481,7 @@ class Change(ScheduleChange):
     ended_lines: list[int] = field(default_factory=list)  #: lines to remove if no row is left in them, after ``lines``
     limits: list[GroupLimit] = field(default_factory=list)  #: each replaces an earlier one of its group
     unlimited: list[str] = field(default_factory=list)  #: groups whose own limits are removed
+    rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused; a later one stays
 
 
 #: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).

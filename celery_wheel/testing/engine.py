@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 
 from kombu.utils import json as kombu_json
 
+from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual import KombuPublisher
@@ -220,13 +221,14 @@ class MemoryBroker:
         refused = self._fence.check_chunk(chunk)
         if refused is not None:
             return refused
-        answer = self._outgoing.publish(chunk.rows, chunk.now_ms, chunk.redelivered, lambda: True)
+        times = chunk.now_ms, chunk.redelivered, lambda: True
+        answer = publish_merged(chunk.rows, lambda rows: self._outgoing.publish(rows, *times))
         failed = {**answer.failed, **answer.refused}  # a FencingBroker refuses nothing
         self.sent += chunk.rows
         for row in chunk.rows:
             if row.id in failed:
                 self._rejected(_loads(row.parts().headers), failed[row.id])
-        return self._fence.move(chunk, failed)
+        return self._fence.move(chunk, failed, self.ready(chunk.queues))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if self._epoch is None:

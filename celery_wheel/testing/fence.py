@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -64,10 +65,10 @@ class Fence:
             return Published(PublishResult.ALREADY, dict(found.failed) if found.offset == chunk.upto else {})
         return None if found.offset == chunk.after else Published(PublishResult.ROLLED_BACK)
 
-    def move(self, chunk: Chunk, failed: dict[int, str]) -> Published:
+    def move(self, chunk: Chunk, failed: dict[int, str], ready: dict[str, int]) -> Published:
         self.last = max(self.last, chunk.number)
         self.offsets[chunk.lane] = BrokerOffset(chunk.upto, dict(failed), chunk.checksum)
-        return Published(PublishResult.PUBLISHED, failed)
+        return Published(PublishResult.PUBLISHED, failed, ready)
 
     def _refuse_older(self, epoch: int) -> None:
         if self.epoch is not None and self.epoch > epoch:
@@ -82,7 +83,7 @@ Arrivals = Sequence[Message | Unreadable]
 
 
 def peek_arrivals(arrivals: Arrivals, max_count: int, max_bytes: int) -> Peeked:
-    """Return the first messages within the bounds, at least one; the token is the messages themselves."""
+    """Return copies of the first messages within the bounds, at least one; the token is the messages themselves."""
     found: list[Message | Unreadable] = []
     weight = 0
     for arrival in arrivals:
@@ -90,7 +91,7 @@ def peek_arrivals(arrivals: Arrivals, max_count: int, max_bytes: int) -> Peeked:
         if found and (len(found) >= max_count or weight > max_bytes):
             break
         found.append(arrival)
-    return Peeked(found, found, len(found) < len(arrivals))
+    return Peeked([copy(one) for one in found], found, len(found) < len(arrivals))
 
 
 def is_head(token: Arrivals, arrivals: Arrivals) -> bool:

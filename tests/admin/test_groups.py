@@ -5,6 +5,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
+from celery_wheel.overview.groups import FEW
 from celery_wheel.store.model import GroupLimit
 from tests.admin.conftest import ADMIN, renew, shown
 from tests.contract.stores.test_groups_browsing import wait
@@ -55,6 +56,15 @@ def test_pages_of_groups_have_each_group_once(viewer: Client, holder: Holder) ->
     link = unescape(first.split('class="paginator"><a href="')[1].split('"')[0])
     found = [*rows(first), *rows(shown(viewer, f"{GROUPS}{link}"))]
     assert found == [f"tenant:{number:03}" for number in range(150)]
+
+
+def test_the_largest_of_very_many_groups_are_shown_and_the_others_counted(viewer: Client, filled: Holder) -> None:
+    groups = {"count": FEW + 2, "waiting": 9_000, "largest": [["tenant:2", 3, 1, [1]], [NASTY, 2, 0, [0]]]}
+    renew(filled, groups=groups | {"starving": [], "starving_count": 0, "unreported": []})
+    page = shown(viewer, GROUPS)
+    assert rows(page) == ["tenant:2", NASTY]
+    assert "2,000 more groups have as many waiting tasks or fewer." in page
+    assert "more groups" not in shown(viewer, f"{GROUPS}?sort=name")
 
 
 def test_the_lane_of_waiting_tasks_is_named(viewer: Client, filled: Holder) -> None:

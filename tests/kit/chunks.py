@@ -38,6 +38,7 @@ def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
         "priority": None,
         "expires_ms": None,
         "queue_expires_ms": None,
+        "batch": None,
         "headers": b'{"lang": "py", "task": "shop.remind", "id": "task-%d"}' % number,
         "properties": b'{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}',
         "body": f"[[{number}], {{}}, {{}}]".encode(),

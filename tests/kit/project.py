@@ -12,6 +12,7 @@ Tests make apps of the same project by ``make_app``: producers, and the canvas o
 
 import json
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -24,7 +25,7 @@ from celery import Task
 from celery.signals import task_revoked
 from kombu import Exchange, Queue
 
-from celery_wheel import Celery
+from celery_wheel import Batches, Celery
 
 #: Name, exchange, type of the exchange, routing key.
 QueueParts = Sequence[str]
@@ -142,6 +143,15 @@ def add_tasks(app: Any, folder: Path) -> Any:
             time.sleep(ms / 1_000 if step == "begin" else 0)
         if again_s is not None and self.request.retries < 1:
             raise self.retry(countdown=again_s)
+
+    @app.task(name="many", base=Batches, flush_every=20, flush_interval=1, shared=False)
+    def many(calls: list[Any]) -> list[Any] | None:
+        """Write the ids of the calls into the file ``batches``; a call ``"die"`` kills the process."""
+        marked = any("wheel_redelivered" in vars(call) for call in calls)
+        write_line(folder / "batches", [[call.id for call in calls], marked])
+        if any(call.args == ("die",) for call in calls):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [call.args[0] for call in calls]
 
     @app.task(
         name="backing_off", bind=True, shared=False, autoretry_for=(KeyError,), retry_backoff=1, retry_jitter=False

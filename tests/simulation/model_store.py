@@ -316,13 +316,13 @@ class ModelStore:
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         return iter(list(self.disk.shard(shard).tombstones))
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, model.Row]]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[model.Watch, model.Row]]:
         self.fault("read")
         with self.disk.lock:
             data = self.disk.shard(shard)
             watches = [one for one in data.watches if one.kind == kind and one.key in keys]
-            found = [(one.key, data.rows[one.timer_id]) for one in watches]
-            rows = [(key, task_row(one)) for key, one in found if one.row.lane != model.STOPPED]
+            found = [(one, data.rows[one.timer_id]) for one in watches]
+            rows = [(claim, task_row(one)) for claim, one in found if one.row.lane != model.STOPPED]
         return sorted(rows, key=lambda one: one[1].position)
 
     def unannounced(self, shard: int, after: int, limit: int) -> list[model.Row]:
@@ -341,6 +341,7 @@ class ModelStore:
             data = self._held(shard, epoch)
             data.answers = {id_: one for id_, one in data.answers.items() if one.at_ms >= answers_before_ms}
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
+            data.rates = {name: at_ms for name, at_ms in data.rates.items() if at_ms >= now_ms}
             self.disk.loads.expire()
             self.fault("after commit")
 
@@ -352,6 +353,9 @@ class ModelStore:
     def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
         found = sorted(self.disk.shard(shard).limits.items())
         return [one for name, one in found if groups is None or name in groups]
+
+    def rates(self, shard: int) -> dict[str, int]:
+        return dict(self.disk.shard(shard).rates)
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         self.fault("read")
@@ -450,7 +454,7 @@ def resting(row_id: int, accepted_ms: int) -> model.Row:
     place = (row_id, model.STOPPED, accepted_ms, row_id, accepted_ms)
     return model.Row(
         *place,
-        model.Route.make("", "", "", "", None, None, None),
+        model.Route.make("", "", "", "", None, None, None, None),
         None,
         None,
         0,

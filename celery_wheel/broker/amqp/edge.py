@@ -32,6 +32,7 @@ from kombu.entity import Queue
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, HEARTBEAT_S, AmqpLink
 from celery_wheel.broker.amqp.publisher import AmqpPublisher, decode
+from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.queues import wheel_queue
@@ -287,7 +288,8 @@ class AmqpBroker(DeliveryBroker):
     def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
         if not chunk.rows:
             return Confirmed()
-        return self._publisher.publish(chunk.rows, chunk.now_ms, chunk.redelivered, may_send)
+        times = chunk.now_ms, chunk.redelivered, may_send
+        return publish_merged(chunk.rows, lambda rows: self._publisher.publish(rows, *times))
 
     def depth(self, shard: int) -> int:
         name = wheel_queue_name(self._reader.namespace, shard)

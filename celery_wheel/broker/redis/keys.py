@@ -148,7 +148,8 @@ def decode_since(raw: bytes) -> RangeChecksum | None:
 
 def decode_failed(raw: bytes) -> dict[int, str]:
     # "replace": a reason may quote a key that is no UTF-8, and must not hide its row.
-    return {int(row_id): reason for row_id, reason in json.loads(raw.decode("utf-8", "replace")).items()}
+    found = json.loads(raw.decode("utf-8", "replace")).items()
+    return {int(row_id): reason for row_ids, reason in found for row_id in row_ids.split(".")}
 
 
 def read_lanes(fields: Sequence[bytes]) -> dict[int, BrokerOffset]:

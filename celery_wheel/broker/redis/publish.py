@@ -20,6 +20,7 @@ from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from celery_wheel.broker.batches import ids_of, merge
 from celery_wheel.broker.errors import UnencodableMessage
 from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
@@ -161,7 +162,8 @@ class PublishCall:
     def keys(self) -> list[bytes]:
         return [*self.lists, *(key for part in self.lists.values() for key in part.priorities)]
 
-    def arguments(self) -> list[bytes | str | int]:
+    def arguments(self, counted: int = 0) -> list[bytes | str | int]:
+        """Return the arguments from the failed rows on; ``counted`` keys follow those of the call."""
         lists = self.lists.values()
         priorities = max((len(part.priorities) for part in lists), default=0)
         arguments: list[bytes | str | int] = [
@@ -169,6 +171,7 @@ class PublishCall:
             len(lists),
             priorities,
             len(self.broadcasts) // 3,
+            counted,
         ]
         for part in lists:
             arguments += (",".join(part.ids), len(part.ids), part.expires_ms)
@@ -179,14 +182,14 @@ class PublishCall:
 
 
 def publish_call(rows: Sequence[Row], router: RedisRouter, now_ms: int) -> PublishCall:
-    """Route and encode the rows of a chunk."""
-    call = PublishCall()
+    """Route and encode the rows of a chunk. The ids of the rows of one message are joined by dots."""
+    call, rows = PublishCall(), merge(rows)
     routes = router.routes([row.route for row in rows])
     lists = {route: _lists(call, route, own) for route, own in routes.items()}
     write = WireWriter(now_ms).write
     tags = dispatch_ids(now_ms)
     for row in rows:
-        row_id, route = str(row.id), row.route
+        row_id, route = ".".join(map(str, ids_of(row))), row.route
         try:
             for part in lists[route]:
                 part.messages.append(write(row, next(tags)))

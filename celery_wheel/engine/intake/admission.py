@@ -7,10 +7,17 @@
                  yes                                           keep      the new task is cancelled
                                                                replace   it is accepted; the pending one is cancelled
                                                                reject    it is rejected and keeps its bytes
+    window       the key stays taken                           keep, reject   as above
+    (throttle)   from the eta on, whether the                  follow    it is accepted, due when the window is over; a
+                 task is published or not                                later one replaces it and keeps its due time
+    latest       the new task replaces another one             it is due by the latest time of the replaced one
+    (debounce)
+    batch        other calls of the batch wait                 it is due with them; once they are ``size``, all are now
 
 A task with a tombstone or a revoked stamp is cancelled whatever its unique key. Several messages in one group commit
 are admitted one after the other, as if each came alone. A task that may have been published does not count as pending:
-the new task is accepted, and both run.
+the new task is accepted, and both run, unless there is a window. Windows and bounds are in the claim of a row, so they
+hold over a takeover; a window ends with the row's history.
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ ACTOR = "wheel"
 class Claimants:
     """Rows that claim one of some keys, in order of position."""
 
-    found: list[tuple[str, model.Row]] = field(default_factory=list)  #: with their keys
+    found: list[tuple[model.Watch, model.Row]] = field(default_factory=list)  #: with their claims
     offsets: dict[int, model.Position] = field(default_factory=dict)  #: lane → its offset before the rows were read
     mark: Mark = NO_MARK  #: the state's, before the rows were read
 
@@ -39,9 +46,14 @@ class Claimants:
         """Whether a row may wait in another lane than the lane in which it was read; the caller holds the lock."""
         return state.may_be_diverted((row for _, row in self.found), self.mark)
 
-    def published(self) -> list[int]:
-        """Return the ids of the rows at or before the offset of their lane; their claims have ended."""
-        return [row.id for _, row in self.found if row.position <= self.offsets.get(row.lane, model.ORIGIN)]
+    def published(self, now_ms: int) -> list[int]:
+        """Return the ids of the rows at or before the offset of their lane whose claims have ended."""
+        return [
+            row.id
+            for claim, row in self.found
+            if row.position <= self.offsets.get(row.lane, model.ORIGIN)
+            and (claim.window_ms is None or row.eta_ms + claim.window_ms <= now_ms)
+        ]
 
 
 def claimants(ctx: Context, state: ShardState, kind: str, keys: Sequence[str]) -> Claimants:
@@ -95,7 +107,9 @@ def admit(
 def _claims(new: model.StoredMessage) -> list[model.Watch]:
     message = new.message
     claims = [model.Watch(model.WATCH, key, new.id) for key in dict.fromkeys(message.watch or ())]
-    return claims if message.unique is None else [*claims, model.Watch(model.UNIQUE, message.unique, new.id)]
+    if message.unique is not None:
+        claims.append(model.Watch(model.UNIQUE, message.unique, new.id, message.latest_ms, message.window_ms))
+    return claims
 
 
 class _Cancellations:
@@ -117,19 +131,38 @@ class _Cancellations:
         return None
 
 
+@dataclass(slots=True)
+class _Holder:
+    """A task that has a key: it is pending, or it was published and its window is not over."""
+
+    task_id: str
+    eta_ms: int
+    latest_ms: int | None
+    window_ms: int | None
+    task: model.Row | model.Message  #: a row of the store, or an arrival before this one
+
+    @property
+    def until_ms(self) -> int:
+        """The end of its window."""
+        return self.eta_ms + (self.window_ms or 0)
+
+
 class _Contest:
     """Decides about arrivals with unique keys, one after the other, as if each came alone."""
 
     def __init__(self, work: UnitOfWork, unique: Claimants, cancelled: _Cancellations) -> None:
         self._work = work
         self._cancelled = cancelled
-        self._stored: dict[str, list[model.Row]] = {}  #: key → pending rows, hardly ever more than one
-        self._accepted: dict[str, model.Message] = {}  #: key → the arrival that is accepted, so far
+        self._pending: dict[str, list[_Holder]] = {}  #: by key; of most keys at most one
+        self._published: dict[str, list[_Holder]] = {}
         self.retired: dict[str, Retirement] = {}  #: envelope id → outcome of an arrival that will not be published
-        for key, row in unique.found:
+        for claim, row in unique.found:
+            holder = _Holder(row.task_id, row.eta_ms, claim.latest_ms, claim.window_ms, row)
             if not work.state.may_be_published(row):
-                self._stored.setdefault(key, []).append(row)
-        work.change.unwatched += unique.published()
+                self._pending.setdefault(claim.key, []).append(holder)
+            elif holder.until_ms > work.now_ms:
+                self._published.setdefault(claim.key, []).append(holder)
+        work.change.unwatched += unique.published(work.now_ms)
 
     def decide(self, arrivals: Sequence[model.Arrival]) -> None:
         for arrival in arrivals:
@@ -137,27 +170,81 @@ class _Contest:
                 continue
             if self._cancelled.why(arrival) is not None:
                 continue  # it will not be pending and competes for no key
-            pending = self._pending_task(key)
-            if pending is None or arrival.on_conflict == model.REPLACE:
-                self._replace(key, arrival)
-                self._accepted[key] = arrival
-                continue
-            kind = "rejected" if arrival.on_conflict == model.REJECT else "cancelled"
-            reason = f"another task with the unique key {key!r} is pending: {pending}"
-            self.retired[arrival.envelope_id] = Retirement(kind, reason, ACTOR)
+            if arrival.batch is not None:
+                self._join(key, arrival, arrival.batch)
+            elif arrival.on_conflict == model.FOLLOW:
+                self._follow(key, arrival)
+            elif arrival.on_conflict == model.REPLACE:
+                self._replace(key, arrival, self._pending.pop(key, []))
+            elif taken := self._why_taken(key):
+                kind = "rejected" if arrival.on_conflict == model.REJECT else "cancelled"
+                self.retired[arrival.envelope_id] = Retirement(kind, taken, ACTOR)
+            else:
+                self._accept(key, arrival)
 
-    def _pending_task(self, key: str) -> str | None:
-        """Return the id of the pending task of a key; None where there is none."""
-        if key in self._accepted:
-            return self._accepted[key].task_id
-        return self._stored[key][0].task_id if key in self._stored else None
+    def _accept(self, key: str, arrival: model.Message) -> None:
+        holder = _Holder(arrival.task_id, arrival.eta_ms, arrival.latest_ms, arrival.window_ms, arrival)
+        self._pending.setdefault(key, []).append(holder)
 
-    def _replace(self, key: str, arrival: model.Message) -> None:
-        """Cancel the pending tasks of the key."""
+    def _why_taken(self, key: str) -> str:
+        """Return the reason, for people, why no other task can have the key; empty where it is free."""
+        for holder in self._pending.get(key, ()):
+            return f"another task with the unique key {key!r} is pending: {holder.task_id}"
+        for holder in self._published.get(key, ()):
+            return f"another task with the unique key {key!r} has begun its window: {holder.task_id}"
+        return ""
+
+    def _replace(self, key: str, arrival: model.Message, pending: Sequence[_Holder]) -> None:
+        """Accept a task, due at the latest when the pending ones would be, which it replaces."""
         why = Retirement("cancelled", f"replaced by task {arrival.task_id} with the same unique key {key!r}", ACTOR)
-        accepted, stored = self._accepted.pop(key, None), self._stored.pop(key, [])
-        if accepted is not None:
-            self.retired[accepted.envelope_id] = why
-        for row in stored:
-            if self._work.take_out(row):
-                self._work.cancel(row, why)
+        for holder in pending:
+            if isinstance(holder.task, model.Message):
+                self.retired[holder.task.envelope_id] = why
+            elif self._work.take_out(holder.task):
+                self._work.cancel(holder.task, why)
+        latest = [arrival.latest_ms, *(one.latest_ms for one in pending)]
+        bounds = [one for one in latest if one is not None]
+        if bounds:
+            arrival.latest_ms = min(bounds)
+            arrival.eta_ms = min(arrival.eta_ms, arrival.latest_ms)
+        self._accept(key, arrival)
+
+    def _follow(self, key: str, arrival: model.Message) -> None:
+        """Accept a task: at once where the key is free, else when the window is over, in place of one that waits so."""
+        pending = self._pending.get(key, [])
+        followers = [one for one in pending if one.latest_ms is not None]
+        before = [one for one in pending if one.latest_ms is None] + self._published.get(key, [])
+        if followers:
+            arrival.eta_ms = arrival.latest_ms = followers[0].eta_ms
+            self._pending[key] = [one for one in pending if one.latest_ms is None]
+        elif before:
+            own_ms = arrival.window_ms or 0
+            free_ms = max(one.eta_ms + (own_ms if one.window_ms is None else one.window_ms) for one in before)
+            arrival.eta_ms = arrival.latest_ms = max(arrival.eta_ms, free_ms)
+        self._replace(key, arrival, followers)
+
+    def _join(self, key: str, arrival: model.Message, size: int) -> None:
+        """Accept a call of a batch: due with the batch that it joins, or after the time for which it waits for others.
+
+        A batch that is full is due now. Nobody joins a batch that is due before the call's own eta.
+        """
+        now_ms, due_ms = self._work.now_ms, arrival.latest_ms or arrival.eta_ms
+        wait_ms, batches = due_ms - arrival.eta_ms, dict[int, list[_Holder]]()
+        for one in self._pending.get(key, ()):
+            if one.latest_ms == one.eta_ms > now_ms and arrival.eta_ms <= max(now_ms, one.eta_ms - wait_ms):
+                batches.setdefault(one.eta_ms, []).append(one)
+        due_ms = min(batches, default=due_ms)
+        arrival.eta_ms = arrival.latest_ms = due_ms
+        self._accept(key, arrival)
+        members = [*batches.get(due_ms, ()), self._pending[key][-1]]
+        if len(members) >= size:
+            for one in members:
+                self._end_wait(one, max(now_ms, due_ms - wait_ms))
+
+    def _end_wait(self, holder: _Holder, due_ms: int) -> None:
+        work, task = self._work, holder.task
+        holder.eta_ms, holder.latest_ms = due_ms, None
+        if isinstance(task, model.Message):
+            task.eta_ms, task.latest_ms = due_ms, None
+        elif work.take_out(task):
+            work.move(task, work.state.lanes.for_eta(due_ms, work.now_ms), due_ms, due_ms)

@@ -40,7 +40,7 @@ from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditEntry, AuditHead
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
-from celery_wheel.values.text import END_OF_TIME_MS, check_text
+from celery_wheel.values.text import END_OF_TIME_MS, check_group, check_text
 
 MAX_NAMES = 1_000
 
@@ -247,7 +247,7 @@ def _limit_command(item: model.InboxItem) -> Command:
     fields = json.loads(item.payload)
     groups, limits = _names(fields, "groups"), fields["limits"]
     for group in groups:
-        check_text("groups", group)
+        check_group("groups", group)
     if limits is not None:
         limits = {name: limits.get(name) for name in LIMITS}
         for name, value in limits.items():

@@ -197,9 +197,9 @@ class Store(Protocol):
     def tombstone_ids(self, shard: int) -> Iterator[str]:
         """Iterate over the task ids of all tombstones, a page at a time."""
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, model.Row]]:
-        """Return the rows with a watch of that kind on one of the keys, in every lane but STOPPED, settled or not, in
-        order of position."""
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[model.Watch, model.Row]]:
+        """Return the watches of that kind on one of the keys, with their rows, in every lane but STOPPED, settled or
+        not, in order of position."""
 
     def unannounced(self, shard: int, after: int, limit: int) -> list[model.Row]:
         """Return the rows with a watch of kind UNANNOUNCED and an id above ``after``, in the order of their ids."""
@@ -214,6 +214,10 @@ class Store(Protocol):
 
     def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
         """Return the limits of single groups, by their names; ``groups``: of these alone."""
+
+    def rates(self, shard: int) -> dict[str, int]:
+        """Return when the rates of groups are as unused, of the groups that have used theirs; ``expire`` removes the
+        others."""
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         """Return the first rows of lines, in the order of (rank, due time, seq) in each.

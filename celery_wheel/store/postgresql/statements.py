@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from celery_wheel.store.sql.schema import timer, watch
-from celery_wheel.store.sql.statement import Prepared, Statements, constant
+from celery_wheel.store.sql.statement import CLAIM, Prepared, Statements, constant
 
 CLOCK_SQL = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #: The same clock at the begin of the transaction.
@@ -86,10 +86,8 @@ def _claims_on(keys: list[Any]) -> Any:
     wanted = select(listed.c.key).distinct().subquery("wanted")
     here = (watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key == wanted.c.key)
     # The planner does not flatten a subquery with an OFFSET.
-    found = select(watch.c.key, watch.c.timer_id).where(*here).offset(constant(0)).lateral("found")
-    return (
-        select(found.c.key, found.c.timer_id).select_from(wanted.join(found, literal_column("true"))).subquery("claim")
-    )
+    found = select(*CLAIM).where(*here).offset(constant(0)).lateral("found")
+    return select(*found.c).select_from(wanted.join(found, literal_column("true"))).subquery("claim")
 
 
 @cache

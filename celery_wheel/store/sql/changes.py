@@ -169,7 +169,7 @@ def _add_tally(
         hours[hour] += count
         days[hour // (model.DAY_MS // model.HOUR_MS)] += count
         names[route] += count
-    sums = (("hour", hours), ("day", days), ("name", names))
+    sums = (("shard", Counter({0: names.total()})), ("hour", hours), ("day", days), ("name", names))
     to.add_tally.many(connection, [(shard, *count) for count in counts])
     to.add_total.many(connection, [(shard, kind, number, n) for kind, sum_ in sums for number, n in sum_.items() if n])
 
@@ -247,7 +247,7 @@ def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
 
 def _nowhere(reject: model.NewReject) -> model.Route:
     """Return the route of unreadable bytes: they have no destination."""
-    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None)
+    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None, None)
 
 
 def _of_reject(reject: model.NewReject) -> _Columns:

@@ -9,12 +9,14 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, select
 
 from celery_wheel.store.audit_model import AuditEntry
-from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone, Watch
 from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.groups import GroupStatements
 from celery_wheel.store.sql.holding import fence
 from celery_wheel.store.sql.loads import LoadStatements
 from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
 from celery_wheel.store.sql.statement import (
+    CLAIM,
     ROW,
     ObjectInsert,
     Statements,
@@ -42,7 +44,7 @@ class ControlStatements:
         self.gates = statements(gates.order_by(gate.c.id))
         claim = statements.claims_on(numbered("key"))
         claimed = claim.join(timer, timer.c.id == claim.c.timer_id)
-        found = select(claim.c.key, timer.c.task_id, *ROW).select_from(claimed)
+        found = select(*claim.c, timer.c.task_id, *ROW).select_from(claimed)
         found = found.where(timer.c.lane != constant(STOPPED))
         self.watchers = statements(found.order_by(timer.c.due_ms, timer.c.seq))
         here = (watch.c.shard == bindparam("shard"), watch.c.kind == constant(UNANNOUNCED), watch.c.key == constant(""))
@@ -56,7 +58,7 @@ class ControlStatements:
         self.add_audit = ObjectInsert(statements(entry), "shard")
         new = statements.put(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])
         self.add_tombstone = ObjectInsert(new, "shard")
-        new = statements(insert(watch).inline().values(places("shard", "kind", "key", "timer_id")))
+        new = statements(insert(watch).inline().values(places("shard", *names_of(Watch))))
         self.add_watch = ObjectInsert(new, "shard")
         # By the timer alone, whose id implies the shard: with the shard as a condition, SQLite uses the index of the
         # keys and reads every watch of the shard for each timer.
@@ -97,11 +99,12 @@ class SqlControl(StorePart):
             yield from ids
             after = ids[-1]
 
-    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[str, Row]]:
+    def watchers(self, shard: int, kind: str, keys: Sequence[str]) -> list[tuple[Watch, Row]]:
         with self._database.reading() as connection:
             rows = self._control.watchers.each(connection, "key", keys, shard=shard, kind=kind)
             row_of = self._catalogue.row
-            return [(key, row_of(connection, row, id_)) for key, id_, *row in rows]
+            claims = [(Watch(kind, *found[: len(CLAIM)]), found[len(CLAIM) :]) for found in rows]
+            return [(claim, row_of(connection, row, id_)) for claim, (id_, *row) in claims]
 
     def unannounced(self, shard: int, after: int, limit: int) -> list[Row]:
         with self._database.reading() as connection:
@@ -119,6 +122,7 @@ class SqlControl(StorePart):
             control.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
             control.forget_audit(connection, at_shard=shard, before_ms=audits_before_ms)
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
+            self._statements.of(GroupStatements).forget_rates(connection, at_shard=shard, now_ms=now_ms)
             self._statements.of(LoadStatements).expire(connection, now_ms)
 
 

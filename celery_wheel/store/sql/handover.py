@@ -127,7 +127,7 @@ class SqlHandover(StorePart):
         return found
 
     def _stored(
-        self, connection: Connection, row: Sequence[Any], claims: Iterable[tuple[str, str]] = (), **more: Any
+        self, connection: Connection, row: Sequence[Any], claims: Iterable[model.Watch] = (), **more: Any
     ) -> model.StoredMessage:
         """Return the message of a row that begins with PLACE and ends with MESSAGE."""
         id_, lane, due_ms, seq, accepted_ms = row[: len(PLACE)]
@@ -135,8 +135,12 @@ class SqlHandover(StorePart):
         names = [column.name for column in MESSAGE[2:]]
         parts = self._catalogue.parts(connection, number, packed)
         message = model.Message(**dict(zip(names, values, strict=True)), **parts._asdict())
-        message.watch = [key for kind, key in claims if kind == model.WATCH] or None
-        message.unique = next((key for kind, key in claims if kind == model.UNIQUE), None)
+        message.watch = [one.key for one in claims if one.kind == model.WATCH] or None
+        for one in claims:
+            if one.kind == model.UNIQUE:
+                message.unique, message.latest_ms, message.window_ms = one.key, one.latest_ms, one.window_ms
+                follows = one.latest_ms is not None and one.window_ms is not None
+                message.on_conflict = model.FOLLOW if follows else None
         return model.StoredMessage(id_, lane, due_ms, seq, accepted_ms, message, **more)
 
     def count_pending(self, shard: int) -> int:
@@ -265,14 +269,14 @@ class SqlHandover(StorePart):
         return found
 
 
-def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
-    """Return row → the kinds and keys of its claims."""
+def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[model.Watch]]:
+    """Return row → its claims."""
     found = defaultdict(list)
     for start in range(0, len(ids), IN_PLACES):
         some = watch.c.timer_id.in_(ids[start : start + IN_PLACES])
-        claims = select(watch.c.timer_id, watch.c.kind, watch.c.key).where(watch.c.shard == shard, some)
-        for id_, kind, key in connection.execute(claims):
-            found[id_].append((kind, key))
+        claims = select(*columns_of(model.Watch, watch)).where(watch.c.shard == shard, some)
+        for claim in connection.execute(claims):
+            found[claim.timer_id].append(model.Watch(*claim))
     return found
 
 

@@ -89,10 +89,14 @@ def known_among(columns: Sequence[Any], at_shard: Any, envelopes: list[Any]) -> 
     return select(*columns).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
 
 
+#: The columns of a ``Watch`` without its kind, by which it is read.
+CLAIM = (watch.c.key, watch.c.timer_id, watch.c.latest_ms, watch.c.window_ms)
+
+
 def claims_among(keys: list[Any]) -> Any:
     """Select the watches of the bound ``shard`` and ``kind`` on these keys."""
     here = and_(watch.c.shard == bindparam("shard"), watch.c.kind == bindparam("kind"), watch.c.key.in_(keys))
-    return select(watch.c.key, watch.c.timer_id).where(here).subquery("claim")
+    return select(*CLAIM).where(here).subquery("claim")
 
 
 class Statements:

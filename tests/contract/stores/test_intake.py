@@ -212,9 +212,12 @@ def test_the_ids_of_all_tombstones_are_read_in_pages(holder: Holder, monkeypatch
 def test_watchers_are_found_by_key_in_order_of_position(holder: Holder) -> None:
     rows = holder.accept(NOW + 2, NOW + 1, NOW)
     holder.apply(watches=[Watch("watch", "order:42", row.id) for row in rows[:2]])
-    holder.apply(watches=[Watch("watch", "order:43", rows[2].id), Watch("unique", "order:42", rows[2].id)])
+    bounded = Watch("unique", "order:42", rows[2].id, latest_ms=NOW + 5, window_ms=7)
+    holder.apply(watches=[Watch("watch", "order:43", rows[2].id), bounded])
     found = holder.store.watchers(0, "watch", ["order:42"])
-    assert [(key, row.id) for key, row in found] == [("order:42", rows[1].id), ("order:42", rows[0].id)]
+    assert [claim for claim, _ in found] == [Watch("watch", "order:42", row.id) for row in (rows[1], rows[0])]
+    assert [row.id for _, row in found] == [rows[1].id, rows[0].id]
+    assert [claim for claim, _ in holder.store.watchers(0, "unique", ["order:42"])] == [bounded]
     assert found[0][1].task_id == rows[1].message.task_id
     assert found[0][1].parts().body == rows[1].message.body
     many = [f"order:{n}" for n in range(200)]

@@ -165,11 +165,11 @@ def shards_of(count: int, criteria: Criteria) -> Sequence[int]:
     return [criteria.shard] if 0 <= criteria.shard < count else []
 
 
-def routes_of(criteria: Criteria) -> list[ColumnElement[bool]]:
-    """Match the counts of the criteria's task and queue."""
+def routes_of(criteria: Criteria, of: ColumnElement[Any] = tally.c.route) -> list[ColumnElement[bool]]:
+    """Match the counts of the criteria's task and queue, or other rows that have a route."""
     names = [(route.c.task, criteria.task), (route.c.target, criteria.queue)]
     wanted = [column == name for column, name in names if name is not None]
-    return [tally.c.route.in_(select(route.c.id).where(*wanted))] if wanted else []
+    return [of.in_(select(route.c.id).where(*wanted))] if wanted else []
 
 
 def _between(criteria: Criteria, before: Position) -> tuple[Position, Position]:
