@@ -45,16 +45,16 @@ class Spans:
 
     def ended(self) -> Counter[str]:
         """Return how often each task has ended, by its id."""
-        return Counter(id_ for step, _, id_, _, _ in self.lines if step == "end")
+        return Counter(id_ for step, _, id_, *_ in self.lines if step == "end")
 
     def tags(self) -> list[str]:
         """Return the tags in the order of their begins."""
-        return [tag for step, _, _, _, tag in self.lines if step == "begin"]
+        return [tag for step, _, _, _, tag, *_ in self.lines if step == "begin"]
 
     def most_at_once(self) -> dict[str, int]:
         """Return the most tasks of each group between begin and end; a second copy shares the slot of the first."""
         now, most = Counter[str](), defaultdict[str, int](int)
-        for step, group, _, is_redelivered, _ in self.lines:
+        for step, group, _, is_redelivered, *_ in self.lines:
             if not is_redelivered:
                 now[group] += 1 if step == "begin" else -1
                 most[group] = max(most[group], now[group])
