@@ -43,6 +43,7 @@ from celery_wheel.engine.round import (
 )
 from celery_wheel.engine.settle import next_batch, settle
 from celery_wheel.engine.state.agenda import NEVER
+from celery_wheel.engine.state.depths import Depths, depths_of
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.store.ports import Renewal, Store
@@ -63,6 +64,7 @@ class Engine:
         *,
         on_cancelled: OnCancelled | None = None,
         stamps: RevokedStamps | None = None,
+        depths: Depths | None = None,
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
         on_published: OnPublished | None = None,
@@ -87,6 +89,7 @@ class Engine:
             self.clock,
             limits,
             stamps=RevokedStamps() if stamps is None else stamps,
+            depths=depths_of(limits.depths) if depths is None else depths,
             on_cancelled=on_cancelled,
             renderer=renderer,
             on_overlap=on_overlap,

@@ -236,8 +236,10 @@ class UnitOfWork:
             self.state.lanes.for_place(place).distrust()
             self.divert(row, place, done.redelivered or lane.redelivered)
         # A run that is over already has its end in the store.
-        runs = [(id_, run) for id_, run in done.runs.items() if self.state.groups.is_in_flight(id_)]
-        self.change.runs += [Run(id_, group=group, until_ms=until_ms) for id_, (group, until_ms) in runs]
+        goes_on, runs = self.state.groups.is_in_flight, done.runs.items()
+        self.change.runs += [Run(id_, group=name, until_ms=until_ms) for id_, (name, until_ms) in runs if goes_on(id_)]
+        for group, empty_ms in done.rates.items():
+            self.change.rates[group] = max(empty_ms, self.change.rates.get(group, 0))
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 
@@ -300,14 +302,18 @@ class UnitOfWork:
         change, groups = self.change, self.state.groups
         for line, in_, out in self._lines.values():
             change.lines.append(model.LineState(line.number, line.group.name, line.share.queue, in_ - out))
-            if in_:
-                self.on_apply(partial(groups.entered, line, in_))
-            if out:
-                self.on_apply(partial(groups.left, line, out))
+        self.on_apply(self._apply_lines)
         change.ended_lines, groups.ended = sorted(groups.ended), set()
         if not groups.is_stored:
             change.lanes.append(model.LaneState(model.WAITING, model.ORIGIN, model.ORIGIN, scope=GROUP))
             self.on_apply(groups.stored)
+
+    def _apply_lines(self) -> None:
+        for line, in_, out in self._lines.values():
+            if in_:
+                self.state.groups.entered(line, in_)
+            if out:
+                self.state.groups.left(line, out)
 
     # -- commit, apply, roll back ------------------------------------------------------------------
 

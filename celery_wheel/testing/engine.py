@@ -228,7 +228,7 @@ class MemoryBroker:
         for row in chunk.rows:
             if row.id in failed:
                 self._rejected(_loads(row.parts().headers), failed[row.id])
-        return self._fence.move(chunk, failed)
+        return self._fence.move(chunk, failed, self.ready(chunk.queues))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if self._epoch is None:

@@ -314,6 +314,22 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="RateRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("group", models.TextField(db_comment="name of the group")),
+                (
+                    "empty_ms",
+                    models.BigIntegerField(db_comment="its rate is as unused from then on; instant, Unix milliseconds"),
+                ),
+            ],
+            options=_options(
+                "wheel_rate",
+                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_rate_place")],
+            ),
+        ),
+        migrations.CreateModel(
             name="InboxRow",
             fields=[
                 (
@@ -539,7 +555,11 @@ class Migration(migrations.Migration):
             options=_options(
                 "wheel_run",
                 indexes=[
-                    models.Index(fields=["schedule", "instant_ms", "timer_id"], name="wheel_run_instant"),
+                    models.Index(
+                        condition=models.Q(schedule__isnull=False),
+                        fields=["schedule", "instant_ms", "timer_id"],
+                        name="wheel_run_instant",
+                    ),
                     models.Index(
                         condition=models.Q(ended_ms__isnull=True, group__isnull=False),
                         fields=["shard", "timer_id"],
@@ -725,11 +745,11 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="hour, day or name: a sum of the tally for it")),
+                ("kind", models.TextField(db_comment="shard, hour, day or name: a sum of the tally for it")),
                 (
                     "number",
                     models.BigIntegerField(
-                        db_comment="of the hour or the day since 1970; of a name, the route, as in the tally"
+                        db_comment="0; of the hour or the day since 1970; of a name, the route, as in the tally"
                     ),
                 ),
                 ("pending", models.BigIntegerField(db_comment="pending messages")),

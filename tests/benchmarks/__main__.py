@@ -44,10 +44,11 @@ BENCHES = {
     "disk": ("size", "cold"),
     "beats": ("idle", "scale", "processes"),
     "watching": ("overview", "metrics"),
+    "groups": ("groups",),
 }
 MODULES = {name: module for module, names in BENCHES.items() for name in names}
 #: Benches on one store, which ``--store`` names.
-ON_STORE = ("spine", "herd", "steady", "cold", "scale", "saturation", "processes", "overview", "metrics")
+ON_STORE = ("spine", "herd", "steady", "cold", "scale", "saturation", "processes", "overview", "metrics", "groups")
 DEFAULT = (
     *("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many"),
     *("size", "herd", "steady", "cold", "idle"),

@@ -3,6 +3,7 @@
 ::
 
     python -m tests.benchmarks.scheduler '{"broker": …, "store": …, "ahead_ms": 0}'      "metrics": an address
+                                                                                         "settings": of the app
         {"do": "status"}                                  {"accepted": …, "dispatched": …, "rss": …, "cpu_s": …}
         {"do": "move", "ms": 3600000}                     {…}      the clock goes on from there at the pace of time
         {"do": "until", "count": "accepted", "goal": 9}   {…} {…}  twice a second, and when it is reached
@@ -82,7 +83,7 @@ def main(options: dict[str, Any]) -> None:
     """Make the engine and its runner as ``WheelService.start`` does, and answer each line of stdin until it ends."""
     clock = MovedClock(options["ahead_ms"])
     settings = {"wheel_history_retention": RETENTION_S, "wheel_metrics": options.get("metrics")}
-    app = make_app(options["broker"], options["store"], **settings)
+    app = make_app(options["broker"], options["store"], **settings, **options.get("settings", {}))
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
         tune_memory()

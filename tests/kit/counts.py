@@ -19,7 +19,7 @@ def check_sums(store: SqlStore) -> None:
         stored = connection.execute(select(total.c.kind, total.c.number, total.c.shard, total.c.pending)).all()
     expected = Counter[tuple[str, int, int]]()
     for shard, hour, name, pending in counts:
-        for place in (("hour", hour, shard), ("day", hour // 24, shard), ("name", name, shard)):
+        for place in (("shard", 0, shard), ("hour", hour, shard), ("day", hour // 24, shard), ("name", name, shard)):
             expected[place] += pending
     found = {(kind, number, shard): pending for kind, number, shard, pending in stored if pending}
     assert found == {place: pending for place, pending in expected.items() if pending}

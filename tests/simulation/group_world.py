@@ -4,6 +4,8 @@
 
     on every push    a group has at most ``concurrency`` runs in flight: pushed, not over, and within max_runtime;
                      where users change it, the highest counts that was in force since the row got its slot
+                     no time of the length of a rate has more first publications of a group than the rate allows
+                     a queue has no more messages than its depth
                      no row overtakes an earlier row of its group on the way to the same queue
     on every look    a line's number of waiting rows is exact (see ``model_history.apply_groups``)
     at the end       every row was in its queue: nobody waits for ever; no slot is left
@@ -19,13 +21,14 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.round import Round
+from celery_wheel.engine.state.depths import depths_of
 from celery_wheel.engine.state.gates import Rate
-from celery_wheel.engine.state.groups import Limit
+from celery_wheel.engine.state.groups import Limit, class_of
 from celery_wheel.store.model import LIMIT, WAITING, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from tests.kit.holder import message
@@ -102,6 +105,7 @@ class Limiting:
 
 
 class GroupWorld(World):
+    counts_ready = True  #: a reading of a depth is exact
     is_ordered = True  #: rows of a group on the way to one queue are taken in the order of their due times
     activities = (*ACTIVITIES, "release_rows")
     weights = (*WEIGHTS, 4)
@@ -117,16 +121,21 @@ class GroupWorld(World):
         self.max_runtime_ms = rng.choice((200, 5_000)) if self.dense else rng.choice((2_000, 100_000))
         classes = {
             "tenant": Limit(concurrency=rng.choice((1, 2, 5)), weight=2, max_runtime_ms=self.max_runtime_ms),
-            "other": Limit(rate=Rate(1, 10)) if rng.random() < 0.3 else Limit(weight=1),
+            "other": Limit(rate=self._rate(seed)) if rng.random() < 0.5 else Limit(weight=1),
         }
         depths = {"mail": rng.choice((1, 3))} if rng.random() < 0.5 else {}
         self.limits = replace(self.limits, groups=classes, depths=depths)
         for scheduler in self.schedulers:
-            scheduler.engine.ctx.limits = self.limits
+            scheduler.engine.ctx.limits, scheduler.engine.ctx.depths = self.limits, depths_of(depths)
         self.limit_rng = random.Random(seed + 8_000_003)
         self.limit_share = self.limit_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user sets a limit
         classes = {name: self.limits.groups[name.partition(":")[0]].concurrency or math.inf for name in LIMITED}
         self.limiting = Limiting(self.limit_rng, ModelStore(self.disk), classes, self.max_runtime_ms)
+        self.passed = defaultdict[str, list[int]](list)  #: group → when its rows were pushed for the first time
+
+    def _rate(self, seed: int) -> Rate:
+        slow = (Rate(1, 300), Rate(4, 1_000)) if self.dense else (Rate(1, 5_000), Rate(4, 20_000))
+        return random.Random(seed + 9_000_003).choice((Rate(1, 10), Rate(20, 100), *slow))
 
     def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
         for group in self.limiting.stepped(scheduler, activity, step, self.gating.step):
@@ -194,6 +203,8 @@ class GroupWorld(World):
         super().pushed(row, now_ms)
         self.counts["pushed after a wait for its group"] += row.id in self.disk.shard(0).waited
         self._in_order(row)
+        self._within_rate(row)
+        self._within_depth(row)
         if row.group is None or self.loses or self.clock_steps:
             return
         taken = self.gating.taken[row.id][1] if row.id in self.gating.taken else 0
@@ -208,6 +219,27 @@ class GroupWorld(World):
         self.counts["most in flight"] = max(self.counts["most in flight"], len(flying))
         if len(flying) > limit:
             raise self._violation(f"group {row.group} has {len(flying)} in flight: {flying}, its limit is {limit}")
+
+    def _within_rate(self, row: Row) -> None:
+        """Check the last time of the length of a rate, unless a user may have changed the rate of the group."""
+        rate = None if row.group is None else self.limits.groups[class_of(row.group)].rate
+        if row.group is None or rate is None or self.loses or self.clock_steps or self.pushes[row.id] > 1:
+            return
+        times = self.passed[row.group]
+        times.append(self.clock_ms)
+        last = [at_ms for at_ms in times if at_ms > self.clock_ms - rate.per_ms]
+        self.counts["pushed by a rate"] += 1
+        if len(last) > rate.count and self.limit_share == 0:
+            raise self._violation(f"group {row.group} has {len(last)} in {rate.per_ms} ms: {last}; its rate is {rate}")
+
+    def _within_depth(self, row: Row) -> None:
+        depth = self.limits.depths.get(row.route.target)
+        if depth is None or self.loses or not self.counts_ready:
+            return
+        ready = len(self.queues()[row.route.target])
+        self.counts["pushed by a depth"] += 1
+        if ready > depth:
+            raise self._violation(f"queue {row.route.target} has {ready} messages, its depth is {depth}")
 
     def _in_order(self, row: Row) -> None:
         """Check that no earlier row of the same line waits, beside a row that has not waited."""
@@ -265,4 +297,4 @@ class GroupWorld(World):
 class GroupRabbitWorld(GroupWorld, RabbitWorld):
     """The same on RabbitMQ, where rows in doubt are published again, and full queues keep earlier rows."""
 
-    is_ordered = False
+    is_ordered = counts_ready = False

@@ -98,7 +98,7 @@ def _end_slots(work: UnitOfWork, row_ids: Iterable[int], known: Mapping[int, Run
             run = known[row_id].group, known[row_id].until_ms
         if run is not None and run[0] is not None:
             found.append(RunEnd(row_id, work.now_ms, *run))
-            work.on_apply(partial(groups.give_back, row_id))
+            work.on_apply(partial(groups.over, row_id))
     return found
 
 

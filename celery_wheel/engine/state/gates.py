@@ -40,27 +40,42 @@ class Rate:
 class Meter:
     """A leaky bucket, in microseconds: ``_free_us`` is when it will be empty again."""
 
-    def __init__(self, rate: Rate, now_ms: int, until_ms: int | None = None) -> None:
-        self.until_ms = until_ms  #: the meter lets everything through from this instant on; None: it never ends
-        self._each_us = -(-rate.per_ms * 1_000 // rate.count)  # rounded up: never faster
-        self._burst_us = max(self._each_us, BURST_MS * 1_000)
+    def __init__(self, rate: Rate, now_ms: int, until_ms: int | None = None, *, exact: bool = False) -> None:
+        """
+        Args:
+            until_ms: the meter lets everything through from this instant on; None: it never ends.
+            exact: no ``per_ms`` has more than ``count`` rows, also with the rows that pass at once.
+        """
+        self.until_ms = until_ms
+        per_us, burst_us = rate.per_ms * 1_000, BURST_MS * 1_000
+        self._each_us = -(-per_us // rate.count)  # rounded up: never faster
+        if exact:
+            burst_us = min(burst_us, per_us // 10)
+            if self._each_us < burst_us:  # n rows within per_us need n * each_us < per_us + burst_us
+                self._each_us = -(-(per_us + burst_us) // (rate.count + 1))
+        self._burst_us = max(self._each_us, burst_us)
+        self.at_once = self._burst_us // self._each_us  #: the most rows that it lets through at once
         self._free_us = now_ms * 1_000
 
-    def room(self, now_ms: int) -> int:
-        """Return how many rows may be published now."""
+    def room(self, now_ms: int, pending: int = 0) -> int:
+        """Return how many rows may be published now, beside ``pending`` rows that may be published at any time."""
         taken_us = max(0, self._free_us - now_ms * 1_000)
-        return max(0, (self._burst_us - taken_us) // self._each_us)
+        return max(0, (self._burst_us - taken_us) // self._each_us - pending)
 
     def spend(self, count: int, now_ms: int) -> None:
         self._free_us = max(self._free_us, now_ms * 1_000) + count * self._each_us
+
+    def resume(self, empty_ms: int, now_ms: int) -> None:
+        """Go on as a meter that would be empty at ``empty_ms``, but as a full one at most."""
+        self._free_us = max(self._free_us, min(empty_ms * 1_000, now_ms * 1_000 + self._burst_us))
 
     def empty_ms(self) -> int:
         """Return when the bucket is empty, so that the meter is as a new one."""
         return -(-self._free_us // 1_000)
 
-    def next_ms(self) -> int:
-        """Return when the next row may be published."""
-        return -(-(self._free_us - self._burst_us + self._each_us) // 1_000)
+    def next_ms(self, pending: int = 0) -> int:
+        """Return when the next row may be published, beside ``pending`` ones; their number is below ``at_once``."""
+        return -(-(self._free_us - self._burst_us + (pending + 1) * self._each_us) // 1_000)
 
 
 class Gates:
@@ -162,6 +177,8 @@ class GateRouter:
 
     def _gate(self, row: Row) -> Place | None:
         """Return the gate or destination for which a row waits; None: none; ``_metered`` are the meters it passes."""
+        if not (self.gates or self.busy or self.own):
+            return None
         task, queue = places_of(row)
         self._metered = []
         closed = self.gates.closed

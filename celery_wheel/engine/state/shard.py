@@ -83,6 +83,7 @@ class ShardState:
         #: Inbox item of a command that waits → monotonic instant at which it was first read.
         self.first_read_at_ms: dict[int, int] = {}
         self.lap = Lap()
+        self.groups.join()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
@@ -100,6 +101,7 @@ class ShardState:
     def end(self, reason: str) -> None:
         with self.lock:
             self.ended = self.ended or reason
+            self.groups.leave_depths()
 
     def renewed(self, lease_until_ms: int, lease_ms: int) -> None:
         """Note that the store has renewed the lease until a monotonic instant."""

@@ -169,7 +169,7 @@ def _add_tally(
         hours[hour] += count
         days[hour // (model.DAY_MS // model.HOUR_MS)] += count
         names[route] += count
-    sums = (("hour", hours), ("day", days), ("name", names))
+    sums = (("shard", Counter({0: names.total()})), ("hour", hours), ("day", days), ("name", names))
     to.add_tally.many(connection, [(shard, *count) for count in counts])
     to.add_total.many(connection, [(shard, kind, number, n) for kind, sum_ in sums for number, n in sum_.items() if n])
 

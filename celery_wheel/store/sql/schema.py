@@ -11,9 +11,10 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
     wheel_batch              a batch: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
-      └ wheel_total          sums of the tally: by hour, day, queue and task   changed with it, for ``Overview``
+      └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
     wheel_line               a group's rows that wait for a queue              removed once none waits
     wheel_limit              limits of single groups                           read at adoption
+    wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
     wheel_answer             the results of a command                          read by its sender, removed soon
     wheel_audit              the requests of people, with their results        read by their time
@@ -314,8 +315,8 @@ tally = sharded(
 
 total = sharded(
     "total",
-    required("kind", sa.Text, "hour, day or name: a sum of the tally for it"),
-    required("number", sa.BigInteger, "of the hour or the day since 1970; of a name, the route, as in the tally"),
+    required("kind", sa.Text, "shard, hour, day or name: a sum of the tally for it"),
+    required("number", sa.BigInteger, "0; of the hour or the day since 1970; of a name, the route, as in the tally"),
     required("pending", sa.BigInteger, "pending messages"),
     sa.UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
@@ -340,6 +341,13 @@ limit = sharded(
     required("actor", sa.Text, "the person or part that set it"),
     required("at_ms", sa.BigInteger, "instant, Unix milliseconds"),
     sa.UniqueConstraint("shard", "group", name="wheel_limit_place"),
+)
+
+rate = sharded(
+    "rate",
+    required("group", sa.Text, "name of the group"),
+    required("empty_ms", sa.BigInteger, "its rate is as unused from then on; instant, Unix milliseconds"),
+    sa.UniqueConstraint("shard", "group", name="wheel_rate_place"),
 )
 
 inbox = sharded(
@@ -483,7 +491,7 @@ run = table(
         "until_ms", sa.BigInteger, "end of its time in the group, whatever is reported; instant, Unix milliseconds"
     ),
     optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
-    sa.Index("wheel_run_instant", "schedule", "instant_ms", "timer_id"),
+    partial_index("wheel_run_instant", "schedule", "instant_ms", "timer_id", where={"schedule": True}),
     partial_index("wheel_run_open", "shard", "timer_id", where={"ended_ms": None, "group": True}),
 )
 

@@ -3,7 +3,7 @@
 ``overview`` takes four statements, however many shards and lanes the store has: shards, open lanes, gates, and one list
 of counts (kind, number, queue, task, value)::
 
-    pending    shard → pending          name      queue, task → pending
+    shard      shard → pending          name      queue, task → pending
     hour       hour → pending           day       day → pending           both of all shards
     second     second → pending         of the next hour, from the rows: only where it is asked for
     seen       scheduler → its last sign of life
@@ -65,10 +65,10 @@ def _line(kind: str, number: Any, value: Any, queue: Any = _NOTHING, task: Any =
     return select(*[column.label(name) for name, column in columns.items()])
 
 
-def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool], of: str | None = None) -> Select[Any]:
-    """Select the sums of the tally ``of`` a kind by a number."""
+def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool]) -> Select[Any]:
+    """Select the sums of the tally of a kind by a number."""
     sums = _line(kind, number, func.sum(total.c.pending))
-    return sums.where(total.c.kind == (of or kind), total.c.pending > 0, *more).group_by(number)
+    return sums.where(total.c.kind == kind, total.c.pending > 0, *more).group_by(number)
 
 
 def _names() -> Select[Any]:
@@ -86,7 +86,7 @@ def _seconds() -> Select[Any]:
 
 @cache
 def counts(*, with_seconds: bool, with_names: bool) -> Any:
-    return _sums("pending", total.c.shard, of="day").union_all(  # by name it has a row for each of its names
+    return _sums("shard", total.c.shard).union_all(
         _sums("hour", total.c.number, total.c.number < bindparam("before_hour")),
         _sums("day", total.c.number),
         _line("seen", literal_column("0"), scheduler.c.seen_ms, scheduler.c.name),
@@ -131,7 +131,7 @@ class StoreCounts(StorePart):
             shards=[pages.ShardHead(shard_record(row), int(row.inbox)) for row in shards],
             lanes=[pages.LaneHead(row.shard, lane_state(row), row.next_due_ms, row.overdue) for row in lanes],
             gates=[(number, Gate(*one)) for number, *one in gates],
-            pending=found["pending"],
+            pending=found["shard"],
             names=found["name"] if with_names else None,
             hours=found["hour"],
             days=found["day"],
@@ -177,7 +177,7 @@ class StoreCounts(StorePart):
 
     def count_pending(self, number: int) -> int:
         """Return how many tasks of a shard are pending."""
-        pending = select(func.sum(total.c.pending)).where(total.c.shard == number, total.c.kind == "day")
+        pending = select(func.sum(total.c.pending)).where(total.c.shard == number, total.c.kind == "shard")
         with self._database.reading() as connection:
             return int(connection.scalar(pending) or 0)
 
