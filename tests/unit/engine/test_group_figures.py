@@ -38,7 +38,7 @@ def run(groups: Groups, clock: ManualClock, group: str) -> int:
     """Publish a task of a group, at once."""
     one = row(group)
     assert groups.admit(one, clock.monotonic_ms())
-    groups.published([one.id], clock.now_ms())
+    groups.published([one.id], clock.now_ms(), clock.monotonic_ms())
     return one.id
 
 
