@@ -141,11 +141,6 @@ class _Holder:
     window_ms: int | None
     task: model.Row | model.Message  #: a row of the store, or an arrival before this one
 
-    @property
-    def until_ms(self) -> int:
-        """The end of its window."""
-        return self.eta_ms + (self.window_ms or 0)
-
 
 class _Contest:
     """Decides about arrivals with unique keys, one after the other, as if each came alone."""
@@ -160,7 +155,7 @@ class _Contest:
             holder = _Holder(row.task_id, row.eta_ms, claim.latest_ms, claim.window_ms, row)
             if not work.state.may_be_published(row):
                 self._pending.setdefault(claim.key, []).append(holder)
-            elif holder.until_ms > work.now_ms:
+            elif claim.window_ms is not None and row.eta_ms + claim.window_ms > work.now_ms:
                 self._published.setdefault(claim.key, []).append(holder)
         work.change.unwatched += unique.published(work.now_ms)
 

@@ -199,9 +199,9 @@ def test_the_slot_of_a_group_ends_without_the_schedules_run(rig: ScheduleRig) ->
     rig.create(overlap="skip")
     rig.tick(1_500)
     [run] = rig.runs()
-    other = rig.send("other", 0)
+    rig.send("other", 0)
     rig.run()
-    [of_group] = [row_id for row_id, stored in rig.data.rows.items() if stored.message is other]
+    [of_group] = [row_id for row_id in rig.data.rows if rig.task_id(row_id) == "other"]
     until_ms = START_MS + 9_000
     slots = [Run(id_, group="tenant:1", until_ms=until_ms) for id_ in (run.timer_id, of_group)]
     rig.store.apply(0, rig.state.epoch, Change(runs=slots))
