@@ -112,6 +112,10 @@ class GroupGating(Gating):
     gates = tuple(f"group:{group}" for group in LIMITED)
     variant = "b000"
 
+    def turn(self) -> str:
+        """Ask for one pause at a time: before a later request is answered, a pause proves nothing."""
+        return "waits for an answer" if self._asked else super().turn()
+
     def gates_of(self, row: Row) -> Sequence[str]:
         return (f"group:{row.group}",)
 

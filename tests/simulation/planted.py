@@ -162,7 +162,8 @@ def completed_though_handed_over(right: Any, *args: object) -> None:
 def each_alone_is_unique(right: Any, self: Any, arrivals: Sequence[Any]) -> None:
     """Several messages of one commit are compared with the store only, and not with each other."""
     for arrival in arrivals:
-        self._accepted.clear()
+        stored = {key: [one for one in found if isinstance(one.task, Row)] for key, found in self._pending.items()}
+        self._pending = {key: found for key, found in stored.items() if found}
         right(self, [arrival])
 
 

@@ -167,7 +167,7 @@ def a_row_leaves_its_line_twice(right: Any, window: Window, row_id: int) -> bool
     return False
 
 
-@replaces_in_groups(GateRouter, "__call__", seed=102)
+@replaces_in_groups(GateRouter, "__call__", seed=13)
 def released_rows_pass_a_pause(right: Callable[..., Any], router: GateRouter, row: Row) -> Any:
     closed, router.gates.closed_groups = router.gates.closed_groups, set()
     try:
@@ -176,5 +176,5 @@ def released_rows_pass_a_pause(right: Callable[..., Any], router: GateRouter, ro
         router.gates.closed_groups = closed
 
 
-@replaces_in_groups(Groups, "gate_opened", seed=5)
+@replaces_in_groups(Groups, "gate_opened", seed=14)
 def a_resumed_group_waits_for_ever(right: Any, groups: Groups, name: str) -> None: ...
