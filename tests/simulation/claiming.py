@@ -8,6 +8,7 @@
               an answer    each task that watched the key and had been sent is completed, retired or published; the
                            counts of the answer agree with the outcomes, and no task is completed twice
               a row        accepted: no other task of its unique key is pending      retired: another task is pending
+                           of a debounce, a throttle or a batch: see ``collapsing``
     judge   every request was answered
 
 Only the holder's memory tells which rows the broker has but did not confirm; one that its queue refuses is among them.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import REJECT, REPLACE, STOPPED, Message, Row
 from tests.simulation.asking import Users
+from tests.simulation.collapsing import Collapsing
 from tests.simulation.model_store import ModelStore, ShardData, copy_of
 from tests.simulation.recalling import Recalling
 
@@ -36,8 +38,15 @@ class Question:
 
 
 class Claiming(Users):
-    def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        store: ModelStore,
+        violation: Callable[[str], Exception],
+        collapsing: Collapsing,
+    ) -> None:
         super().__init__(rng, store, violation)
+        self._collapsing = collapsing
         self.lost: set[str] = set()  #: by envelope, messages that Redis lost before the store had them
         self._questions: dict[str, Question] = {}
         self._open: set[str] = set()
@@ -52,6 +61,7 @@ class Claiming(Users):
         if rng.random() < 0.3:
             message.unique = rng.choice(UNIQUE)
             message.on_conflict = rng.choice((None, "keep", REPLACE, REPLACE, REJECT))
+        self._collapsing.dress(message)
         return message
 
     def ask(self, sent: Iterable[Message]) -> str:
@@ -141,13 +151,19 @@ class Claiming(Users):
             if isinstance(one.message, Message) and one.message.unique == message.unique and one.row.id != row_id
         }
         if row.lane != STOPPED:
+            if not self._collapsing.came(data, row_id, claims):
+                return
             too_many = [id_ for id_, other in others.items() if id_ in claims and other.lane != STOPPED]
             if too_many:
                 raise self._violation(f"{message.task_id} and rows {too_many} are pending, and only one may be")
             return
         reasons = {one.timer_id: f"{one.kind}: {one.reason}" for one in data.outcomes}
         kind, _, reason = reasons[row_id].partition(": ")
-        if reason.startswith("another task with the unique key"):
+        if "has begun its window" in reason:
+            self.counts["stopped by a window"] += 1
+            if not self._collapsing.is_in_window(data, row_id):
+                raise self._violation(f"{message.task_id} was retired, and no window of {message.unique} goes on")
+        elif reason.startswith("another task with the unique key"):
             self.counts[f"{kind}, another waits"] += 1
             if not others.keys() & waited:
                 raise self._violation(f"{message.task_id} was retired, and no task of {message.unique} was pending")

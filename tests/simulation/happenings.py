@@ -25,6 +25,7 @@ from celery_wheel.timing import ManualClock
 from tests.kit.holder import message
 from tests.simulation.asking import Asking, Known
 from tests.simulation.claiming import Claiming
+from tests.simulation.collapsing import Collapsing
 from tests.simulation.gating import Gating
 from tests.simulation.loading import Loading
 from tests.simulation.model_redis import ModelRedis, RedisServer
@@ -130,7 +131,10 @@ class Happenings(ABC):
             retention_ms=10**10 if self.loses or self.clock_steps else rng.choice((6_000, 10**10)),
         )
         self.make_server()
-        self.claiming = Claiming(rng, ModelStore(self.disk), self._violation)
+        # A random source of its own, so that other events do not depend on it.
+        collapse_rng = random.Random(seed + 23_000_003)
+        self.collapsing = Collapsing(collapse_rng, self.dense, self.clock_steps, self._violation)
+        self.claiming = Claiming(rng, ModelStore(self.disk), self._violation, self.collapsing)
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
         self.excused = self.claiming.lost  #: messages that Redis lost before they were accepted
@@ -284,6 +288,7 @@ class Happenings(ABC):
         message = self.to_send.pop()
         message.eta_ms += self.clock_ms
         message.created_ms = self.clock_ms
+        self.collapsing.send(message)
         self.wrote()
         self.deliver(message)
         self.sent[message.envelope_id] = message

@@ -32,7 +32,7 @@ from tests.simulation.world import World
 
 Plant = Callable[[], AbstractContextManager[type[World]]]
 
-#: The bugs of this module and of ``planted_rabbit`` and ``planted_recurring``, each with the first seed that shows it.
+#: The bugs of this module and of ``planted_…``, each with the first seed that shows it.
 #: A change of the engine may change the seed: then all seeds are tried, which takes longer, and
 #: ``python -m tests.simulation planted`` prints the new ones.
 PLANTED: list[tuple[Plant, int]] = []

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.simulation import planted_groups, planted_rabbit, planted_recurring  # noqa: F401  (their import plants their bugs)
+from tests.simulation import planted_collapsing, planted_groups, planted_rabbit, planted_recurring  # noqa: F401  (their import plants their bugs)
 from tests.simulation.happenings import Violation
 from tests.simulation.planted import PLANTED, Plant
 from tests.simulation.world import World

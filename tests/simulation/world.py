@@ -47,6 +47,7 @@ class World(Happenings):
         found["told twice"] = sum(n > 1 for n in self.told.values())
         found["withdrawn"] = len(self.asking.withdrawn)
         found.update(self.claiming.counts)
+        found.update(self.collapsing.counts)
         found.update(self.recalling.counts)
         found.update(verdict for one in self.asking.questions.values() for verdict in one.verdicts.values())
         found.update(self.loading.counts)
@@ -110,6 +111,7 @@ class World(Happenings):
 
     def pushed(self, row: Row, now_ms: int) -> None:
         self.gating.pushed(row)
+        self.collapsing.pushed(self.disk.shard(0), row, self.clock_ms)
         self.pushes[row.id] = self.pushes.get(row.id, 0) + 1
         self.log.append(f"redis: push of row {row.id} at {row.due_ms - START_MS}, lane {row.lane}")
         if now_ms < row.eta_ms and not self.clock_steps:  # the clock may be set back between take and publish
@@ -135,8 +137,9 @@ class World(Happenings):
         self.last[row.lane] = row.position
 
     def is_apart(self, row: Row) -> bool:
-        """Whether the row is of a herd of schedules: such rows have an order of their own."""
-        return row.lane != MAIN and row.id in self.disk.shard(0).runs
+        """Whether the row is of a herd of schedules or of a full batch: such rows have an order of their own."""
+        data = self.disk.shard(0)
+        return (row.lane != MAIN and row.id in data.runs) or self.collapsing.was_full(data.rows[row.id])
 
     def _in_order_of_eta(self, row: Row) -> None:
         """Check that no task that was accepted in time, and is due earlier, is still pending."""
