@@ -33,7 +33,7 @@ class Collapsing:
         self, rng: random.Random, dense: bool, clock_steps: bool, violation: Callable[[str], Exception]
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.used = rng.random() < 0.3  #: whether messages of this world have these keys
+        self.used = rng.random() < 0.2  #: whether messages of this world have these keys
         self.window_ms, self.wait_ms, self.size = (200, 200, rng.choice((1, 2, 2, 3))) if dense else (2_000, 600, 2)
         self._rng = rng
         self._clock_steps = clock_steps

@@ -132,7 +132,7 @@ class Happenings(ABC):
         )
         self.make_server()
         # A random source of its own, so that other events do not depend on it.
-        collapse_rng = random.Random(seed + 23_000_003)
+        collapse_rng = random.Random(seed + 23_002_418)
         self.collapsing = Collapsing(collapse_rng, self.dense, self.clock_steps, self._violation)
         self.claiming = Claiming(rng, ModelStore(self.disk), self._violation, self.collapsing)
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
