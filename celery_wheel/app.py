@@ -149,6 +149,11 @@ def _may_have_group(app: Any, call: dict[str, Any]) -> bool:
     return may_name_group(app) and not isinstance(call.get("eta"), WheelEta)
 
 
+def reports_ends(app: Any) -> bool:
+    """Whether workers of the app report the ends of runs: they have the step."""
+    return isinstance(app, WheelApp) and REPORTS in app.steps["consumer"]  # type: ignore[attr-defined]
+
+
 def _diverts(app: Any, call: dict[str, Any]) -> bool:
     """Whether the wheel would get this call's message, if it is delayed."""
     producer = call.get("producer") or call.get("publisher")
@@ -169,10 +174,12 @@ def _split_arguments(function: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, .
     return args[:count], dict(zip(_POSITIONS[count:], args[count:], strict=False))
 
 
+REPORTS = "celery_wheel.worker.run_reports:RunReports"
+
 #: Names, so that producers need not import the worker's modules; the setting ``wheel_rescue`` switches the first on.
 STEPS = (
     "celery_wheel.producer.rescue:Rescue",
-    "celery_wheel.worker.run_reports:RunReports",
+    REPORTS,
     "celery_wheel.worker.run_reports:DispatchTimes",
 )
 

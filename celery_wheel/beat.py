@@ -75,8 +75,8 @@ class WheelMixin(_Base):  # type: ignore[misc]
         self._starting = False
         if not isinstance(app, WheelApp):
             logger.warning(
-                "this app is a plain Celery: workers hold its delayed tasks; use celery_wheel.Celery or "
-                "celery_wheel.install(app)",
+                "this app is a plain Celery: workers hold its delayed tasks, and report no ends of runs, so that the "
+                "concurrency of groups ends by max_runtime alone; use celery_wheel.Celery or celery_wheel.install(app)",
                 extra={"action": "not_installed"},
             )
             install(app)  # in this process: schedules are rendered by the installed app

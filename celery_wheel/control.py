@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -17,6 +18,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.overview import Overview, ShardStatus, read_overview
+from celery_wheel.overview.groups import FEW, group_totals
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
@@ -31,7 +33,9 @@ from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditP
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
+from celery_wheel.values.ids import uuid7
 from celery_wheel.values.mask import Mask
+from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
@@ -42,6 +46,9 @@ __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 #: Kinds of requests that take effect at once: they are part of no transaction.
 AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK)
+
+#: Tasks of one request, of an action on all tasks that match.
+AT_A_TIME = 2_000
 
 Completing = Literal["cancel", "run"]
 
@@ -118,7 +125,9 @@ class Wheel:
         """Return a page of pending tasks, the next due first; ``page.next`` is the ``after`` of the next page.
 
         Args:
-            criteria: task, queue, key, shard, from_ms and to_ms (due at or after the one, and before the other).
+            criteria: task, queue, key, group, shard, from_ms and to_ms (due at or after the one, and before the other).
+                A filter by key or group reads at most 10,000 tasks for a page, which may be short or empty; ``next``
+                says whether there are more.
         """
         return self.store.browse.pending(pages.Criteria(**criteria), after, limit)
 
@@ -146,8 +155,16 @@ class Wheel:
         return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
 
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
-        """Return the count of tasks due in each hour, from the tally; ``by``: for each ``"queue"`` or ``"task"``."""
-        return self.store.browse.due_by_name(pages.Criteria(**criteria), by)
+        """Return the count of tasks due in each hour; ``by``: for each ``"queue"``, ``"task"`` or ``"group"``.
+
+        The counts come from the tally. A forecast by group reads every pending task of these hours: the twenty groups
+        with the most tasks have a count each, and all other groups one, with the name ``_other``. The name of tasks
+        without a group is empty.
+        """
+        if by not in (None, *pages.FORECASTS):
+            raise ArgumentError(f"by must be one of {', '.join(pages.FORECASTS)}, got {by!r:.60}")
+        found = pages.Criteria(**criteria)
+        return self.store.browse.due_by_group(found) if by == "group" else self.store.browse.due_by_name(found, by)
 
     def find(self, task_id: str, *, with_bytes: bool = True) -> list[pages.Detail]:
         """Return every message of a task id that the store still knows: a retried task has one for each try.
@@ -176,12 +193,21 @@ class Wheel:
     ) -> pages.GroupPage:
         """Return a page of the groups that have waiting tasks or tasks in flight; ``page.next`` is the next ``after``.
 
+        With more than 2,000 groups, the first page by waiting has the largest ones, at most a hundred, as their holders
+        counted them some seconds ago. Its ``next`` is None, and ``others`` is the number of all other groups: the order
+        by name, a search or a limit above 100 reads them.
+
         Args:
             search: a part of the name; case is ignored.
             sort: "waiting": the group with the most waiting tasks first; "name": in the order of the names.
         """
         if sort not in pages.SORTS:
             raise ArgumentError(f"sort must be one of {', '.join(pages.SORTS)}, got {sort!r:.60}")
+        if sort == "waiting" and search is None and after is None and limit <= pages.LARGEST:
+            found = group_totals(self.overview().shards)
+            if found.count > FEW:
+                largest = found.largest[:limit]
+                return self.store.browse.largest_groups(largest, found.count - len(largest))
         return self.store.browse.groups(now_ms(), search, sort, after, limit)
 
     astatus = twin(status)
@@ -318,10 +344,36 @@ class Wheel:
         single = keys if isinstance(keys, str) else None
         return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
 
+    def cancel_all(self, /, **which: Any) -> dict[CommandResult, int]:
+        """Cancel all pending tasks that match, in requests of 2,000 tasks; returns result → number of tasks.
+
+        Tasks that move meanwhile may be cancelled too late, or be left out if they are due earlier now: pause the group
+        or the queue before, or call again.
+
+        Args:
+            which: criteria as for ``pending``, one at least; ``reason``, ``actor`` and ``timeout`` as for ``cancel``.
+
+        Raises WheelUnavailable when no holder answers in time: tasks of earlier requests stay cancelled.
+        """
+        how = {name: which.pop(name) for name in CommandOptions.__annotations__ if name in which}
+        criteria = pages.Criteria(**which)
+        if criteria == pages.Criteria():
+            raise TypeError('cancel_all must have a filter, like group="tenant:42", got none; nothing was cancelled')
+        how |= {"bulk": uuid7(), "transactional": False}
+        counts, after = Counter[CommandResult](), model.ORIGIN
+        while True:
+            page = self.store.browse.pending(criteria, after, AT_A_TIME)
+            named = {one.task_id for one in page.items if text_rule(one.task_id) is None}
+            if named:
+                counts.update(self.cancel(sorted(named), **how).values())
+            if page.next is None:
+                return dict(counts)
+            after = page.next
+
     # -- gates ----------------------------------------------------------------------------------------
 
     def pause(self, **which: Unpack[GateOptions]) -> None:
-        """Pause dispatch with ``queue="…"``, ``task="…"`` or ``everything=True``.
+        """Pause dispatch with ``queue="…"``, ``task="…"``, ``group="…"`` or ``everything=True``.
 
         Paused tasks can be cancelled and rescheduled.
 
@@ -418,6 +470,7 @@ class Wheel:
     # -- async twins: see ``requests.asynchronous`` ---------------------------------------------------
 
     acancel = twin(cancel)
+    acancel_all = twin(cancel_all)
     areschedule = twin(reschedule)
     arun_now = twin(run_now)
     arequeue = twin(requeue)

@@ -11,7 +11,7 @@
     Audit log   audit               …/audit/  and  export/csv/  jsonl/   the same
     Schedules   schedules           …/schedule/ …                        the same; see ``schedules``
     requests    requests, bulk      …/pending/act/  …/pending/bulk/      operate_wheel
-                gate                …/wheel/gate/                        operate_wheel
+                gate, limits        …/wheel/gate/  …/group/limits/       operate_wheel
 
 The template of a page is ``templates/django_wheel/<page>.html``. Django's own forms to add, change and delete are not
 reachable: a task whose row is changed by any process but the holder may be lost or run twice.

@@ -12,6 +12,7 @@
     E013  wheel_transactional with a store outside Django
     E015  the store is a database that Django does not have
     W016  a setting has no effect under its name
+    W017  workers do not report ends of runs
 
     migrate
     W014  the migrations are recorded, and the tables are not there
@@ -67,6 +68,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_warnings(conf, doctor_settings.queues(app, conf), "W006"),
         *_warnings(conf, doctor_settings.visibility(app, conf), "W007"),
         *_warnings(conf, doctor_settings.ignored(conf), "W016"),
+        *_warnings(conf, doctor_settings.reports(app, conf), "W017"),
         *_zone(),
     ]
 

@@ -138,6 +138,8 @@ def gate_label(scope: str, name: str) -> str:
         return _("queue %(name)s") % {"name": printable(name)}
     if scope == "task":
         return _("task %(name)s") % {"name": printable(name)}
+    if scope == "group":
+        return _("group %(name)s") % {"name": printable(name)}
     return _("everything")
 
 

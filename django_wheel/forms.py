@@ -15,8 +15,12 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from celery_wheel.conf.limits import MAX_CONCURRENCY, MAX_RUNTIME_S, MAX_WEIGHT, PARTS
+from celery_wheel.conf.setting import parse_rate
 from celery_wheel.control import MAX_OVER_S
+from celery_wheel.errors import ArgumentError
 from celery_wheel.recurring.local import resolve
+from celery_wheel.requests.arguments import group_of
 from celery_wheel.values.format import to_datetime
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
 from django_wheel.formats import gate_label
@@ -189,9 +193,18 @@ class BackfillForm(ScheduleReasonForm):
         return values
 
 
-SCOPES = (("queue", _("Tasks of a queue")), ("task", _("Tasks of a name")), ("all", _("Everything")))
+SCOPES = (
+    ("queue", _("Tasks of a queue")),
+    ("task", _("Tasks of a name")),
+    ("group", _("Tasks of a group")),
+    ("all", _("Everything")),
+)
 #: The required content of the field ``name``, by scope.
-NAME_RULES = {"queue": _("Enter the name of the queue."), "task": _("Enter the name of the task.")}
+NAME_RULES = {
+    "queue": _("Enter the name of the queue."),
+    "task": _("Enter the name of the task."),
+    "group": _("Enter the name of the group."),
+}
 
 
 def _name(help_text: Any = "", *, strip: bool = True) -> forms.CharField:
@@ -204,8 +217,8 @@ class PauseForm(ReasonForm):
     scope = forms.ChoiceField(label=_("Scope"), choices=SCOPES)
     name = _name(
         _(
-            "Name of the queue or the task; empty for everything. A task that is sent by a routing key without a queue "
-            "goes by its routing key."
+            "Name of the queue, the task or the group; empty for everything. A task that is sent by a routing key "
+            "without a queue goes by its routing key."
         )
     )
     field_order = ("scope", "name", "over", "reason")
@@ -238,3 +251,66 @@ class ResumeForm(PauseForm):
         max_value=MAX_OVER_S // 60 - 1,
         help_text=_("The scheduler dispatches the backlog evenly over this time; at once if the field is empty."),
     )
+
+
+class LimitsForm(ReasonForm):
+    """The own limits of a group. The verb ``clear`` ends them, so it needs none."""
+
+    reason = _reason(_("Reason"), _("The reason is kept in the audit log and in the admin's log."))
+    group = forms.CharField(
+        label=_("Group"), max_length=MAX_TEXT, strip=False, widget=forms.TextInput(attrs={"size": 60})
+    )
+    concurrency = forms.IntegerField(
+        label=_("Tasks in flight, at most"), required=False, min_value=1, max_value=MAX_CONCURRENCY
+    )
+    rate = forms.CharField(
+        label=_("Rate"),
+        required=False,
+        max_length=40,
+        help_text=_("Tasks in a second, a minute or an hour: 100/s, 100/m or 100/h."),
+    )
+    weight = forms.IntegerField(
+        label=_("Weight"),
+        required=False,
+        min_value=1,
+        max_value=MAX_WEIGHT,
+        help_text=_("The group's share of a queue beside other groups that wait for it."),
+    )
+    max_runtime = DurationMsField(
+        label=_("A run is over after"), help_text=_("A run counts as ended after this time, whatever is reported.")
+    )
+    field_order = ("group", "concurrency", "rate", "weight", "max_runtime", "reason")
+
+    def clean_group(self) -> str:
+        try:
+            return group_of(self.cleaned_data["group"])
+        except ArgumentError as error:
+            raise ValidationError(str(error)) from None
+
+    def clean_rate(self) -> str | None:
+        rate: str = self.cleaned_data["rate"]
+        try:
+            if rate:
+                parse_rate(rate)
+        except ValueError:
+            raise ValidationError(_("Enter a rate like 100/m, with /s, /m or /h.")) from None
+        return rate or None
+
+    def clean_max_runtime(self) -> int | None:
+        duration_ms: int | None = self.cleaned_data["max_runtime"]
+        if duration_ms is not None and not 1_000 <= duration_ms <= MAX_RUNTIME_S * 1_000:
+            raise ValidationError(_("The time must be from 1 second to 30 days."))
+        return duration_ms
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.data.get("verb") != "clear" and not self.errors and not any(map(values.get, PARTS)):
+            raise ValidationError(_("Enter at least one limit. To end the group's own limits, use Clear."))
+        return values
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits as ``app.wheel.limits.set`` takes them."""
+        values = {name: self.cleaned_data[name] for name in PARTS}
+        runtime_ms = values["max_runtime"]
+        return {**values, "max_runtime": None if runtime_ms is None else runtime_ms / 1_000}

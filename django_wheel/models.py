@@ -75,13 +75,16 @@ class WatchRow(StoreTable, table=schema.watch, text="{0.kind} {0.key}"): ...
 class GateRow(StoreTable, table=schema.gate, text="{0.scope} {0.name}"): ...
 
 
-# -- groups: lines of rows that wait, and limits of single groups -----------------------------------------------------
+# -- groups: lines of rows that wait, limits of single groups, and used rates ------------------------------------------
 
 
 class LineRow(StoreTable, table=schema.line, text="{0.waiting} of {0.group} for {0.queue}"): ...
 
 
 class LimitRow(StoreTable, table=schema.limit, text="limits of {0.group}"): ...
+
+
+class RateRow(StoreTable, table=schema.rate, text="used rate of {0.group}"): ...
 
 
 # -- recurring schedules, their changes, what became of their instants, and runs ---------------------------------------

@@ -83,6 +83,9 @@ def test_the_settings_of_an_example_are_valid(name: str, block: str) -> None:
         assert from_celery(entry["schedule"], 0), entry
 
 
+NAMES = ("remind", "sync", "send", "mail", "cancel_order", "index", "refresh", "import_data", "charge", "notify")
+
+
 @pytest.fixture
 def shop() -> Iterator[dict[str, Any]]:
     """The names that the examples of pending tasks use: an app with a wheel of the test's own, and its tasks."""
@@ -90,18 +93,15 @@ def shop() -> Iterator[dict[str, Any]]:
 
     def run(*numbers: int) -> None: ...
 
-    names = {
-        name: app.task(name=f"shop.tasks.{name}", shared=False)(run)
-        for name in ("remind", "sync", "send", "mail", "cancel_order", "import_data", "charge", "notify")
-    }
+    names = {name: app.task(name=f"shop.tasks.{name}", shared=False)(run) for name in NAMES}
     with VirtualWheel(app) as wheel:
         sent = {name: names["remind"].apply_async(countdown=60) for name in ("first", "second", "result")}
-        yield {"app": app, "wheel": wheel, **names, **sent}
+        yield {"__name__": "shop.tasks", "app": app, "wheel": wheel, **names, **sent}
 
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 8
+    assert len(examples) == 10
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         if "of" in shop:
@@ -114,11 +114,12 @@ def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
 
 def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
     examples = blocks("groups.md")
-    assert len(examples) == 5
+    assert len(examples) == 6
     shop |= {"order": SimpleNamespace(id=7), "user": SimpleNamespace(id=9)}
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         assert not list(Conf(shop["app"]).problems())
+    assert shop["insert_rows"].wheel_batch == {"batch": "shop.tasks.insert_rows", "size": 100, "wait": 5}
     groups = {row.task: row.group for row in shop["app"].wheel.pending().items if row.group is not None}
     assert groups == {
         "shop.tasks.import_data": "tenant:42",

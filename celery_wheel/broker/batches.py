@@ -36,14 +36,14 @@ _CLOSED = b', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": 
 
 
 @dataclass(slots=True, eq=False)
-class BatchRow(Row):
+class MergedRow(Row):
     """A row for the message of several rows, with the place of the first one."""
 
     row_ids: tuple[int, ...] = ()
 
 
 def ids_of(row: Row) -> tuple[int, ...]:
-    return row.row_ids if isinstance(row, BatchRow) else (row.id,)
+    return row.row_ids if isinstance(row, MergedRow) else (row.id,)
 
 
 def merge(rows: Sequence[Row]) -> Sequence[Row]:
@@ -87,14 +87,14 @@ def _each(ids: dict[int, tuple[int, ...]], row_ids: Iterable[int]) -> Iterable[i
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ClosedCall:
     row: Row
     name: str
     headers: dict[str, Any]
     parts: Parts
 
 
-def _call_of(row: Row) -> _Call | None:
+def _call_of(row: Row) -> _ClosedCall | None:
     """Return the call of a row; None for one whose message stays alone, as it is."""
     try:
         parts = row.parts()
@@ -103,17 +103,17 @@ def _call_of(row: Row) -> _Call | None:
     except (ValueError, KeyError, TypeError, RecursionError):  # damaged bytes: the edge says what is wrong with them
         return None
     is_protocol_2 = isinstance(name, str) and "task" in headers and "id" in headers
-    return _Call(row, name, headers, parts) if is_protocol_2 else None
+    return _ClosedCall(row, name, headers, parts) if is_protocol_2 else None
 
 
 class _Open:
     """The calls of a message that may get others."""
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[_ClosedCall] = []
         self.size = 0
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _ClosedCall) -> None:
         self.calls.append(call)
         self.size += call.row.size
 
@@ -138,7 +138,7 @@ class _Open:
         closed = b", ".join(b'[%b, %b, "%b"]' % (*one.parts[:2], _base64(one.parts.body)) for one in calls)
         parts = json.dumps(headers).encode(), json.dumps(properties).encode(), b"[[[%b]]%b" % (closed, _CLOSED)
         place = first.id, first.lane, first.due_ms, first.seq, first.eta_ms, first.route
-        return BatchRow(*place, None, None, sum(map(len, parts)), join(*parts), PLAIN, row_ids=ids)
+        return MergedRow(*place, None, None, sum(map(len, parts)), join(*parts), PLAIN, row_ids=ids)
 
 
 def _base64(body: bytes) -> bytes:

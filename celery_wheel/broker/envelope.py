@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from celery_wheel.store.model import FOLLOW, KEEP, REJECT, REPLACE
-from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, check_text
+from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, check_group, check_text
 
 HEADER = "wheel"
 
@@ -131,13 +131,15 @@ def check(fields: dict[str, Any]) -> Envelope:
     if not _is_uuid(envelope.id):
         raise ValueError(_id_rule(envelope.id))
     one = envelope
-    if one.group is not None and one.group != one.key:  # the key chooses the shard, and has the check of the text
+    if one.group is not None and one.group != one.key:  # the key chooses the shard
         raise ValueError(f"group must be equal to key, {short_repr(one.key)}, got {short_repr(one.group)}")
     if one.unique is None and not (one.latest_ms is one.window_ms is one.batch is None):
         raise ValueError("latest_ms, window_ms and batch must be beside unique, the name that they are about")
     texts = f"{one.task}{one.task_id}{one.exchange}{one.exchange_type}{one.routing_key}{one.queue}{one.key}{one.unique}"
     if not texts.isascii() or "\0" in texts or one.watch or not (one.routing_key or one.exchange):
         _check_texts(fields)  # rarely: their length as UTF-8, and characters that no store holds
+    if one.group is not None:
+        check_group("group", one.group)
     return envelope
 
 

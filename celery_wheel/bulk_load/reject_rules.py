@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_wheel.values.text import END_OF_TIME_MS, group_rule, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, group_rule, text_rule
 
 #: The columns that the rules check; they ignore all others.
 COLUMNS = ("task", "args", "kwargs", "eta", "eta_ms", "queue", "key", "group", "priority", "expires", "task_id")
@@ -32,7 +32,8 @@ def own_reason(key: Any, group: Any, task_id: Any, expires: Any) -> str | None:
     """Return the ``reason`` for the values that rows of one task and queue do not share; None is always good."""
     found = _optional("key", key) or _optional("task_id", task_id) or _expires(expires)
     if found is None and group is not None:
-        found = _text("group", group) or group_rule(group, key)
+        rule = group_name_rule(group)
+        found = group_rule(group, key) if rule is None else f"group must be {rule}, got {group!r:.60}"
     return found
 
 

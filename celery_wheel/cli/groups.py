@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,9 +16,8 @@ from celery_wheel.store.ports.pages import SORTS
 from celery_wheel.values.format import format_duration
 
 if TYPE_CHECKING:
-    from celery_wheel.control import Wheel
     from celery_wheel.store.model import GroupLimit
-    from celery_wheel.store.ports.pages import GroupState
+    from celery_wheel.store.ports.pages import GroupPage, GroupState
 
 
 @wheel.command(short_help="List groups with waiting tasks or tasks in flight.")
@@ -42,12 +40,19 @@ def groups(ctx: click.Context, /, search: str | None, sort: Any, **paging: Any) 
         Column("oldest waits", lambda one: age_text(one.oldest_ms, now_ms), "right"),
         Column("own limits", lambda one: limit_text(one.limit), optional=True),
     ]
-    with open_wheel(ctx) as wheel:
-        Listing("groups", columns, asdict, partial(_read, wheel, search, sort), "", str, str).show(**paging)
+    others = 0
 
+    with open_wheel(ctx) as opened:
 
-def _read(wheel: Wheel, search: str | None, sort: Any, after: str, rows: int) -> Any:
-    return wheel.groups(search, rows, sort=sort, after=after or None)
+        def read(after: str, rows: int) -> GroupPage:
+            nonlocal others
+            page: GroupPage = opened.groups(search, rows, sort=sort, after=after or None)
+            others = page.others
+            return page
+
+        Listing("groups", columns, asdict, read, "", str, str).show(**paging)
+    if others and not paging["as_json"]:
+        click.echo(f"{others:,} more groups: --all lists them, --sort name shows them by pages, --search finds one")
 
 
 def age_text(due_ms: int | None, now_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""``celery wheel pause`` and ``resume``: stop dispatch to a queue, of a task, or of everything, and resume it."""
+"""``celery wheel pause`` and ``resume``: stop dispatch to a queue, of a task, a group or everything, and resume it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.store.model import Gate
 
+SCOPES = ("queue", "task", "group")
+
 _names = options.all_of(
     click.option("--queue", help="Tasks for this queue (or with this routing key, where they name no queue)."),
     click.option("--task", help="Tasks of this name."),
+    click.option("--group", help="Tasks of this group."),
     click.option("--all", "everything", is_flag=True, help="All tasks."),
 )
 
 
-@wheel.command(short_help="Stop dispatch to a queue, of a task, or of everything.")
+@wheel.command(short_help="Stop dispatch to a queue, of a task, a group or everything.")
 @_names
 @request
 @click.pass_context
 def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
-    """Stop dispatch to a queue, of a task, or of everything; without options show the pauses.
+    """Stop dispatch to a queue, of a task, a group or everything; without options show the pauses.
 
     A pause holds until `resume`, also over a restart. Tasks that become due meanwhile wait in order and hold up no
     others; they can be cancelled and rescheduled. A second pause replaces the reason and the actor; one resume undoes
     both. Exit code: 0 when it is done; 4 when no scheduler answered in time: the request was withdrawn.
     """
-    names = {name: params[name] for name in ("queue", "task") if params[name] is not None}
+    names = {name: params[name] for name in SCOPES if params[name] is not None}
     with open_wheel(ctx) as wheel:
         if names or params["everything"]:
             gate = _gate(**params)
@@ -53,7 +56,7 @@ def pause(ctx: click.Context, /, as_json: bool, **params: Any) -> None:
 @request
 @click.pass_context
 def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: Any) -> None:
-    """Undo a pause, of the same queue, task, or of everything; show the pauses that remain.
+    """Undo a pause, of the same queue, task or group, or of everything; show the pauses that remain.
 
     Exit code: 0 when it is done; 3 when no such pause was in force; 4 when no scheduler answered in time: the request
     was withdrawn.
@@ -70,10 +73,10 @@ def resume(ctx: click.Context, /, over: float | None, as_json: bool, **params: A
     ctx.exit(0 if was_paused else NEEDS_ACTION)
 
 
-def _gate(queue: str | None, task: str | None, everything: bool, how: dict[str, Any]) -> dict[str, Any]:
-    if [queue is not None, task is not None, everything].count(True) != 1:
-        raise click.UsageError("name one of --queue, --task and --all")
-    names: dict[str, Any] = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
+def _gate(everything: bool, how: dict[str, Any], **scopes: str | None) -> dict[str, Any]:
+    names: dict[str, Any] = {scope: name for scope, name in scopes.items() if name is not None}
+    if len(names) + everything != 1:
+        raise click.UsageError("name one of --queue, --task, --group and --all")
     return {**(names or {"everything": True}), **how}
 
 

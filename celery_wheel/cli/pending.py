@@ -42,7 +42,8 @@ def list_(ctx: click.Context, /, **params: Any) -> None:
     """List pending tasks, the next due first.
 
     A page prints the cursor of the next page (--after); --all writes all pages, and keeps none in memory. A filter by
-    task or queue reads only the hours in which it has tasks. --from and --to are of the due time.
+    task or queue reads only the hours in which it has tasks. A filter by group reads all tasks, 10,000 for a page, so a
+    page may be short or empty. --from and --to are of the due time.
     """
     criteria = options.take_criteria(params)
     columns: list[Column[Task]] = [
@@ -56,7 +57,9 @@ def list_(ctx: click.Context, /, **params: Any) -> None:
     ]
     with open_wheel(ctx, criteria["shard"]) as wheel:
         listing = Listing("pending tasks", columns, task_as_dict, partial(wheel.pending, **criteria), ORIGIN)
-        listing.show(**params, count=lambda: sum(hour.pending for hour in wheel.forecast(**criteria)))
+        # The counts by the hour know no group.
+        count = None if criteria["group"] else lambda: sum(hour.pending for hour in wheel.forecast(**criteria))
+        listing.show(**params, count=count)
 
 
 @wheel.command(short_help="Show all messages of a task.")

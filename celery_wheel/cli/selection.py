@@ -35,6 +35,7 @@ ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 filters = options.all_of(
     options.names,
     click.option("--key", help="Only tasks sent with this key."),
+    options.group,
     options.shard,
     options.instant("--due-after", "from_ms", help="Due at this instant or later."),
     options.instant("--due-before", "to_ms", help="Due before this instant."),

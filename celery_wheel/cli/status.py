@@ -17,6 +17,7 @@ from celery_wheel.console.output import Column, GrowingTable, console, facts_tab
 from celery_wheel.metrics.probe import ADDRESS, probe
 from celery_wheel.results import BacklogEstimate, estimate_backlog
 from celery_wheel.store.model import HOUR_MS, WAITING
+from celery_wheel.store.ports.pages import FORECASTS
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable
 
@@ -69,6 +70,8 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
     yield "behind", f"{shard.behind_ms / 1000:.1f} s, {shard.overdue:,} overdue" if shard.behind_ms else "no"
     if shard.held:
         yield "held", f"{shard.held:,} due tasks, by a pause, a limit or a group"
+    for problem in shard.group_problems:
+        yield "group", problem
     if shard.inbox:
         yield "inbox", f"{shard.inbox:,} messages and requests"
     if shard.clock_dispute:
@@ -91,7 +94,7 @@ def _group_facts(groups: GroupPage) -> Iterator[tuple[str, str]]:
     for one in groups:
         oldest = f", the oldest for {age_text(one.oldest_ms, now_ms)}" if one.waiting else ""
         yield printable(one.name) or "-", f"{one.waiting:,} waiting{oldest}; {one.in_flight:,} in flight"
-    if groups.next is not None:
+    if groups.next is not None or groups.others:
         yield "more", "`celery -A proj wheel groups`"
 
 
@@ -221,7 +224,7 @@ class ForecastSpan(NamedTuple):
 @click.option(
     "--per", type=click.Choice(list(WIDTH_MS)), default="hour", show_default=True, help="Length of a line's time."
 )
-@click.option("--by", type=click.Choice(["queue", "task"]), help="Print a line for every queue or task.")
+@click.option("--by", type=click.Choice(FORECASTS), help="Print a line for each queue, task or large group.")
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), help="Tasks a second: estimate when the backlog drains."
 )
@@ -234,7 +237,8 @@ def forecast(ctx: click.Context, /, per: str, by: str | None, rate: float | None
     """Show how many tasks are due by the hour (UTC) or by the day, with a bar.
 
     The store keeps counts by the hour: --from and --to take whole hours, and the estimate of --rate counts all tasks of
-    an hour as due at its beginning.
+    an hour as due at its beginning. --by group has no such counts: it reads every pending task of the time, shows the
+    twenty groups with the most, and adds up all others as _other; the name is "-" for tasks without a group.
     """
     criteria, now_ms = options.take_criteria(params), options.now_ms()
     with open_wheel(ctx, criteria["shard"]) as wheel, progress("adding up"):
@@ -283,7 +287,7 @@ def _forecast_as_dict(
 
 def _forecast_columns(spans: list[ForecastSpan], by: str | None) -> list[Column[ForecastSpan]]:
     most = max(one.pending for one in spans)
-    named: list[Column[ForecastSpan]] = [Column(by, lambda one: one.name)] if by else []
+    named: list[Column[ForecastSpan]] = [Column(by, lambda one: one.name or "-")] if by else []
     return [
         Column("from (UTC)", lambda one: format_utc(one.from_ms)[:16].replace("T", " ")),
         *named,

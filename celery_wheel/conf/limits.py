@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from celery_wheel.conf.setting import Rule, by_name, parse_rate
+from celery_wheel.values.text import group_name_rule
 
 MAX_CONCURRENCY, MAX_WEIGHT = 1_000_000, 1_000
 
@@ -77,7 +78,8 @@ def classes() -> Rule[dict[str, LimitValues]]:
 
     def parse(value: Any) -> dict[str, LimitValues]:
         named = by_name(value)
-        if any(":" in name for name in named):  # limits of one group are set live, and not in a setting
+        # Limits of one group are set live, and not in a setting.
+        if any(":" in name or group_name_rule(name) for name in named):
             raise ValueError(value)
         return {name: parse_limits(limits) for name, limits in named.items()}
 

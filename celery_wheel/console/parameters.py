@@ -118,6 +118,7 @@ names = all_of(
     click.option("--task", help="Only tasks of this name."),
     click.option("--queue", help="Only tasks for this queue (or with this routing key, where they name no queue)."),
 )
+group = click.option("--group", help="Only tasks of this group.")
 span = all_of(
     instant("--from", "from_ms", help="From this instant on: ISO 8601, Unix ms, now, +30m, -1h."),
     instant("--to", "to_ms", help="Before this instant."),
@@ -131,7 +132,7 @@ paging = all_of(
     _limit, click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."), _pages
 )
 #: The options of a list of tasks.
-listing = all_of(names, shard, span, paging)
+listing = all_of(names, group, shard, span, paging)
 paging_by_name = all_of(_limit, click.option("--after", help="Name printed by the previous page."), _pages)
 #: The options of every request to the schedulers.
 request = all_of(
@@ -152,7 +153,7 @@ def take_criteria(options: dict[str, Any]) -> dict[str, Any]:
 
     Raises BadParameter for a span that no instant is in.
     """
-    filters = ("shard", "task", "queue", "key", "from_ms", "to_ms")
+    filters = ("shard", "task", "queue", "key", "group", "from_ms", "to_ms")
     criteria = {name: options.pop(name) for name in filters if name in options}
     from_ms, to_ms = criteria.get("from_ms"), criteria.get("to_ms")
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.port import BrokerOffset, FencingBroker, RangeChecksum
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state.gates import ALL, Gates
+from celery_wheel.engine.state.gates import ALL, GROUP, Gates
 from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import END, Lane
 from celery_wheel.engine.state.shard import ShardState
@@ -71,6 +71,8 @@ class Adoption:
         self.delivery = ctx.delivery
         self.limits = ctx.limits
         self.stamps = ctx.stamps
+        self.depths = ctx.depths
+        self.clock = ctx.clock
         self.now_ms = ctx.clock.now_ms()
         self.monotonic_ms = ctx.clock.monotonic_ms()
         self.rollbacks = 0  #: lanes on which the broker had lost writes
@@ -85,10 +87,10 @@ class Adoption:
             return Groups()
         return Groups(
             limits.groups,
-            limits.depths,
+            self.depths,
             self.store.limits(self.shard),
             lowest_first=not self.delivery.prepares,
-            parts=limits.depth_parts,
+            now_ms=self.monotonic_ms,
         )
 
     def steps(self) -> Iterator[str]:
@@ -101,9 +103,15 @@ class Adoption:
                 "were accepted since are lost; each try has a newer epoch, until one passes that of the broker"
             ) from error
         yield "adopted in the broker"
+        if self.groups:
+            self.groups.adopt_rates(self.store.rates(self.shard), *self._times())
         self._seq = self.store.state(self.shard).seq
         if offsets is not None and isinstance(self.delivery, FencedDelivery):
             yield from self._compare(self.delivery.broker, offsets)
+
+    def _times(self) -> tuple[int, int]:
+        """Return now in due time and in monotonic time: later than any publication of a former holder."""
+        return self.clock.now_ms(), self.clock.monotonic_ms()
 
     def _compare(self, broker: FencingBroker, offsets: dict[int, BrokerOffset]) -> Iterator[str]:
         lanes = self._published_lanes()
@@ -171,8 +179,9 @@ class Adoption:
             for lane in lanes:
                 if lane.is_in_doubt:
                     rows = self.store.slice(self.shard, lane.number, lane.in_doubt_after, lane.in_doubt_upto)
-                    for run in self._runs(rows):
-                        groups.adopt_run(run.timer_id, run.group or "", None)
+                    for row in rows:
+                        if row.group is not None and not groups.limit_of(row.group).has_none:
+                            groups.adopt_run(row.id, row.group, None)
 
     def _runs(self, rows: Iterable[model.Row]) -> Iterator[Run]:
         """Yield the runs of published rows whose groups limit how many are in flight."""
@@ -196,6 +205,8 @@ class Adoption:
     def _backlog(self, lanes: list[Lane], gate: model.Gate) -> int:
         if gate.state == model.PAUSED:
             return 0
+        if gate.scope == GROUP:
+            return self.groups.waiting(gate.name)
         behind = [lane for lane in lanes if gate.scope == ALL or lane.place == (gate.scope, gate.name)]
         due = model.Position(self.now_ms, model.MAX_SEQ)
         return sum(self.store.count(self.shard, lane.number, lane.offset, max(lane.offset, due)) for lane in behind)
@@ -217,7 +228,9 @@ class Adoption:
         )
         if self.groups:
             rows = self.store.slice(self.shard, lane.lane, lane.offset, found.offset)
-            change.runs += [run for run in self._runs(rows) if run.timer_id not in found.failed]
+            rows = [row for row in rows if row.id not in found.failed]
+            change.runs += self._runs(rows)
+            change.rates = self.groups.adopt_published([row.group for row in rows if row.group], *self._times())
         count = done.count - len(found.failed)
         batch = model.Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
         change.batches.append(batch)

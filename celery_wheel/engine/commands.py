@@ -26,7 +26,7 @@ from collections.abc import Collection, Generator, Iterable
 from celery_wheel.engine.intake.admission import Claimants, claimants
 from celery_wheel.engine.intake.inbox import Command, Completion
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state.gates import ALL, Place
+from celery_wheel.engine.state.gates import ALL, GROUP, Place
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
@@ -305,6 +305,7 @@ def _set_gates(ctx: Context, work: UnitOfWork, before: list[model.Gate], backlog
         for place in change.opened:
             state.gates.open(place)
         set_gates(change.gates)
+        let_groups_pass()
         for lane in state.lanes:
             if not lane.refusing:
                 lane.retry_at_ms = 0  # the lane may have waited for a gate
@@ -313,6 +314,12 @@ def _set_gates(ctx: Context, work: UnitOfWork, before: list[model.Gate], backlog
         for gate in change.gates:
             state.gates.open((gate.scope, gate.name))
         set_gates(before)
+        let_groups_pass()
+
+    def let_groups_pass() -> None:
+        for scope, name in {*change.opened, *((gate.scope, gate.name) for gate in change.gates)}:
+            if scope == GROUP:
+                state.groups.gate_opened(name)
 
     set_gates([gate for gate in change.gates if gate.state == model.PAUSED])
     work.on_apply(apply)
@@ -329,6 +336,9 @@ def _backlog(ctx: Context, state: ShardState, gate: model.Gate, now_ms: int) -> 
     """Return how many rows wait behind a gate; 0 for a pause, which needs no count."""
     if gate.state == model.PAUSED:
         return 0
+    if gate.scope == GROUP:
+        with state.active():
+            return state.groups.waiting(gate.name)
     place: Place = (gate.scope, gate.name)
     with state.active():
         lanes = [(lane.number, lane.watermark) for lane in state.lanes if gate.scope == ALL or lane.place == place]

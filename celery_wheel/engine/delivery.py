@@ -78,6 +78,7 @@ class Delivery(ABC):
             now_ms,
             lane.checksum(flight) if checksum else None,
             flight.redelivered or lane.redelivered,
+            state.groups.queues_with_depth(flight.rows),
         )
 
 
@@ -124,7 +125,7 @@ class FencedDelivery(Delivery):
         # A chunk that the broker has ALREADY came with an earlier try, at least with the first.
         certain = chunk.number if published.result is port.PublishResult.PUBLISHED else flight.first_number
         state.confirmed = max(state.confirmed, certain)
-        return port.Confirmed(published.failed)
+        return port.Confirmed(published.failed, ready=published.ready)
 
 
 class ConfirmedDelivery(Delivery):

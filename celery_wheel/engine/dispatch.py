@@ -125,7 +125,11 @@ def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, conf
     lane.confirm(flight, now_ms, refused)
     rows = [row for row in flight.rows if row.id not in refused] if refused else flight.rows
     if state.groups and lane.unsettled is not None:
-        lane.unsettled.runs |= state.groups.published([row.id for row in rows if row.id not in flight.failed], now_ms)
+        times, done = (now_ms, ctx.clock.monotonic_ms()), lane.unsettled
+        runs, rates = state.groups.published([row.id for row in rows if row.id not in flight.failed], *times)
+        done.runs |= runs
+        done.rates |= rates
+        state.groups.depths_read(confirmed.ready, times[1], at_once=True)
         ctx.freed.set()
     ctx.stats.dispatched_chunk(rows, len(flight.failed), redelivered, now_ms)
     if flight.failed:

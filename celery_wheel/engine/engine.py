@@ -43,6 +43,7 @@ from celery_wheel.engine.round import (
 )
 from celery_wheel.engine.settle import next_batch, settle
 from celery_wheel.engine.state.agenda import NEVER
+from celery_wheel.engine.state.depths import Depths, depths_of
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.store.ports import Renewal, Store
@@ -63,6 +64,7 @@ class Engine:
         *,
         on_cancelled: OnCancelled | None = None,
         stamps: RevokedStamps | None = None,
+        depths: Depths | None = None,
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
         on_published: OnPublished | None = None,
@@ -87,6 +89,7 @@ class Engine:
             self.clock,
             limits,
             stamps=RevokedStamps() if stamps is None else stamps,
+            depths=depths_of(limits.depths) if depths is None else depths,
             on_cancelled=on_cancelled,
             renderer=renderer,
             on_overlap=on_overlap,
@@ -222,8 +225,9 @@ class Engine:
         elif state is None:
             yield from self._adopt(lease_until_ms)
         else:
+            groups = state.group_figures.read(self.clock)
             with state.active():
-                snapshot = ctx.stats.snapshot(state, self.clock, now_ms)
+                snapshot = ctx.stats.snapshot(state, self.clock, now_ms, groups)
             yield "snapshot taken"
             yield from self._verify(state)
             ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
@@ -235,8 +239,9 @@ class Engine:
         ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
         if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
+        groups = state.group_figures.read(self.clock)
         with state.lock:
-            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms())
+            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
         return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot))
 
     def renewed(self, call: LeaseCall) -> None:

@@ -2,7 +2,8 @@
 
 ::
 
-    1 expire    tombstones after a day, answers after 10 minutes, requests of the audit log after their retention
+    1 expire    tombstones after a day, answers after 10 minutes, used rates of groups once they are as unused, requests
+                of the audit log after their retention
     2 refill    the tombstone filter is filled anew where it is full
     3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane

@@ -52,6 +52,7 @@ class Chunk:
     #: A checksum of the rows that are not settled yet, this chunk included; the broker keeps it with the offset.
     checksum: RangeChecksum | None = None
     redelivered: bool = False  #: the rows may be in their queues already: a ConfirmingBroker marks them
+    queues: Sequence[str] = ()  #: whose ready messages a FencingBroker counts behind the rows
 
 
 class ConfirmedChunk(NamedTuple):
@@ -82,6 +83,7 @@ class Published:
 
     result: PublishResult
     failed: dict[int, str] = field(default_factory=dict)
+    ready: dict[str, int] = field(default_factory=dict)  #: messages in the chunk's ``queues``; empty unless PUBLISHED
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class Confirmed:
 
     failed: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    ready: dict[str, int] = field(default_factory=dict)  #: as in ``Published``
 
 
 @dataclass(slots=True)

@@ -29,8 +29,9 @@ MAX_WAIT_MS = 10_000
 def release(ctx: Context, state: ShardState) -> RoundSteps:
     groups = state.groups
     with state.active():
-        groups.expire(ctx.clock.now_ms())
+        timed_out = len(groups.expire(ctx.clock.now_ms()))
         queues = groups.queues_to_read(ctx.clock.monotonic_ms())
+    ctx.stats.add(slots_timed_out=timed_out)
     if queues:
         depths = ctx.broker.ready(queues)
         yield "depths read"

@@ -15,6 +15,7 @@ from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
+from celery_wheel.engine.state.depths import Depths
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.shard import ShardState
@@ -114,6 +115,7 @@ class Context:
     freed: Signal = field(default_factory=Signal)  #: set when a row may be released from a line
     unannounced: Signal = field(default_factory=Signal)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
+    depths: Depths = field(default_factory=dict)
     on_cancelled: OnCancelled | None = None  #: None: cancelled rows are not announced
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
     on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
@@ -185,4 +187,3 @@ class Limits:
     rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task
     groups: Mapping[str, Limit] = field(default_factory=dict)  #: of each group of a class, by the class
     depths: Mapping[str, int] = field(default_factory=dict)  #: the most ready messages, by queue
-    depth_parts: int = 1  #: the shards that publish to the same queues

@@ -40,6 +40,8 @@ class Stats:
     cancelled: int = 0
     moved: int = 0
     released: int = 0  #: from a line, to be published
+    slots_reported: int = 0  #: slots of groups whose end a worker has reported, some after max_runtime
+    slots_timed_out: int = 0  #: slots of groups that ended by max_runtime
     completed: int = 0  #: by a key, whether cancelled or run at once
     dispatched: int = 0
     redelivered: int = 0  #: of these, published with the mark that they may be second copies
@@ -89,8 +91,10 @@ class Stats:
             for skip in change.skips:
                 self.skipped[skip.reason] += abs(skip.count)
 
-    def snapshot(self, state: ShardState, clock: DueClock, now_ms: int) -> dict[str, object]:
-        """Return plain data for JSON. The caller holds the state's lock."""
+    def snapshot(
+        self, state: ShardState, clock: DueClock, now_ms: int, groups: dict[str, object] | None
+    ) -> dict[str, object]:
+        """Return plain data for JSON; ``groups`` are the figures of ``state``. The caller holds the state's lock."""
         window = state.window
         with self._lock:
             counts: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -116,6 +120,7 @@ class Stats:
             "lanes_asleep": len(state.lanes.all) - len(state.lanes.awake),
             "lanes": [_lane(lane) for lane in state.lanes],
             "levels": [_level(level) for level in window.wheel.levels()],
+            "groups": groups,
         }
 
 

@@ -180,6 +180,8 @@ class UnitOfWork:
         line = groups.line_for(row)
         line.entering += 1
         self._count_line(line, entering=1)
+        if groups.has_slot(row):  # it was released before
+            self._give_back(row.id)
         self._diverts = True
         move = model.Move(
             row.id, model.WAITING, row.due_ms, self.state.next_seq(), line=groups.code(line, row, redelivered)
@@ -238,6 +240,8 @@ class UnitOfWork:
         # A run that is over already has its end in the store.
         goes_on, runs = self.state.groups.is_in_flight, done.runs.items()
         self.change.runs += [Run(id_, group=name, until_ms=until_ms) for id_, (name, until_ms) in runs if goes_on(id_)]
+        for group, empty_ms in done.rates.items():
+            self.change.rates[group] = max(empty_ms, self.change.rates.get(group, 0))
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 

@@ -19,8 +19,9 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview
+from celery_wheel.overview.groups import group_totals
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
-from celery_wheel.store.ports.pages import NOBODY_WAITS, StoreSize, WaitingGroups
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
 
@@ -73,6 +74,7 @@ _ALL = (
     _counter("broker_emptied", "Times the broker was found to have lost everything that it had of the shard."),
     _counter("guard_trips", "Chunks that were not published because they differed from the store; each is a defect."),
     _counter("errors", "Calls that the store or the broker did not answer.", "side"),
+    _counter("slot_ends", "Ends of slots of groups: a worker reported the end, or max_runtime was over.", "by"),
     _counter("schedule_skipped", "Instants of recurring schedules that were skipped.", "reason"),
     _counter("schedule_errors", "Tries to make a message of a schedule that failed in code of the project."),
     _counter("process_ends", "Unexpected ends of the scheduler's other processes."),
@@ -102,7 +104,7 @@ _ALL = (
     _gauge("due", "Pending messages that are due within a period: whole hours, beyond two days whole days.", "within"),
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),
     _gauge("due_peak_timestamp_seconds", "The fullest second of the next hour."),
-    _gauge("paused", "Pauses in force: of a queue, of a task, or of everything (all).", "kind"),
+    _gauge("paused", "Pauses in force: of a queue, a task, a group, or of everything (all).", "kind"),
     _gauge(
         "group_waiting",
         "Messages that wait for their group or for room in their queue: the twenty groups with the most, and _other.",
@@ -184,7 +186,7 @@ def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
     shown = {str(shard): counts for shard, counts in by_shard.items()}
     for name in [one.name for one in _ALL if one.kind is Kind.COUNTER and one.labels == ("shard",)]:
         yield name, [((shard,), counts.get(_COUNT_OF.get(name, name), 0)) for shard, counts in shown.items()]
-    rejected, errors = list[Sample](), list[Sample]()
+    rejected, errors, ends = list[Sample](), list[Sample](), list[Sample]()
     for shard, counts in shown.items():
         unreadable, unique = counts.get("rejected_unreadable", 0), counts.get("rejected_unique", 0)
         rejected += [
@@ -193,6 +195,11 @@ def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
             ((shard, "broker"), counts.get("rejected", 0) - unreadable - unique),
         ]
         errors += [((shard, side), counts.get(f"{side}_errors", 0)) for side in ("store", "broker")]
+        ends += [
+            ((shard, "report"), counts.get("slots_reported", 0)),
+            ((shard, "max_runtime"), counts.get("slots_timed_out", 0)),
+        ]
+    yield "slot_ends", ends
     yield "rejected", rejected
     yield "errors", errors
 
@@ -270,7 +277,6 @@ class Totals:
 
     overview: Overview
     schedules: ScheduleCounts
-    groups: WaitingGroups = NOBODY_WAITS
     size: StoreSize | None = None
     server: ServerState | None = None
     objective_ms: int | None = None
@@ -283,10 +289,11 @@ class Totals:
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
         yield from self._peak()
         paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
-        yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task")]
-        groups = {name or NO_GROUP: count for name, count in self.groups.largest.items()}
-        groups |= {OTHER: self.groups.rest} if self.groups.rest else {}
-        yield "group_waiting", [((name,), count) for name, count in groups.items()]
+        yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task", "group")]
+        groups = group_totals(found.shards)
+        waiting = Counter({one.name or NO_GROUP: one.waiting for one in groups.largest[:MAX_GROUPS]})
+        waiting[OTHER] += groups.waiting - waiting.total()
+        yield "group_waiting", [((name,), count) for name, count in waiting.items() if count]
         counts = self.schedules
         others = {"paused": counts.paused, "broken": counts.broken, "beat": counts.with_base, "failing": counts.failing}
         states = {"active": counts.total - sum(others.values()), **others}

@@ -29,7 +29,7 @@ from celery_wheel.store.model import DAY_MS, HOUR_MS, Gate, LaneState
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import LaneHead, OverviewRows, ShardHead
 from celery_wheel.store.schedule_model import ScheduleCounts
-from celery_wheel.values.format import format_duration
+from celery_wheel.values.format import format_duration, printable
 
 #: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
 SILENT_MS = 5_000
@@ -56,6 +56,39 @@ class ShardStatus:
     snapshot: dict[str, Any] | None
 
     @property
+    def starving(self) -> list[dict[str, Any]]:
+        """Groups that wait for a queue while others are served, since all their slots are taken: at most five, the one
+        that waits for the longest time first, as name, queue, waiting, for_ms and slots; none without a live holder."""
+        return list(self._of_groups("starving", []))
+
+    @property
+    def unreported(self) -> dict[str, int]:
+        """Groups whose last slots ended by max_runtime, without a report: at most five, with the number of such ends;
+        none without a live holder."""
+        return dict(self._of_groups("unreported", []))
+
+    @property
+    def group_problems(self) -> list[str]:
+        """The groups that starve, and those without reports, each with the remedy."""
+        found = [
+            f"the group {printable(one['name'])} starves: {one['waiting']:,} tasks wait for queue "
+            f"{printable(one['queue'])}, and none was dispatched for {format_duration(one['for_ms'])}, while tasks of "
+            f"other groups were: its {one['slots']:,} slots are taken; find the runs that hang: celery inspect active"
+            for one in self.starving
+        ]
+        if (more := self._of_groups("starving_count", 0) - len(found)) > 0:
+            found.append(f"{more:,} more groups starve; find the runs that hang: celery inspect active")
+        return found + [
+            f"the last {ends:,} slots of the group {printable(name)} ended by max_runtime, and no worker has reported "
+            "an end since; make the app of each worker with celery_wheel.Celery, or call celery_wheel.install(app)"
+            for name, ends in self.unreported.items()
+        ]
+
+    def _of_groups(self, name: str, default: Any) -> Any:
+        figures = (self.snapshot or {}).get("groups") if self.live else None
+        return default if figures is None else figures[name]
+
+    @property
     def clock_dispute(self) -> str:
         """The holder's dispute of its wall clock, with the remedy; empty where due time follows that clock."""
         snapshot = self.snapshot or {}
@@ -74,7 +107,7 @@ class ShardStatus:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "starving": self.starving, "unreported": self.unreported}
 
 
 def status_of(rows: OverviewRows, now_ms: int) -> list[ShardStatus]:

@@ -23,7 +23,7 @@ from celery_wheel.broker.envelope import GROUP
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.options import NO_GROUP, PLAIN, CallOptions, parse
-from celery_wheel.values.text import group_rule, text_rule
+from celery_wheel.values.text import group_name_rule, group_rule
 
 #: kombu carries no types for it.
 _imported: Any = imports.symbol_by_name
@@ -71,7 +71,7 @@ def _fits(inherited: str | None, options: CallOptions) -> bool:
 def _group_of(running: Any) -> str | None:
     """Return the group of a running task; any text may be in a header of a message of another producer."""
     found: Any = getattr(running.request, GROUP, None)
-    return None if found is None or text_rule(found) else found
+    return None if found is None or group_name_rule(found) else found
 
 
 def _route(app: Any, call: Mapping[str, Any]) -> CallOptions:
@@ -94,7 +94,7 @@ def _named(function: Any, call: Mapping[str, Any]) -> str | None:
             f"wheel_group must name the group of task {task}, or None, but {function!r} raised {error!r}; nothing was "
             "sent; correct the function, or name the group in the call: wheel={'group': …}"
         ) from error
-    if found is not None and (rule := text_rule(found)):
+    if found is not None and (rule := group_name_rule(found)):
         raise SettingError(
             f"wheel_group must return {rule}, or None, got {found!r:.60} for task {task}; nothing was sent; correct "
             f"{function!r}"

@@ -45,7 +45,7 @@ from typing import Any
 
 from celery_wheel.broker.envelope import BATCH, MAX_BATCH, MAX_WATCHED
 from celery_wheel.store.model import FOLLOW, KEEP, REJECT, REPLACE
-from celery_wheel.values.text import check_text, group_rule
+from celery_wheel.values.text import check_group, check_text, group_rule
 
 #: Options that decide together which calls become a run; a call that names one of the first two has none of its route.
 _COLLAPSE = ("unique", "batch", "on_conflict", "max_wait", "window", "edge", "size", "wait")
@@ -232,7 +232,7 @@ def name_of(option: str, value: Any) -> str:
     """Return a name that a store can hold. Raises TypeError or ValueError."""
     if not isinstance(value, str):
         raise TypeError(f"wheel option {option} must be a text, got {value!r}")
-    return check_text(f"wheel option {option}", value)
+    return (check_group if option == "group" else check_text)(f"wheel option {option}", value)
 
 
 def _watch(value: Any) -> tuple[str, ...] | None:

@@ -36,7 +36,7 @@ from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring.checks import check_choice, check_duration, check_names, check_text, check_whole, refuse
 from celery_wheel.values.format import format_duration
-from celery_wheel.values.text import END_OF_TIME_MS, group_rule, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, group_rule, text_rule
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -128,7 +128,9 @@ def _misfire(path: str, value: Any) -> None:
 
 def _group(path: str, value: Any) -> None:
     if value is not None:  # it says that there is none
-        _text(path, value, "tenant:42")
+        check_text(path, value, "tenant:42")
+        if rule := group_name_rule(value):
+            refuse(path, rule, value)
 
 
 def _headers(path: str, value: Any) -> None:

@@ -26,8 +26,9 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
-from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,11 @@ class CommandOptions(RequestOptions, total=False):
 
 
 class GateOptions(CommandOptions, total=False):
-    """A gate is for a queue, for a task or for everything. A name must not be None."""
+    """A gate is for a queue, a task, a group or everything. A name must not be None."""
 
     queue: str
     task: str
+    group: str
     everything: Literal[True]
 
 
@@ -129,6 +131,14 @@ def text_of(name: str, value: Any, at_least: int = 1) -> str:
     return text
 
 
+def group_of(value: Any) -> str:
+    """Return the name of a group."""
+    name = text_of("a group", value)
+    if rule := group_name_rule(name):
+        raise ArgumentError(f"a group must be {rule}, got {name!r:.60}")
+    return name
+
+
 def count_of(name: str, value: Any, most: int) -> int:
     if type(value) is not int:
         raise TypeError(f"{name} must be a whole number, got {value!r:.60}")
@@ -146,10 +156,12 @@ def rows_of(rows: Iterable[Any]) -> list[str]:
 
 
 def gate_name(kind: str, options: GateOptions) -> str:
-    named = {scope: name for scope, name in options.items() if scope in ("queue", "task", "everything")}
+    named = {scope: name for scope, name in options.items() if scope in ("queue", "task", "group", "everything")}
     if len(named) != 1:
         given = " and ".join(named) or "none"
-        raise TypeError(f"{kind} must have one of queue, task and everything=True, got {given}; nothing was changed")
+        raise TypeError(
+            f"{kind} must have one of queue, task, group and everything=True, got {given}; nothing was changed"
+        )
     [(scope, name)] = named.items()
     if scope == "everything":
         if name is not True:
@@ -157,7 +169,7 @@ def gate_name(kind: str, options: GateOptions) -> str:
         return "all:"
     if not isinstance(name, str) or not name:
         raise TypeError(f"{kind} must have a name as its {scope}, got {name!r:.60}; nothing was changed")
-    return f"{scope}:{text_of(scope, name)}"
+    return f"{scope}:{group_of(name) if scope == 'group' else text_of(scope, name)}"
 
 
 def attribution(options: RequestOptions) -> dict[str, str]:
@@ -206,7 +218,18 @@ def _is_iterable(value: Any) -> bool:
 
 
 def unknown_gate(app: Any, store: FullStore, scope: str, name: str) -> str:
-    """Return a warning for the name of a queue or a task that nothing has; empty where anything has it."""
+    """Return a warning for the name of a queue, a task or a group that nothing has; empty where anything has it.
+
+    A group is looked for in pending tasks and own limits: nothing else lists the names of groups.
+    """
+    if scope == "group":
+        page = store.browse.pending(Criteria(group=name), limit=1)
+        if page.items or page.next or any(store.limits(shard, [name]) for shard in range(store.shards)):
+            return ""
+        return (
+            f"group {name!r:.100} is paused, but no pending task is of that group; is the name misspelt? A resume "
+            "ends the pause"
+        )
     pending = store.browse.names()
     if scope == "queue":
         known, criteria = {*pending.queues, *_queues(app)}, ScheduleCriteria(queue=name)

@@ -61,8 +61,8 @@ class OwnLimits:
 
     def get(self, group: str) -> GroupLimits:
         """Return the limits of a group that are in force, with the source of each part."""
-        found = self._own([arguments.text_of("a group", group)])
-        return self._in_force(group, found[0] if found else None)
+        found = self._own([arguments.group_of(group)])
+        return self.in_force(group, found[0] if found else None)
 
     def set(
         self,
@@ -99,14 +99,15 @@ class OwnLimits:
     def _change(self, do: str, group: str, limits: dict[str, int] | None, how: Any) -> Any:
         if unknown := how.keys() - CommandOptions.__annotations__.keys():
             raise TypeError(f"{do} got an unknown option {min(unknown)!r}; nothing was changed")
-        name = arguments.text_of("a group", group)
+        name = arguments.group_of(group)
         return self._wheel.ask(self._wheel.request(LIMIT, [name], name, how, {"limits": limits}))
 
     def _own(self, groups: Sequence[str] | None = None) -> list_[GroupLimit]:
         store = self._wheel.store
         return [one for shard in range(store.shards) for one in store.limits(shard, groups)]
 
-    def _in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
+    def in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
+        """Return the limits of a group whose own limits are known."""
         of_class = self.conf.limits.get(group.partition(":")[0], LimitValues())
         levels: list_[tuple[Source, LimitValues]] = [("own", _values(own)), ("class", of_class), ("default", _DEFAULTS)]
         values, sources = dict[str, Any](), dict[str, Source]()
@@ -123,7 +124,7 @@ class OwnLimits:
 
     def list(self) -> list_[GroupLimits]:
         """Return the groups that have limits of their own, sorted, each with its limits in force."""
-        return [self._in_force(one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
+        return [self.in_force(one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
 
     aget = twin(get)
     aset = twin(set)

@@ -27,7 +27,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.metrics import opentelemetry, prometheus
-from celery_wheel.metrics.samples import MAX_GROUPS, NotAnswered, PatientCall, ProcessMetrics, Totals
+from celery_wheel.metrics.samples import NotAnswered, PatientCall, ProcessMetrics, Totals
 from celery_wheel.metrics.server import HttpAnswer, MetricsServer
 from celery_wheel.overview import Overview, OverviewCache, PacedCounts, ShardStatus
 from celery_wheel.store.ports import FullStore
@@ -140,7 +140,6 @@ class Monitoring:
             lambda: Totals(
                 overview.get(),
                 counts.get(),
-                store.browse.waiting_groups(MAX_GROUPS),
                 store.browse.size(),
                 store.browse.server(),
                 objective_ms,

@@ -26,6 +26,7 @@ from celery_wheel.engine.pool import Pool
 from celery_wheel.engine.port import Broker
 from celery_wheel.engine.round import Limits
 from celery_wheel.engine.runner import Runner
+from celery_wheel.engine.state.depths import depths_of
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.tombstones import RevokedStamps
@@ -91,6 +92,7 @@ class WheelService:
         conf.check()
         tune_memory()
         limits, clock, stamps = limits_of(conf), SystemClock(), RevokedStamps()
+        depths = depths_of(limits.depths)
         # A restarted container has the same host name and process id, and must not be taken for the former one.
         holder = f"{socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         store, others = self._register(holder, clock)
@@ -119,6 +121,7 @@ class WheelService:
                 limits,
                 on_cancelled=on_cancelled,
                 stamps=stamps,
+                depths=depths,
                 renderer=renderer,
                 on_overlap=on_overlap,
                 on_published=DispatchSpans(shard) if conf.opentelemetry else None,
@@ -290,7 +293,6 @@ def limits_of(conf: Conf) -> Limits:
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
         groups={name: _limit(values) for name, values in conf.limits.items()},
         depths=conf.queue_depth,
-        depth_parts=conf.shards,
     )
 
 

@@ -368,7 +368,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Gate:
-    """A pause, or a slow resume. ``scope`` is all, queue or task; ``state`` is paused or slow."""
+    """A pause, or a slow resume. ``scope`` is all, queue, task or group; ``state`` is paused or slow."""
 
     scope: str
     name: str
@@ -481,6 +481,7 @@ class Change(ScheduleChange):
     ended_lines: list[int] = field(default_factory=list)  #: lines to remove if no row is left in them, after ``lines``
     limits: list[GroupLimit] = field(default_factory=list)  #: each replaces an earlier one of its group
     unlimited: list[str] = field(default_factory=list)  #: groups whose own limits are removed
+    rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused; a later one stays
 
 
 #: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).

@@ -97,7 +97,11 @@ class SteppedEngine(TransactionalInbox):
         if ("all", "") in paused:
             return None
         found = store.browse.pending(Criteria(), limit=10**9 if paused else 1).items
-        open_ = (task for task in found if paused.isdisjoint((("queue", task.target), ("task", task.task))))
+        open_ = (
+            task
+            for task in found
+            if paused.isdisjoint((("queue", task.target), ("task", task.task), ("group", task.group)))
+        )
         return next(((task, max(task.due_ms, self._retry_ms)) for task in open_), None)
 
     def pending(self) -> list[Detail]:
@@ -122,8 +126,8 @@ class SteppedEngine(TransactionalInbox):
         store, sent = self._opened(), self._broker.sent
         with self._lock:
             sent.clear()
-            while self._round("prefetch", "dispatch", "settle") and not sent:
-                pass  # each round moves one paused task to a lane of its own
+            while self._round("prefetch", "release_rows", "dispatch", "settle") and not sent:
+                pass  # each round moves one paused task to a lane of its own, or into the line of its group
             wait_ms = self._engine.wait_ms() if self._engine else 0
         if not sent:
             if not wait_ms:
@@ -228,7 +232,7 @@ class MemoryBroker:
         for row in chunk.rows:
             if row.id in failed:
                 self._rejected(_loads(row.parts().headers), failed[row.id])
-        return self._fence.move(chunk, failed)
+        return self._fence.move(chunk, failed, self.ready(chunk.queues))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if self._epoch is None:

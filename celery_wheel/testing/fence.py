@@ -65,10 +65,10 @@ class Fence:
             return Published(PublishResult.ALREADY, dict(found.failed) if found.offset == chunk.upto else {})
         return None if found.offset == chunk.after else Published(PublishResult.ROLLED_BACK)
 
-    def move(self, chunk: Chunk, failed: dict[int, str]) -> Published:
+    def move(self, chunk: Chunk, failed: dict[int, str], ready: dict[str, int]) -> Published:
         self.last = max(self.last, chunk.number)
         self.offsets[chunk.lane] = BrokerOffset(chunk.upto, dict(failed), chunk.checksum)
-        return Published(PublishResult.PUBLISHED, failed)
+        return Published(PublishResult.PUBLISHED, failed, ready)
 
     def _refuse_older(self, epoch: int) -> None:
         if self.epoch is not None and self.epoch > epoch:

@@ -29,6 +29,9 @@ EXAMPLES = "sqlite:////var/lib/wheel/wheel.sqlite3, postgresql://user@host/datab
 #: The group of the entry points by which packages add schemes.
 SCHEMES = "celery_wheel.stores"
 
+#: Characters that would break the line of a list, of a log or of a metric.
+_is_broken = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]").search
+
 _FILE = re.compile(r"/(?!:memory:|file:)[^?]+").fullmatch
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch
 
@@ -69,6 +72,20 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
         raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
+
+
+def group_name_rule(value: Any) -> str | None:
+    """Return the rule that the name of a group breaks, to complete "must be …"; None for a good name."""
+    rule = text_rule(value)
+    return "a text without line breaks and control characters" if rule is None and _is_broken(value) else rule
+
+
+def check_group(name: str, value: Any) -> str:
+    """Return the name of a group. Raises ValueError, naming the field and the rule, for another text."""
+    if rule := group_name_rule(value):
+        raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
+    group: str = value
+    return group
 
 
 def group_rule(group: str, key: str | None, unique: str | None = None) -> str | None:

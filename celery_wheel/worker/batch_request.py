@@ -11,7 +11,7 @@ from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 
-from celery_wheel.worker.batches import is_message, open_call
+from celery_wheel.worker.batches import is_message, open_call, stores_result
 
 #: Exceptions after which no process will end the calls, unless the message returns to its queue.
 _FINAL = (WorkerLostError, SystemExit, KeyboardInterrupt, Reject)
@@ -43,4 +43,5 @@ class BatchRequest(Request):  # type: ignore[misc]  # celery carries no types
             return
         for member in self.args[0]:
             call = open_call(self.task, self._context, *member)
-            self.task.backend.mark_as_failure(call.id, error, request=call, store_result=self.store_errors)
+            stored = stores_result(self.task, call) or self.task.store_errors_even_if_ignored
+            self.task.backend.mark_as_failure(call.id, error, request=call, store_result=stored)

@@ -56,7 +56,7 @@ class RetryCall:
         self.options = options
 
 
-class Call(Context):  # type: ignore[misc]  # celery carries no types
+class BatchCall(Context):  # type: ignore[misc]  # celery carries no types
     """A call of a batch: Celery's request, with ``id``, ``args``, ``kwargs``, ``retries``, ``headers`` and others."""
 
     unreadable: Exception | None = None  #: why its arguments cannot be read
@@ -88,13 +88,13 @@ class Batches(celery.Task):  # type: ignore[misc]
         request = self.request
         if request.called_directly:
             return super().__call__(*args, **kwargs)
-        if isinstance(outcome := vars(request).get("wheel_outcome"), _Outcome):
+        if isinstance(outcome := vars(request).get("wheel_outcome"), _CallEnd):
             return outcome.give(self)
         if is_message(request):
             self._run_message(request, *args)
             raise Ignore  # each call has ended by itself: the message has no result
-        outcomes = self._outcomes([Call(vars(request), args=tuple(args), kwargs=kwargs)])
-        return None if outcomes is None else _Outcome(outcomes[0]).give(self)
+        outcomes = self._outcomes([BatchCall(vars(request), args=tuple(args), kwargs=kwargs)])
+        return None if outcomes is None else _CallEnd(outcomes[0]).give(self)
 
     def _run_message(self, request: Context, members: Sequence[Any]) -> None:
         every = [open_call(self, request, *member) for member in members]
@@ -113,9 +113,9 @@ class Batches(celery.Task):  # type: ignore[misc]
         trace = build_tracer(self.name, self, app=self.app, hostname=request.hostname)
         unreadable = [(call, call.unreadable) for call in every if call.unreadable is not None]
         for call, value in [*zip(calls, outcomes, strict=True), *unreadable]:
-            trace(call.id, call.args, call.kwargs, {**vars(call), "wheel_outcome": _Outcome(value)})
+            trace(call.id, call.args, call.kwargs, {**vars(call), "wheel_outcome": _CallEnd(value)})
 
-    def _outcomes(self, calls: list[Call]) -> Sequence[Any] | None:
+    def _outcomes(self, calls: list[BatchCall]) -> Sequence[Any] | None:
         """Run the task; returns an outcome for each call, or None as the task does."""
         found: Any = self.run(calls)
         if found is not None and not (isinstance(found, list | tuple) and len(found) == len(calls)):
@@ -127,16 +127,16 @@ class Batches(celery.Task):  # type: ignore[misc]
         outcomes: Sequence[Any] | None = found
         return outcomes
 
-    def _has_result(self, call: Call) -> bool:
+    def _has_result(self, call: BatchCall) -> bool:
         """Whether the task has stored the call's result itself."""
-        if call.ignore_result or self.ignore_result:
+        if not stores_result(self, call):
             return False
         try:
             return self.backend.get_state(call.id) in states.READY_STATES
         except NotImplementedError:  # no result backend
             return False
 
-    def _is_expired(self, call: Call) -> bool:
+    def _is_expired(self, call: BatchCall) -> bool:
         """Whether the call has expired; it is then revoked, as by a worker that receives it."""
         try:
             at = call.expires and maybe_make_aware(maybe_iso8601(call.expires), self.app.timezone)
@@ -145,7 +145,7 @@ class Batches(celery.Task):  # type: ignore[misc]
         if not at or at > datetime.now(UTC):
             return False
         logger.info("Discarding expired call: %s[%s]", self.name, call.id)
-        self.backend.mark_as_revoked(call.id, "expired", request=call, store_result=not call.ignore_result)
+        self.backend.mark_as_revoked(call.id, "expired", request=call, store_result=stores_result(self, call))
         signals.task_revoked.send(sender=self, request=call, terminated=False, signum=None, expired=True)
         return True
 
@@ -155,7 +155,12 @@ def is_message(request: Context) -> bool:
     return isinstance(getattr(request, BATCH, None), int)
 
 
-class _Outcome:
+def stores_result(task: Any, call: Context) -> bool:
+    ignored = vars(call).get("ignore_result")
+    return not (task.ignore_result if ignored is None else ignored)
+
+
+class _CallEnd:
     """In the request of a call that ends: Celery's tracer calls the task, which gives this."""
 
     def __init__(self, value: Any) -> None:
@@ -172,7 +177,7 @@ class _Outcome:
         return self._value
 
 
-def open_call(task: Any, request: Context, headers: Any, properties: Any, body: Any) -> Call:
+def open_call(task: Any, request: Context, headers: Any, properties: Any, body: Any) -> BatchCall:
     """Return the call of a closed message; one that cannot be read has ``unreadable``, and no arguments."""
     values = {
         **headers,
@@ -188,7 +193,7 @@ def open_call(task: Any, request: Context, headers: Any, properties: Any, body: 
     }
     if marked := vars(request).get(REDELIVERED):
         values[REDELIVERED] = marked
-    call = Call(values)
+    call = BatchCall(values)
     try:
         args, kwargs, embedded = _read(task, headers, properties, body)
         call.update({"args": tuple(args), "kwargs": dict(kwargs)}, **(embedded or {}))

@@ -233,7 +233,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("scope", models.TextField(db_comment="all, queue or task")),
+                ("scope", models.TextField(db_comment="all, queue, task or group")),
                 ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
                 (
                     "state",
@@ -311,6 +311,22 @@ class Migration(migrations.Migration):
             options=_options(
                 "wheel_limit",
                 constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_limit_place")],
+            ),
+        ),
+        migrations.CreateModel(
+            name="RateRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("group", models.TextField(db_comment="name of the group")),
+                (
+                    "empty_ms",
+                    models.BigIntegerField(db_comment="its rate is as unused from then on; instant, Unix milliseconds"),
+                ),
+            ],
+            options=_options(
+                "wheel_rate",
+                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_rate_place")],
             ),
         ),
         migrations.CreateModel(

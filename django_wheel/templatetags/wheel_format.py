@@ -101,6 +101,7 @@ _CELLS: dict[str, Callable[[Any], str]] = {
     "priority": lambda row: "" if row.priority is None else str(row.priority),
     "actor": lambda row: _name(row.actor),
     "key": lambda row: _name(row.key or "", 40),
+    "group": lambda row: _name(row.group or "", 40),
     "size": lambda row: filesizeformat(row.size),
     "shard": lambda row: str(row.shard),
     "late_ms": lambda row: escape(values.format_duration(row.late_ms)),

@@ -51,7 +51,7 @@ from django_wheel.views.task_actions import ACTIONS, MAX_TASKS, TASKS, TaskActio
 
 #: Problems that the state names; the audit log has all.
 PROBLEMS = 20
-#: Rejected tasks that are counted; their number is in no tally.
+#: Rejected tasks, or tasks of a group, that are counted; their number is in no tally.
 COUNTED = 10_000
 
 
@@ -78,14 +78,14 @@ class Matching:
 
     def count(self, wheel: Wheel) -> tuple[int, bool]:
         """Return how many tasks match, and whether that is their exact number."""
-        if self.page == "pending":
+        if self.page == "pending" and self.criteria["group"] is None:  # the counts by the hour know no group
             edges = [ms for ms in (self.criteria["from_ms"], self.criteria["to_ms"]) if ms is not None]
             pending = sum(hour.pending for hour in wheel.forecast(**self.criteria))
             return pending, all(at_ms % HOUR_MS == 0 for at_ms in edges)
         found, cursor = 0, None
         while found < COUNTED:
             page = self.read(wheel, cursor, MAX_TASKS)
-            found += sum(one.is_stopped for one in page.items if isinstance(one, StoppedTask))
+            found += sum(not isinstance(one, StoppedTask) or one.is_stopped for one in page.items)
             cursor = page.next
             if cursor is None:
                 return found, True

@@ -1,4 +1,4 @@
-"""Pausing and resuming a queue, a task or everything: a form, and a list of the gates in force.
+"""Pausing and resuming a queue, a task, a group or everything: a form, and a list of the gates in force.
 
 The form has a page of its own, because the wheel page reloads itself and would lose what the user types.
 """
@@ -41,7 +41,10 @@ class GateAction:
 
 
 def _pause(request: HttpRequest, wheel: Any, form: PauseForm, options: dict[str, Any]) -> bool:
-    unknown = "everything" not in form.which and not wheel.forecast(**form.which)
+    if "group" in form.which:
+        unknown = bool(wheel.unknown_gate(**form.which))
+    else:
+        unknown = "everything" not in form.which and not wheel.forecast(**form.which)
     wheel.pause(**options, **form.which)
     text = gettext("Paused: %(name)s. The pause holds until it is resumed, also after a restart.")
     messages.success(request, text % {"name": form.label})
@@ -78,7 +81,7 @@ PAUSE = GateAction(
 RESUME = GateAction(
     "resume",
     _("Resume"),
-    _("Resuming ends a pause of the same queue or task, or of everything."),
+    _("Resuming ends a pause of the same queue, task or group, or of everything."),
     ResumeForm,
     _resume,
 )

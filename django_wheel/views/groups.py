@@ -1,24 +1,25 @@
-"""The page of groups: who waits, how many tasks are in flight, and since when the first one waits.
+"""The page of groups: who waits, how many tasks are in flight, since when the first one waits, and the limits in force.
 
-A page costs three statements, whatever the number of groups and of waiting tasks.
+A page costs three statements, whatever the number of groups and of waiting tasks. An operator pauses and resumes groups
+(see ``gate``), cancels their pending tasks from the list of these, and sets limits (see ``limits``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.utils.translation import gettext as _
+from django.urls import URLPattern, path
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.model import GroupLimit
+from celery_wheel.store.model import PAUSED, Gate
 from celery_wheel.store.ports.pages import SORTS, GroupSort, GroupState
-from celery_wheel.values.format import format_duration
 from django_wheel import models
-from django_wheel.formats import number
-from django_wheel.views.page import PageAdmin
+from django_wheel.views.limits import limits_page, limits_text
+from django_wheel.views.page import READING, PageAdmin
 from django_wheel.views.query import LINES, PageQuery
 
 
@@ -26,6 +27,7 @@ from django_wheel.views.query import LINES, PageQuery
 class GroupLine:
     group: GroupState
     limits: str
+    pause: Gate | None
 
 
 def groups(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -36,9 +38,14 @@ def groups(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     except ArgumentError as error:
         query.problems.append(str(error))
         page = wheel.groups(search, LINES, sort=sort)
+    paused = {gate.name: gate for gate in wheel.overview().gates if gate.scope == "group" and gate.state == PAUSED}
+    lines = [
+        GroupLine(one, limits_text(wheel.limits.in_force(one.name, one.limit)), paused.get(one.name))
+        for one in page.items
+    ]
     return {
         "page": page,
-        "lines": [GroupLine(one, limit_text(one.limit)) for one in page.items],
+        "lines": lines,
         "search": search,
         "sort": sort,
         "sorts": {one: query.link(sort=one, after_name=None) for one in SORTS},
@@ -46,21 +53,11 @@ def groups(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     }
 
 
-def limit_text(limit: GroupLimit | None) -> str:
-    """Return the limits that a group has of its own; empty where it has those of its class."""
-    if limit is None:
-        return ""
-    found = []
-    if limit.concurrency is not None:
-        found.append(_("at most %(number)s in flight") % {"number": number(limit.concurrency)})
-    if limit.rate_count is not None:
-        values = {"number": number(limit.rate_count), "duration": format_duration(limit.rate_per_ms or 0)}
-        found.append(_("at most %(number)s in %(duration)s") % values)
-    if limit.weight is not None:
-        found.append(_("weight %(number)s") % {"number": number(limit.weight)})
-    if limit.max_runtime_ms is not None:
-        found.append(_("a run is over after %(duration)s") % {"duration": format_duration(limit.max_runtime_ms)})
-    return ", ".join(found)
+@admin.register(models.Group)
+class GroupAdmin(PageAdmin):
+    template = "django_wheel/groups.html"
+    values = staticmethod(groups)
 
-
-admin.site.register(models.Group, PageAdmin, template="django_wheel/groups.html", values=staticmethod(groups))
+    def more_urls(self, name: str) -> list[URLPattern]:
+        view = self.for_operators(partial(limits_page, self), (*READING, "POST"))
+        return [path("limits/", view, name=f"{name}_limits")]

@@ -52,6 +52,7 @@ COLUMNS = {
     "target": (_("Queue"), False),
     "priority": (_("Priority"), True),
     "key": (_("Key"), False),
+    "group": (_("Group"), False),
     "size": (_("Size"), True),
     "reason": (_("Reason"), False),
     "actor": (_("By"), False),

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 
 from celery_wheel.errors import StoreError
 from celery_wheel.metrics.prometheus import page_of
-from celery_wheel.metrics.samples import MAX_GROUPS, Totals, store_metrics
+from celery_wheel.metrics.samples import Totals, store_metrics
 from django_wheel.project import project_wheel
 
 
@@ -22,8 +22,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Return the metrics in the format that the scraper accepts; 503 where the store cannot be read."""
     wheel = project_wheel()
     try:
-        groups = wheel.store.browse.waiting_groups(MAX_GROUPS)
-        totals = Totals(wheel.overview(), wheel.schedule_counts(), groups)
+        totals = Totals(wheel.overview(), wheel.schedule_counts())
     except StoreError as error:
         return HttpResponse(f"{error}\n", status=503, content_type="text/plain; charset=utf-8")
     body, content_type = page_of(lambda: store_metrics(totals), request.headers.get("Accept", ""))

@@ -34,6 +34,7 @@ class PageQuery:
             shard=self._number("shard", MAX_SHARD),
             task=self.word("task"),
             queue=self.word("queue"),
+            group=self.word("group"),
             from_ms=self._time_ms("from"),
             to_ms=self._time_ms("to"),
         )

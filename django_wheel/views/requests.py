@@ -40,7 +40,13 @@ ROWS, LOGGED, TITLE_CUT = 20, 20, 200
 #: Characters of an error in a message.
 ERROR_CUT = 2_000
 
-_PAGES = {"pending": models.Pending, "rejected": models.Rejected, "schedule": models.Schedule, "wheel": models.Wheel}
+_PAGES = {
+    "pending": models.Pending,
+    "rejected": models.Rejected,
+    "schedule": models.Schedule,
+    "wheel": models.Wheel,
+    "group": models.Group,
+}
 
 #: Renders a page with this title and these values.
 Render = Callable[[str, dict[str, Any]], HttpResponse]

@@ -213,7 +213,7 @@ def events(detail: Detail, gates: Sequence[Gate], result: TaskResult | None, now
 
 def gates_of(task: Task, gates: Sequence[Gate]) -> list[Gate]:
     """Return the gates that hold the task, or will hold it when it is due."""
-    names = {"queue": task.target, "task": task.task}
+    names = {"queue": task.target, "task": task.task, "group": task.group}
     return [gate for gate in gates if gate.for_all or names.get(gate.scope) == gate.name]
 
 
@@ -234,7 +234,7 @@ def _held(detail: Detail, gates: Sequence[Gate], now_ms: int) -> Iterator[Timeli
         named = label % {"gate": gate_label(gate.scope, gate.name)}
         why = (printable(gate.reason, 500), printable(gate.actor))
         yield TimelineEvent(at_ms, "held", named, *why, stage=HELD, ahead=at_ms > now_ms)
-    if lane is not None and lane.lane == WAITING:
+    if lane is not None and lane.lane == WAITING and not any(gate.scope == "group" for gate in in_force):
         yield TimelineEvent(due_ms, "held", capfirst(_waits(task)), stage=HELD, ahead=due_ms > now_ms)
     if lane is not None and lane.target is not None and not in_force:
         if lane.scope is not None:

@@ -380,9 +380,11 @@ def post_gate(client: Client, verb: str, scope: str, name: str = "", **more: Any
     return [(one.level_tag, str(one)) for one in response.context["messages"]]
 
 
-@pytest.mark.parametrize(("scope", "name"), [("queue", "mail"), ("task", "site.nothing"), ("all", "")])
+@pytest.mark.parametrize(
+    ("scope", "name"), [("queue", "mail"), ("task", "site.nothing"), ("group", "tenant:1"), ("all", "")]
+)
 def test_a_gate_is_paused_and_resumed(operator: Client, wheel: VirtualWheel, scope: str, name: str) -> None:
-    celery_app.send_task("site.nothing", countdown=60, queue="mail")
+    celery_app.send_task("site.nothing", countdown=60, queue="mail", wheel={"group": "tenant:1"})
     what = f"{scope} {name}".strip() if name else "everything"
     said = post_gate(operator, "pause", scope, name, reason="provider")
     assert said == [("success", f"Paused: {what}. The pause holds until it is resumed, also after a restart.")]
@@ -428,6 +430,7 @@ def test_a_name_without_pending_tasks_is_reported(operator: Client, wheel: Virtu
     [
         ({"scope": "queue", "name": ""}, "Enter the name of the queue."),
         ({"scope": "task", "name": " "}, "Enter the name of the task."),
+        ({"scope": "group", "name": ""}, "Enter the name of the group."),
         ({"scope": "all", "name": "mail"}, "Leave the name empty for everything."),
         ({"scope": "shard", "name": "0"}, "Select a valid choice."),
         ({}, "This field is required."),

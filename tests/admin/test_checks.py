@@ -44,6 +44,15 @@ def test_a_site_without_an_app_of_the_wheel_is_warned(monkeypatch: pytest.Monkey
     assert check_live(None) == []
 
 
+def test_limits_without_reports_of_workers_are_warned_of(conf: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf(wheel_limits={"tenant": {"concurrency": 5}})
+    assert check_settings(None) == []
+    monkeypatch.setitem(celery_app.steps, "consumer", {"proj.steps:Own"})
+    [found] = check_settings(None)
+    assert (found.id, found.hint is not None) == ("django_wheel.W017", True)
+    assert "do not report the ends of runs: the concurrency of tenant" in found.msg
+
+
 def test_an_invalid_setting_is_an_error(conf: Configure) -> None:
     conf(wheel_shards=0)
     (one,) = check_settings(None)

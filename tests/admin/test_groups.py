@@ -1,12 +1,13 @@
-"""The page of groups lists who waits; a lane of waiting tasks reads as such on every page."""
+"""The page of groups lists who waits, and leads to what an operator does with a group."""
 
 from html import unescape
 
 import pytest
 from django.test import Client
 
-from celery_wheel.store.model import GroupLimit
-from tests.admin.conftest import ADMIN, renew, shown
+from celery_wheel.overview.groups import FEW
+from celery_wheel.store.model import PAUSED, Gate, GroupLimit
+from tests.admin.conftest import ADMIN, Configure, renew, shown
 from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import NOW, Holder
 
@@ -36,6 +37,8 @@ def test_groups_are_listed_by_waiting_or_by_name(viewer: Client, filled: Holder)
     assert NASTY not in page
     assert "1 min ago" in page
     assert "at most 5 in flight, at most 100 in 1 min, weight 3, a run is over after 2 h" in page
+    assert "wheel/gate/" not in page
+    assert "group/limits/" not in page
     assert rows(shown(viewer, f"{GROUPS}?sort=name")) == ["tasks without a group", NASTY, "tenant:2"]
 
 
@@ -57,8 +60,37 @@ def test_pages_of_groups_have_each_group_once(viewer: Client, holder: Holder) ->
     assert found == [f"tenant:{number:03}" for number in range(150)]
 
 
+def test_the_largest_of_very_many_groups_are_shown_and_the_others_counted(viewer: Client, filled: Holder) -> None:
+    groups = {"count": FEW + 2, "waiting": 9_000, "largest": [["tenant:2", 3, 1, [1]], [NASTY, 2, 0, [0]]]}
+    renew(filled, groups=groups | {"starving": [], "starving_count": 0, "unreported": []})
+    page = shown(viewer, GROUPS)
+    assert rows(page) == ["tenant:2", NASTY]
+    assert "2,000 more groups have as many waiting tasks or fewer." in page
+    assert "more groups" not in shown(viewer, f"{GROUPS}?sort=name")
+
+
 def test_the_lane_of_waiting_tasks_is_named(viewer: Client, filled: Holder) -> None:
     for address in ("wheel", "shard"):
         page = shown(viewer, f"{ADMIN}/{address}/")
         assert "tasks that wait for their group or for room in their queue" in page
         assert "beside the main lane" not in page
+
+
+def test_limits_of_a_class_are_in_brackets(viewer: Client, filled: Holder, conf: Configure) -> None:
+    conf(wheel_limits={"tenant": {"rate": "7/s"}, "<b>tenant</b>": {"concurrency": 2}})
+    page = shown(viewer, GROUPS)
+    assert "<td>(at most 2 in flight)</td>" in page
+
+
+def test_an_operator_reaches_the_actions_on_a_group_from_its_line(operator: Client, filled: Holder) -> None:
+    filled.apply(gates=[Gate("group", "tenant:2", PAUSED, 0, "", "root", NOW)])
+    renew(filled)
+    page = shown(operator, GROUPS)
+    for link in (
+        f"{ADMIN}/pending/?group=tenant%3A2",
+        f"{GROUPS}limits/?group=%3Cb%3Etenant%3C%2Fb%3E%3A1",
+        f"{ADMIN}/wheel/gate/?verb=resume&amp;scope=group&amp;name=tenant%3A2",
+        f"{ADMIN}/wheel/gate/?verb=pause&amp;scope=group&amp;name=%3Cb%3Etenant%3C%2Fb%3E%3A1",
+    ):
+        assert link in page
+    assert "paused since" in page

@@ -6,8 +6,7 @@ import pytest
 from django.test import Client
 
 from celery_wheel.store.sql.store import SqlStore
-from tests.admin.conftest import shown, tallied, text_of
-from tests.contract.stores.test_groups_browsing import wait
+from tests.admin.conftest import renew, shown, tallied, text_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import code, page
 from tests.kit.servers.prometheus import check_metrics
@@ -22,7 +21,8 @@ pytestmark = pytest.mark.urls(__name__)
 def test_the_view_shows_the_totals_of_the_store(client: Client, store: SqlStore) -> None:
     holder = Holder(store)
     tallied(holder, NOW + 1, NOW + 2)
-    wait(holder, 1, "tenant:1", holder.accept(NOW))
+    figures = {"count": 1, "waiting": 1, "largest": [["tenant:1", 1, 0, [0]]], "starving": [], "unreported": []}
+    renew(holder, groups=figures)
     answer = client.get("/metrics")
     text = text_of(answer)
     assert answer.status_code == 200

@@ -34,6 +34,7 @@ ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 ACTING = {
     f"{ADMIN}/pending/act/": ("POST",),
     f"{ADMIN}/pending/bulk/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/group/limits/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/wheel/gate/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/schedule/act/": ("POST",),
     f"{ADMIN}/schedule/edit/": ("GET", "HEAD", "POST"),
@@ -65,7 +66,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 23
+    assert len(ADDRESSES) == 24
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.views.lists"}
 

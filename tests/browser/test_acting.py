@@ -9,6 +9,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,50 @@ def test_without_script_a_step_is_a_click_and_a_closed_page_goes_on(plain: Page,
     expect(plain.locator("#wheel-audit tbody")).to_contain_text("run now")
     expect(plain).to_have_url(re.compile("name="))
     assert width(plain) <= NARROW
+
+
+def test_a_group_is_paused_limited_and_its_tasks_are_cancelled(plain: Page, site: BrowsedSite, store: SqlStore) -> None:
+    page, group = plain, "tenant:browser"
+    open_page(page, f"{ADMIN}group/")
+    page.get_by_role("link", name="Pause a group").click()
+    expect(page.get_by_label("Scope")).to_have_value("group")
+    page.get_by_label("Name").fill(group)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".messagelist")).to_contain_text(f"Paused: group {group}.")
+    for n in range(2):
+        site.app.send_task("site.later", (n,), queue="groups", wheel={"group": group})
+    waiting = partial(site.app.wheel.groups, group)
+    wait_until(lambda: [one.waiting for one in waiting().items] == [2], "the tasks wait in the line of their group")
+
+    open_page(page, f"{ADMIN}group/?part={group}")
+    line = page.locator("#wheel-groups tbody tr")
+    expect(line).to_contain_text("paused since")
+    assert width(page) <= NARROW
+    line.get_by_role("link", name="Limits…").click()
+    page.get_by_label("Rate").fill("often")
+    page.get_by_role("button", name="Set limits").click()
+    expect(page.locator("form.wheel-form")).to_contain_text("Enter a rate like 100/m")
+    page.get_by_label("Rate").fill("100/m")
+    page.get_by_role("button", name="Set limits").click()
+    expect(page.locator(".messagelist")).to_contain_text(f"The limits of group {group} are in force.")
+    expect(line.filter(has_text=group)).to_contain_text("at most 100 in 1 min")
+    assert width(page) <= NARROW
+
+    line.filter(has_text=group).get_by_role("link", name="Pending tasks").click()
+    page.get_by_label("All tasks that match the filter").check()
+    page.get_by_role("button", name="Cancel…").click()
+    expect(page.locator("h1").last).to_have_text("Cancel all 2 tasks?")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator("#wheel-bulk-state strong")).to_have_text("over")
+    assert waiting().items == []
+
+    open_page(page, f"{ADMIN}group/limits/?group={group}")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator(".messagelist")).to_contain_text("has no limits of its own any more")
+    open_page(page, f"{ADMIN}wheel/gate/?verb=resume&scope=group&name={group}")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".messagelist")).to_contain_text(f"Resumed: group {group}.")
 
 
 SCHEDULES = "/admin/django_wheel/schedule/"

@@ -7,9 +7,6 @@
     scheduler a ─┐ store, 3 shards
     scheduler b ─┘   └─► Redis ─► consumer, in this process: (schedule, scheduled_for) of every message
                                      └─ judged by ``instants``, and by the skips in the history: there are none
-
-A kill takes mostly a scheduler that holds a shard, sometimes both at once; another starts in its place at once, as a
-supervisor would.
 """
 
 import argparse
@@ -26,25 +23,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.faults.instants import PLANS, Arrival, InstantVerdict, expected, judge_instants
-from tests.faults.load import SCHEDULERS
+from tests.faults.killing import KilledSchedulers
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
-from tests.kit.stack import Stack
-
-SHARDS = 3
-
-LEASE_S = 1.0
-
-#: Seconds between two kills: a takeover may be complete, under way or not begun.
-PAUSES_S = (0.1, 3.0)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class StackWithSchedules(Stack):
+class StackWithSchedules(KilledSchedulers):
     """Two schedulers, schedules, and a consumer that takes every message from its queue.
 
     Args:
@@ -55,22 +44,16 @@ class StackWithSchedules(Stack):
     def __init__(
         self, folder: Path, server: RedisServer, store: str, rng: random.Random, copies: int = 1, way_of_a: str = ""
     ) -> None:
-        super().__init__(folder, server, store, wheel_shards=SHARDS, wheel_lease=LEASE_S)
-        self.rng = rng
+        super().__init__(folder, server, store, rng, way_of_a)
         self.plans = [replace(plan, copy=copy) for plan in PLANS for copy in range(copies)]
-        self._ways = {SCHEDULERS[0]: {"wheel_store": way_of_a}} if way_of_a else {}
         self.arrivals: list[Arrival] = []
-        self.kills = self.kills_of_holders = 0
         self.asked_ms = self.answered_ms = 0
         self._over = threading.Event()
         self._consumer = threading.Thread(target=self._consume, args=(server.client(),))
 
     def __enter__(self) -> Self:
-        first, second = SCHEDULERS
-        self.start_scheduler(first)
         self._consumer.start()
-        wait_until(lambda: len(self.holders()) == SHARDS, "all shards have holders")
-        self.start_scheduler(second)  # at once it could wait too long for the tables that the first one makes
+        self.start_schedulers()
         self.asked_ms = now_ms()
         wanted = {plan.name: plan.arguments() for plan in self.plans}
         answers = self.app.wheel.schedules.create_many(wanted, timeout=patience())  # shards change hands meanwhile
@@ -83,12 +66,6 @@ class StackWithSchedules(Stack):
         self._consumer.join()
         self.close()
 
-    def start_scheduler(self, name: str) -> None:
-        self.beat(name, **self._ways.get(name, {}))
-
-    def shards_of(self, name: str) -> int:
-        return list(self.holders().values()).count(self[name].pid)
-
     def _consume(self, client: Any) -> None:
         while not self._over.is_set():
             if found := client.brpop(["celery"], timeout=1):
@@ -96,20 +73,6 @@ class StackWithSchedules(Stack):
                 occurrence = headers["wheel_occurrence"]
                 instant = occurrence["schedule"], occurrence["scheduled_for"]
                 self.arrivals.append(Arrival(*instant, now_ms(), headers["id"]))
-
-    def kill_after_a_pause(self) -> None:
-        """Kill a scheduler, mostly one that holds a shard, and now and then both."""
-        time.sleep(self.rng.uniform(*PAUSES_S))
-        holders = set(self.holders().values())
-        holding = [name for name in SCHEDULERS if self[name].pid in holders]
-        likely = holding if holding and self.rng.random() < 0.8 else SCHEDULERS
-        names = SCHEDULERS if self.rng.random() < 0.1 else [self.rng.choice(likely)]
-        for name in names:
-            self[name].kill()
-        for name in names:
-            self.start_scheduler(name)
-        self.kills += len(names)
-        self.kills_of_holders += len(set(names) & set(holding))
 
     def skips(self) -> dict[str, list[Any]]:
         found = {plan.name: self.app.wheel.schedules.history(plan.name) for plan in self.plans}

@@ -7,23 +7,28 @@ of a schedule is sent once, and a cut on RabbitMQ costs no more second copies th
 
 import os
 import random
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.faults import groups
 from tests.faults.copies import CUTS, Cut
+from tests.faults.in_flight import judge_flights
 from tests.faults.instants import Arrival, Plan, judge_instants
 from tests.faults.judge import WHOLE_LOG, published_by
+from tests.faults.killing import LEASE_S, SHARDS
 from tests.faults.load import SCHEDULERS, StackUnderLoad
-from tests.faults.recurring import LEASE_S, SHARDS, StackWithSchedules, now_ms, stack_on
+from tests.faults.recurring import StackWithSchedules, now_ms, stack_on
 from tests.kit.patience import wait_until
 from tests.kit.servers import Server
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.proxy import Proxy
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 
 SEED = int(os.environ.get("WHEEL_FAULT_SEED", "7"))
@@ -105,6 +110,27 @@ def test_each_instant_is_sent_once_over_kills(tmp_path: Path, kind: str) -> None
         assert not stack.skips()
 
 
+@pytest.mark.parametrize("pair", ["redis-sqlite", pytest.param("rabbitmq-postgresql", marks=ON_RABBITMQ)])
+def test_no_group_has_more_in_flight_than_its_limit_over_kills(
+    tmp_path: Path, request: pytest.FixtureRequest, pair: str
+) -> None:
+    with ExitStack() as servers:
+        if pair.startswith("redis"):
+            server: Any = servers.enter_context(groups.redis_with_log(tmp_path))
+            store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+        else:
+            server = request.getfixturevalue("rabbit_server").fresh()
+            store = request.getfixturevalue("postgres").new_database()
+        rng = random.Random(SEED)
+        stack = servers.enter_context(groups.StackWithGroups(tmp_path, server, store, rng, groups.SHORT))
+        while stack.kills < groups.SHORT.kills:
+            stack.kill_once()
+        verdict = stack.settle()
+        print(f"seed {SEED}: {verdict}")
+        assert verdict.broken() == {}, f"seed {SEED}: {verdict}"
+        assert verdict.at_limit > 10, "the limits were reached"
+
+
 def test_a_scheduler_that_is_cut_off_from_the_store_sends_nothing_twice(tmp_path: Path) -> None:
     a, b = SCHEDULERS
     with (
@@ -145,3 +171,55 @@ def test_the_judge_finds_what_is_missing_twice_early_or_strange() -> None:
     assert verdict.early == [(plan.name, 6_000)]
     assert verdict.strange == [(plan.name, 7_000)]
     assert not verdict.is_clean
+
+
+def _line(step: str, number: int, at_ms: int, process: int, marked: bool = False, dispatched_ms: int = 0) -> list[Any]:
+    publication = str(uuid.UUID(int=(dispatched_ms or 1_000 * number) << 80 | number))
+    return [step, "one:a", f"{number}", marked, [number, 1_000 * number], process, at_ms, publication]
+
+
+#: Two tasks of a group that has a slot; the worker of the first one is killed, and its message is delivered again.
+_GOOD = [
+    _line("begin", 1, 1_100, 7),
+    ["kill", [6, 7], 1_150],
+    _line("begin", 1, 1_200, 8),
+    _line("end", 1, 1_990, 8),
+    _line("begin", 2, 2_100, 8),
+    _line("end", 2, 2_200, 8),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "change"),
+    [
+        (set(), {}),
+        ({"lost"}, {4: [], 5: []}),
+        ({"early"}, {4: _line("begin", 2, 1_997, 8)}),
+        ({"above"}, {3: _line("end", 1, 2_010, 8)}),
+        ({"above"}, {2: [], 3: [], 1: ["kill", [6, 7], 2_010]}),
+        (set(), {3: _line("end", 1, 1_800, 8), 2: _line("begin", 1, 1_200, 8, True, 1_190)}),
+        ({"twice"}, {2: _line("begin", 1, 1_200, 8, False, 1_190)}),
+    ],
+)
+def test_the_judge_of_groups_finds_a_broken_promise(broken: set[str], change: dict[int, list[Any]]) -> None:
+    lines = [line for line in (change.get(place, good) for place, good in enumerate(_GOOD)) if line]
+    verdict = judge_flights(lines, {"one": 1}, 60_000, [1, 2])
+    assert verdict.broken().keys() == broken
+    assert verdict.killed == 1
+
+
+def test_a_task_past_its_max_runtime_is_beside_the_limit() -> None:
+    late = [*_GOOD[:3], *_GOOD[4:]]
+    assert judge_flights(late, {"one": 1}, 60_000, [1, 2]).above == {"one:a": (2, 1)}
+    assert not judge_flights(late, {"one": 1}, 900, [1, 2]).broken()
+
+
+def test_a_second_copy_breaks_the_promise_of_a_broker_that_fences() -> None:
+    lines = [*_GOOD, _line("begin", 2, 2_300, 8, True, 2_290)]
+    assert not judge_flights(lines, {"one": 1}, 60_000, [1, 2]).broken()
+    assert judge_flights(lines, {"one": 1}, 60_000, [1, 2], {1: 1, 2: 2}).broken() == {"twice": [2]}
+
+
+def test_a_task_that_a_killed_worker_lost_was_published() -> None:
+    verdict = judge_flights(_GOOD[:4], {"one": 1}, 60_000, [1, 2, 3], {1: 1, 2: 1})
+    assert (verdict.worker_lost, verdict.broken()) == ([2], {"lost": [3]})

@@ -131,11 +131,15 @@ def add_tasks(app: Any, folder: Path) -> Any:
             raise self.retry(countdown=0.2)
 
     @app.task(name="span", bind=True, shared=False, max_retries=5)
-    def span(self: Task, tag: str = "", ms: int = 50, again_s: float | None = None) -> None:
+    def span(self: Task, tag: Any = "", ms: int = 50, again_s: float | None = None) -> None:
         """Work so long, between two lines of the file ``spans``; retry once with the countdown ``again_s``."""
         marked = bool((self.request.headers or {}).get("wheel_redelivered") or self.request.get("wheel_redelivered"))
+        properties = self.request.get("properties") or {}
+        publication = properties.get("message_id") or properties.get("delivery_tag")
         for step in ("begin", "end"):
-            write_line(folder / "spans", [step, self.request.wheel_group, self.request.id, marked, tag])
+            at_ms = time.time_ns() // 1_000_000
+            line = [step, self.request.wheel_group, self.request.id, marked, tag, os.getpid(), at_ms, publication]
+            write_line(folder / "spans", line)
             time.sleep(ms / 1_000 if step == "begin" else 0)
         if again_s is not None and self.request.retries < 1:
             raise self.retry(countdown=again_s)

@@ -5,17 +5,18 @@ every gate is resumed.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.store.model import Row
 from tests.simulation.asking import Users
 from tests.simulation.model_store import ModelStore, ShardData
 
-GATES = ("queue:celery", "queue:mail", "all:")
-
 
 class Gating(Users):
+    gates: Sequence[str] = ("queue:celery", "queue:mail", "all:")
+    variant = "a000"  #: part of the ids of its commands
+
     def __init__(self, rng: random.Random, store: ModelStore, violation: Callable[[str], Exception]) -> None:
         super().__init__(rng, store, violation)
         self.paused: dict[str, int] = {}  #: by gate: the step since which it is closed
@@ -27,13 +28,13 @@ class Gating(Users):
         self._asked: dict[str, tuple[str, str]] = {}  #: by the command's id: its kind, and its gate
 
     def turn(self) -> str:
-        gate = self._rng.choice(GATES)
+        gate = self._rng.choice(self.gates)
         return self.ask("pause" if self._rng.random() < 0.4 else "resume", gate)
 
     def ask(self, kind: str, gate: str) -> str:
         self.used = True
         self._count += 1
-        number = f"00000000-0000-4000-a000-{self._count:012d}"
+        number = f"00000000-0000-4000-{self.variant}-{self._count:012d}"
         per_ms = {}
         if kind == "resume":
             self.paused.pop(gate, None)  # from here on the gate may be open
@@ -54,6 +55,7 @@ class Gating(Users):
                 later = any(other == gate for _, other in self._asked.values())
                 if kind == "pause" and not later:
                     self.paused.setdefault(gate, self.step)
+                    self.counts["paused"] += 1
 
     def _take(self, row_id: int, chunk: InFlight) -> None:
         """Note when a row was taken; a chunk in doubt that is published again counts from its first try."""
@@ -65,6 +67,9 @@ class Gating(Users):
     def pushed(self, row: Row) -> None:
         self.left.add(row.id)
         taken = self.taken[row.id][1] if row.id in self.taken else 0
-        for gate in ("all:", f"queue:{row.route.target}"):
+        for gate in self.gates_of(row):
             if taken > self.paused.get(gate, self.step):
                 raise self._violation(f"row {row.id} was taken and pushed although {gate} is paused")
+
+    def gates_of(self, row: Row) -> Sequence[str]:
+        return "all:", f"queue:{row.route.target}"

@@ -4,12 +4,15 @@
 
     on every push    a group has at most ``concurrency`` runs in flight: pushed, not over, and within max_runtime;
                      where users change it, the highest counts that was in force since the row got its slot
+                     no time of the length of a rate has more first publications of a group than the rate allows
+                     a queue has no more messages than its depth
                      no row overtakes an earlier row of its group on the way to the same queue
     on every look    a line's number of waiting rows is exact (see ``model_history.apply_groups``)
     at the end       every row was in its queue: nobody waits for ever; no slot is left
 
 Users set and clear limits of single groups. A former limit is in force until the holder's round of ``ingest`` is over;
-runs that are pushed while a group has no limit do not count, also not under a later one.
+runs that are pushed while a group has no limit do not count, also not under a later one. Users also pause and resume
+single groups: no row of a paused group is pushed (see ``gating``).
 
 A worker is killed now and then: its report never comes, and the slot ends by max_runtime.
 """
@@ -19,16 +22,18 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.round import Round
+from celery_wheel.engine.state.depths import depths_of
 from celery_wheel.engine.state.gates import Rate
-from celery_wheel.engine.state.groups import Limit
+from celery_wheel.engine.state.groups import Limit, class_of
 from celery_wheel.store.model import LIMIT, WAITING, Message, Row, Unreadable
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from tests.kit.holder import message
+from tests.simulation.gating import Gating
 from tests.simulation.happenings import ACTIVITIES, WEIGHTS, Scheduler
 from tests.simulation.model_store import ModelStore
 from tests.simulation.rabbit_world import RabbitWorld
@@ -101,7 +106,18 @@ class Limiting:
         return max(self._in_store.get(group, self._classes[group]), *self._former[group], *ended, 0)
 
 
+class GroupGating(Gating):
+    """Users who pause and resume single groups."""
+
+    gates = tuple(f"group:{group}" for group in LIMITED)
+    variant = "b000"
+
+    def gates_of(self, row: Row) -> Sequence[str]:
+        return (f"group:{row.group}",)
+
+
 class GroupWorld(World):
+    counts_ready = True  #: a reading of a depth is exact
     is_ordered = True  #: rows of a group on the way to one queue are taken in the order of their due times
     activities = (*ACTIVITIES, "release_rows")
     weights = (*WEIGHTS, 4)
@@ -117,18 +133,28 @@ class GroupWorld(World):
         self.max_runtime_ms = rng.choice((200, 5_000)) if self.dense else rng.choice((2_000, 100_000))
         classes = {
             "tenant": Limit(concurrency=rng.choice((1, 2, 5)), weight=2, max_runtime_ms=self.max_runtime_ms),
-            "other": Limit(rate=Rate(1, 10)) if rng.random() < 0.3 else Limit(weight=1),
+            "other": Limit(rate=self._rate(seed)) if rng.random() < 0.5 else Limit(weight=1),
         }
         depths = {"mail": rng.choice((1, 3))} if rng.random() < 0.5 else {}
         self.limits = replace(self.limits, groups=classes, depths=depths)
         for scheduler in self.schedulers:
-            scheduler.engine.ctx.limits = self.limits
+            scheduler.engine.ctx.limits, scheduler.engine.ctx.depths = self.limits, depths_of(depths)
         self.limit_rng = random.Random(seed + 8_000_003)
         self.limit_share = self.limit_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user sets a limit
         classes = {name: self.limits.groups[name.partition(":")[0]].concurrency or math.inf for name in LIMITED}
         self.limiting = Limiting(self.limit_rng, ModelStore(self.disk), classes, self.max_runtime_ms)
+        self.pause_rng = random.Random(seed + 10_000_003)
+        self.pause_share = self.pause_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user pauses or resumes
+        self.group_gating = GroupGating(self.pause_rng, ModelStore(self.disk), self._violation)
+        self.passed = defaultdict[str, list[int]](list)  #: group → when its rows were pushed for the first time
+
+    def _rate(self, seed: int) -> Rate:
+        slow = (Rate(1, 300), Rate(4, 1_000)) if self.dense else (Rate(1, 5_000), Rate(4, 20_000))
+        return random.Random(seed + 9_000_003).choice((Rate(1, 10), Rate(20, 100), *slow))
 
     def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
+        state = scheduler.engine.state
+        self.group_gating.stepped(step, state.lanes if state else (), self.disk.shard(0))
         for group in self.limiting.stepped(scheduler, activity, step, self.gating.step):
             for row_id in [id_ for id_, (of, _) in self.in_flight.items() if of == group]:
                 del self.in_flight[row_id]
@@ -139,6 +165,7 @@ class GroupWorld(World):
     def happened(self) -> Counter[str]:
         found = super().happened()
         found["reports"] = self.reports
+        found["groups paused"] = self.group_gating.counts["paused"]
         found.update(self.limiting.counts)
         return found
 
@@ -192,8 +219,11 @@ class GroupWorld(World):
 
     def pushed(self, row: Row, now_ms: int) -> None:
         super().pushed(row, now_ms)
+        self.group_gating.pushed(row)
         self.counts["pushed after a wait for its group"] += row.id in self.disk.shard(0).waited
         self._in_order(row)
+        self._within_rate(row)
+        self._within_depth(row)
         if row.group is None or self.loses or self.clock_steps:
             return
         taken = self.gating.taken[row.id][1] if row.id in self.gating.taken else 0
@@ -208,6 +238,27 @@ class GroupWorld(World):
         self.counts["most in flight"] = max(self.counts["most in flight"], len(flying))
         if len(flying) > limit:
             raise self._violation(f"group {row.group} has {len(flying)} in flight: {flying}, its limit is {limit}")
+
+    def _within_rate(self, row: Row) -> None:
+        """Check the last time of the length of a rate, unless a user may have changed the rate of the group."""
+        rate = None if row.group is None else self.limits.groups[class_of(row.group)].rate
+        if row.group is None or rate is None or self.loses or self.clock_steps or self.pushes[row.id] > 1:
+            return
+        times = self.passed[row.group]
+        times.append(self.clock_ms)
+        last = [at_ms for at_ms in times if at_ms > self.clock_ms - rate.per_ms]
+        self.counts["pushed by a rate"] += 1
+        if len(last) > rate.count and self.limit_share == 0:
+            raise self._violation(f"group {row.group} has {len(last)} in {rate.per_ms} ms: {last}; its rate is {rate}")
+
+    def _within_depth(self, row: Row) -> None:
+        depth = self.limits.depths.get(row.route.target)
+        if depth is None or self.loses or not self.counts_ready:
+            return
+        ready = len(self.queues()[row.route.target])
+        self.counts["pushed by a depth"] += 1
+        if ready > depth:
+            raise self._violation(f"queue {row.route.target} has {ready} messages, its depth is {depth}")
 
     def _in_order(self, row: Row) -> None:
         """Check that no earlier row of the same line waits, beside a row that has not waited."""
@@ -228,6 +279,8 @@ class GroupWorld(World):
         self._end_runs()
         if self.limit_share and self.limit_rng.random() < self.limit_share:
             self.log.append(f"user: {self.limiting.turn()}")
+        if self.pause_share and self.pause_rng.random() < self.pause_share:
+            self.log.append(f"user: {self.group_gating.turn()}")
 
     def may_pass(self, row: Row, other: Row) -> bool:
         if row.group != other.group or row.route.target != other.route.target:
@@ -243,6 +296,8 @@ class GroupWorld(World):
         return super()._is_done() and not self.running
 
     def _calm_down(self) -> None:
+        for gate in self.group_gating.gates if self.pause_share else ():
+            self.group_gating.ask("resume", gate)
         super()._calm_down()
         for scheduler in self.schedulers:
             state = scheduler.engine.state
@@ -265,4 +320,4 @@ class GroupWorld(World):
 class GroupRabbitWorld(GroupWorld, RabbitWorld):
     """The same on RabbitMQ, where rows in doubt are published again, and full queues keep earlier rows."""
 
-    is_ordered = False
+    is_ordered = counts_ready = False

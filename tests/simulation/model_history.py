@@ -54,6 +54,7 @@ class ShardData:
     waited: set[int] = field(default_factory=set)  #: for the oracles: rows that have waited in a line
     lines: dict[int, model.LineState] = field(default_factory=dict)
     limits: dict[str, model.GroupLimit] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
 
 
 def ids_in(data: ShardData, lane: int, after: model.Position, upto: model.Position) -> list[int]:
@@ -150,6 +151,8 @@ def apply_groups(data: ShardData, change: model.Change) -> None:
         if number in data.lines and not data.lines[number].waiting:
             del data.lines[number]
     data.limits.update({one.group: one for one in change.limits})
+    for group, empty_ms in change.rates.items():
+        data.rates[group] = max(empty_ms, data.rates.get(group, 0))
     for group in change.unlimited:
         data.limits.pop(group, None)
 

@@ -116,7 +116,7 @@ class ModelRabbit(ModelBroker):
         held = self._deliver()
         found = peek_arrivals(held, max_count, max_bytes)
         found.more |= len(held) == self.prefetch
-        found.token = self._channel, found.arrivals
+        found.token = self._channel, found.token
         return found
 
     def _deliver(self) -> list[Message | Unreadable]:

@@ -92,6 +92,9 @@ class ModelBroker:
 
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
         self.fault("before")
+        return self._ready(queues)
+
+    def _ready(self, queues: Sequence[str]) -> dict[str, int]:
         return {queue: len(self.queues().get(queue, [])) for queue in queues}
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
@@ -188,7 +191,7 @@ class ModelRedis(ModelBroker):
                 continue
             self.server.keys.queues.setdefault(name, []).append(row.id)
             self._pushed(row, chunk.now_ms)
-        return fence.move(chunk, failed)
+        return fence.move(chunk, failed, self._ready(chunk.queues))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")

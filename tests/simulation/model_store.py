@@ -341,6 +341,7 @@ class ModelStore:
             data = self._held(shard, epoch)
             data.answers = {id_: one for id_, one in data.answers.items() if one.at_ms >= answers_before_ms}
             data.tombstones = {id_: one for id_, one in data.tombstones.items() if one.until_ms >= now_ms}
+            data.rates = {name: at_ms for name, at_ms in data.rates.items() if at_ms >= now_ms}
             self.disk.loads.expire()
             self.fault("after commit")
 
@@ -352,6 +353,9 @@ class ModelStore:
     def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
         found = sorted(self.disk.shard(shard).limits.items())
         return [one for name, one in found if groups is None or name in groups]
+
+    def rates(self, shard: int) -> dict[str, int]:
+        return dict(self.disk.shard(shard).rates)
 
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         self.fault("read")

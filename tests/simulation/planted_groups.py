@@ -9,6 +9,8 @@ from typing import Any
 from celery_wheel.engine import release
 from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.recurring import runs
+from celery_wheel.engine.state.depths import Depth
+from celery_wheel.engine.state.gates import GateRouter
 from celery_wheel.engine.state.groups import Group, Groups, Line
 from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -57,9 +59,36 @@ def published_rows_not_counted_at_the_adoption(right: Any, adoption: Adoption, r
     yield from ()
 
 
-@on_rabbitmq(Adoption, "_runs", seed=0)
-def rows_in_doubt_not_counted_at_the_adoption(right: Any, adoption: Adoption, rows: Iterable[Row]) -> Iterator[Run]:
-    yield from ()
+@on_rabbitmq(Groups, "adopt_run", seed=0)
+def rows_in_doubt_not_counted_at_the_adoption(right: Any, groups: Groups, row_id: int, group: str, until: Any) -> None:
+    if until is not None:
+        right(groups, row_id, group, until)
+
+
+@replaces_in_groups(ModelStore, "rates", seed=35)
+def rates_begin_anew_with_each_holder(right: Any, store: ModelStore, shard: int) -> dict[str, int]:
+    return {}
+
+
+@replaces_in_groups(Groups, "adopt_published", seed=33)
+def published_rows_have_used_no_rate(right: Any, groups: Groups, names: Iterable[str], *times: int) -> dict[str, int]:
+    return {}
+
+
+@on_rabbitmq(Groups, "adopt_run", seed=144)
+def rows_in_doubt_use_no_rate(right: Any, groups: Groups, row_id: int, group: str, until: Any) -> None:
+    right(groups, row_id, group, until)
+    if until is None:
+        groups._groups[group].unpublished -= 1
+
+
+@replaces_in_groups(Group, "room", seed=12)
+def a_rate_forgets_rows_on_their_way(right: Any, group: Group, now_ms: int) -> int | None:
+    unpublished, group.unpublished = group.unpublished, 0
+    try:
+        return right(group, now_ms)  # type: ignore[no-any-return]
+    finally:
+        group.unpublished = unpublished
 
 
 @replaces_in_groups(runs, "_end_slots", seed=96)
@@ -121,6 +150,13 @@ def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> 
     right(groups, line, count - 1)
 
 
+@replaces_in_groups(Depth, "read", seed=13)
+def a_depth_forgets_rows_on_their_way(right: Any, depth: Depth, ready: int, now_ms: int, since: Any = None) -> None:
+    users, depth.users = depth.users, set()
+    right(depth, ready, now_ms, since)
+    depth.users = users
+
+
 @replaces_in_groups(Groups, "not_released", seed=752)
 def a_release_without_an_answer_keeps_its_places(right: Any, groups: Groups, lines: Iterable[Line]) -> None:
     return
@@ -129,3 +165,16 @@ def a_release_without_an_answer_keeps_its_places(right: Any, groups: Groups, lin
 @replaces_in_groups(Window, "is_being_removed", seed=96)
 def a_row_leaves_its_line_twice(right: Any, window: Window, row_id: int) -> bool:
     return False
+
+
+@replaces_in_groups(GateRouter, "__call__", seed=102)
+def released_rows_pass_a_pause(right: Callable[..., Any], router: GateRouter, row: Row) -> Any:
+    closed, router.gates.closed_groups = router.gates.closed_groups, set()
+    try:
+        return right(router, row)
+    finally:
+        router.gates.closed_groups = closed
+
+
+@replaces_in_groups(Groups, "gate_opened", seed=5)
+def a_resumed_group_waits_for_ever(right: Any, groups: Groups, name: str) -> None: ...

@@ -84,7 +84,7 @@ HAPPENS_TO_SCHEDULES = [
 HAPPENS_TO_GROUPS = [
     *("accepted", "cancelled", "moved", "dispatched", "adoptions", "lanes beside the main one"),
     *("reports", "workers killed", "released", "pushed after a wait for its group", "most in flight"),
-    *("limits raised", "limits lowered", "limits withdrawn"),
+    *("pushed by a rate", "limits raised", "limits lowered", "limits withdrawn", "groups paused"),
 ]
 
 HAPPENS_WITH_PACKS = ["packed", "sent again in a pack", "known", "cancelled"]

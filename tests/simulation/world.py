@@ -19,7 +19,6 @@ from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, Unreadable
-from tests.simulation.gating import GATES
 from tests.simulation.happenings import START_MS, Happenings, Scheduler, Violation
 
 
@@ -61,7 +60,7 @@ class World(Happenings):
             self._send()
         self.loading.calm()
         self.sent.update(self.loading.committed)
-        for gate in GATES if self.gates else ():
+        for gate in self.gating.gates if self.gates else ():
             self.gating.ask("resume", gate)
         for scheduler in self.schedulers:
             scheduler.frozen_until_ms = 0

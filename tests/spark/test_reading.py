@@ -121,11 +121,14 @@ def test_a_replayed_row_was_dispatched_twice(one: Site) -> None:
 
 def test_odd_texts_and_times_are_read_unchanged(one: Site) -> None:
     odd = 'a,"b"\n\r\\N é漢字'
-    one.holder.accept(NOW, task_id=odd, key="", task="NULL", routing_key=odd, queue="")
+    one.holder.accept(NOW, task_id=odd, key="", task="NULL", routing_key=odd, queue="", group="tenant:é,")
     one.holder.accept(NOW + 1, task_id="x" * 3_000, key="k" * 2_000_000, expires_ms=2**61)
     first, second = sorted(rows_of(pending(one)), key=lambda row: row["due_ms"])
     assert (first["task_id"], first["key"], first["task"], first["queue"]) == (odd, "", "NULL", odd)
     assert (len(second["key"]), second["expires"]) == (2_000_000, None)
+    assert (first["group"], second["group"]) == ("tenant:é,", None)
+    one.dispatch(one.holder.accept(NOW + 2, group="tenant:2"), NOW + 3)
+    assert Counter(row["group"] for row in rows_of(history(one))) == {"tenant:é,": 1, None: 1, "tenant:2": 1}
 
 
 def test_an_empty_store_has_no_rows(spark: SparkSession, one: Site) -> None:

@@ -77,6 +77,8 @@ class AmqpLink:
         with self.lock:
             try:
                 yield
+            except BrokerError:  # not of the connection, though it is an OSError
+                raise
             except CONNECTION_ERRORS as error:
                 self.drop()
                 raise BrokerError(

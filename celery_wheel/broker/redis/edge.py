@@ -233,12 +233,13 @@ class RedisBroker:
             keys.encode_position(chunk.upto),
             keys.encode_since(chunk.checksum),
         ]
+        counted = [(queue, key) for queue in chunk.queues for key in self._layout.list_keys(queue)]
         with redis_errors(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
             word, rest = connect.PUBLISH(
                 self._client,
-                [self._offset_key(chunk.shard), *call.keys()],
-                [*self._holder(chunk.epoch), *move, *call.arguments()],
+                [self._offset_key(chunk.shard), *call.keys(), *(key for _, key in counted)],
+                [*self._holder(chunk.epoch), *move, *call.arguments(len(counted))],
             )
         if word == "inside":
             logger.error(
@@ -250,8 +251,12 @@ class RedisBroker:
                 tuple(chunk.upto),
                 extra={"action": "publish", "shard": chunk.shard, "lane": chunk.lane, "epoch": chunk.epoch},
             )
-        failed = keys.decode_failed(rest) if word in ("published", "already") else {}
-        return Published(_RESULTS[word], failed)
+        report, *lengths = rest if word == "published" else (rest,)
+        failed = keys.decode_failed(report) if word in ("published", "already") else {}
+        ready = dict.fromkeys(chunk.queues, 0) if lengths else {}
+        for (queue, _), length in zip(counted, lengths, strict=False):  # none but of a chunk that was published
+            ready[queue] += length
+        return Published(_RESULTS[word], failed, ready)
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         if shard not in self._adopted:

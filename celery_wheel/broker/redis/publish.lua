@@ -1,12 +1,14 @@
 -- Pushes a chunk into its lists and moves the lane's offset from `after` to `upto`: both, or neither.
 --
 --   KEYS  1 the offset hash    then `lists` lists    then for each list that expires those of all `priorities`
+--         then `counted` lists
 --   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
---         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts
+--         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts  14 counted
 --         then for each list: row ids "1,3,4.5", one for each message, their count, ms until it expires or 0;
 --         for each broadcast: row id, topic, message; then the messages, list by list
 --
 --   1 compare   2 check every list's type   3 move the offset   4 push, expire, broadcast   5 note the failed rows
+--   6 count the messages of the last lists
 --
 -- Step 3 is the first write, and the only one that Redis may refuse for reasons of its own (out of memory,
 -- read-only, cannot persist): then it raises, and nothing has changed. A later failure is the destination's fault: the
@@ -29,7 +31,7 @@ if offset > after then return {'inside', offset} end
 
 local failed = cjson.decode(ARGV[10])
 local lists, priorities, broadcasts = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local first_broadcast = 14 + 3 * lists
+local first_broadcast = 15 + 3 * lists
 local first_message = first_broadcast + 3 * broadcasts
 
 local function is_list(key)
@@ -50,7 +52,7 @@ for i = 1, lists do
   if not found and kind ~= 'none' then
     sound = false
     local reason = "key '" .. KEYS[1 + i] .. "' holds a " .. kind .. ', not a list'
-    for _, id in ipairs(split(ARGV[11 + 3 * i])) do failed[id] = reason end
+    for _, id in ipairs(split(ARGV[12 + 3 * i])) do failed[id] = reason end
   end
 end
 
@@ -75,7 +77,7 @@ end
 
 local at, expiring = first_message, 1 + lists
 for i = 1, lists do
-  local key, ids, count, ms = KEYS[1 + i], ARGV[11 + 3 * i], tonumber(ARGV[12 + 3 * i]), ARGV[13 + 3 * i]
+  local key, ids, count, ms = KEYS[1 + i], ARGV[12 + 3 * i], tonumber(ARGV[13 + 3 * i]), ARGV[14 + 3 * i]
   local took
   if sound then
     took = push(key, ARGV, at, at + count - 1, ids)
@@ -110,4 +112,11 @@ if next(failed) then
   report = cjson.encode(failed)
   redis.call('HSET', KEYS[1], failed_field, report)
 end
-return {'published', report}
+
+-- A key of another type is no queue: a message for it has failed.
+local answer = {report}
+for n = #KEYS - tonumber(ARGV[14]) + 1, #KEYS do
+  local length = redis.pcall('LLEN', KEYS[n])
+  answer[#answer + 1] = type(length) == 'number' and length or 0
+end
+return {'published', answer}

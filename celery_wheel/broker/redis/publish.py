@@ -162,7 +162,8 @@ class PublishCall:
     def keys(self) -> list[bytes]:
         return [*self.lists, *(key for part in self.lists.values() for key in part.priorities)]
 
-    def arguments(self) -> list[bytes | str | int]:
+    def arguments(self, counted: int = 0) -> list[bytes | str | int]:
+        """Return the arguments from the failed rows on; ``counted`` keys follow those of the call."""
         lists = self.lists.values()
         priorities = max((len(part.priorities) for part in lists), default=0)
         arguments: list[bytes | str | int] = [
@@ -170,6 +171,7 @@ class PublishCall:
             len(lists),
             priorities,
             len(self.broadcasts) // 3,
+            counted,
         ]
         for part in lists:
             arguments += (",".join(part.ids), len(part.ids), part.expires_ms)

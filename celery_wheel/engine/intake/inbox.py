@@ -9,7 +9,8 @@
     requeue       as cancel, without for_good
     replay        as requeue, with {"rows": [str, …]} in place of the task ids: numbers of rows in decimal digits
     complete      {"keys": [str, …], "how": "cancel" or "run"}, with id, actor and reason as above
-    pause         {"gates": ["queue:mail", "task:app.heavy", "all:"]}, with id, actor and reason as above
+    pause         {"gates": ["queue:mail", "task:app.heavy", "group:tenant:42", "all:"]}, with id, actor and reason as
+                  above
     resume        as pause, with {"per_ms": int}: the backlog is published evenly in that time; null: at once
     limit         {"groups": ["tenant:42"], "limits": {"concurrency": int, "rate_count": int, "rate_per_ms": int,
                   "weight": int, "max_runtime_ms": int}}, with id, actor and reason as above; some of the limits, in the
@@ -40,7 +41,7 @@ from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditEntry, AuditHead
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
-from celery_wheel.values.text import END_OF_TIME_MS, check_text
+from celery_wheel.values.text import END_OF_TIME_MS, check_group, check_text
 
 MAX_NAMES = 1_000
 
@@ -236,8 +237,8 @@ def _gate_command(item: model.InboxItem) -> Command:
     fields = json.loads(item.payload)
     gates, per_ms = _names(fields, "gates"), fields.get("per_ms")
     for gate in gates:
-        if gate != "all:" and not gate.startswith(("queue:", "task:")):
-            raise ValueError(f"gates must be all:, queue:… or task:…, got {gate!r:.60}")
+        if gate != "all:" and not gate.startswith(("queue:", "task:", "group:")):
+            raise ValueError(f"gates must be all:, queue:…, task:… or group:…, got {gate!r:.60}")
     if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
         raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
     return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
@@ -247,7 +248,7 @@ def _limit_command(item: model.InboxItem) -> Command:
     fields = json.loads(item.payload)
     groups, limits = _names(fields, "groups"), fields["limits"]
     for group in groups:
-        check_text("groups", group)
+        check_group("groups", group)
     if limits is not None:
         limits = {name: limits.get(name) for name in LIMITS}
         for name, value in limits.items():

@@ -29,7 +29,7 @@ from celery_wheel.store.message_pack import (
     unpack,
 )
 from celery_wheel.store.model import Arrival, BulkLoadChunk, Message, MessageBlock, Unreadable, each
-from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, text_rule
+from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, group_name_rule, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]
 
@@ -91,6 +91,8 @@ class StoredForm:
         envelopes, task_ids, eta_ms, created_ms, keys, bodies = [found[name] for name in _REQUIRED]
         groups = [None] * len(keys) if self._constant.group is None else keys
         if not _are_ids(envelopes, [*task_ids, *filter(None, keys)]):
+            return None
+        if self._constant.group is not None and not "".join(keys).isprintable() and any(map(group_name_rule, keys)):
             return None
         expires_ms = found.get(EXPIRES_MS) or [self._constant.expires_ms] * len(bodies)
         if OWN_HEADERS in texts:

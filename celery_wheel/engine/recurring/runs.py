@@ -68,8 +68,8 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         if state.may_be_diverted((row for queue in queues.values() for _, row in queue), mark):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
-        work.change.run_ends = _end_slots(work, slots, known)
-        work.change.run_ends += [RunEnd(run.timer_id, work.now_ms) for run in over]
+        of_slots = _end_slots(work, slots, known)
+        work.change.run_ends = [*of_slots, *(RunEnd(run.timer_id, work.now_ms) for run in over)]
         work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         for id_, queue in queues.items():
             row = released(queue, _known(state, latest[id_]), over, work.now_ms)
@@ -82,6 +82,10 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         state.agenda.reopen()
     if slots:
         ctx.freed.set()
+        ctx.stats.add(slots_reported=len(of_slots))
+        with state.lock:
+            for one in of_slots:
+                state.groups.reported(one.group or "")
     return True
 
 
@@ -94,7 +98,7 @@ def _end_slots(work: UnitOfWork, row_ids: Iterable[int], known: Mapping[int, Run
             run = known[row_id].group, known[row_id].until_ms
         if run is not None and run[0] is not None:
             found.append(RunEnd(row_id, work.now_ms, *run))
-            work.on_apply(partial(groups.give_back, row_id))
+            work.on_apply(partial(groups.over, row_id))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Gates: pauses and rate limits, of a task, of a queue or of everything; and the route of a due row through them.
+"""Gates: pauses and rate limits, of a task, a queue, a group or everything; the route of a due row through them.
 
 A row waits in the lane of one gate and passes all its gates from there: the lane of its task where that gate is closed
 or metered, else the lane of its queue. So rows of a task that go to a limited queue delay rows of the same task that go
@@ -8,7 +8,8 @@ pending.
 A meter lets one row through every ``per_ms / count``, and after a pause at once the rows of ``BURST_MS``, so that fast
 meters publish chunks. With several shards each shard gets its part of a rate. Times are monotonic milliseconds.
 
-A row asks its group for room (see ``groups``) after all of these: a row that a gate stops takes no slot.
+A row asks its group for room (see ``groups``) after the gates of its task and its queue: a row that they stop takes no
+slot. The gate of a group has no lane: the rows that it stops wait in the lines of the group.
 """
 
 from __future__ import annotations
@@ -40,44 +41,63 @@ class Rate:
 class Meter:
     """A leaky bucket, in microseconds: ``_free_us`` is when it will be empty again."""
 
-    def __init__(self, rate: Rate, now_ms: int, until_ms: int | None = None) -> None:
-        self.until_ms = until_ms  #: the meter lets everything through from this instant on; None: it never ends
-        self._each_us = -(-rate.per_ms * 1_000 // rate.count)  # rounded up: never faster
-        self._burst_us = max(self._each_us, BURST_MS * 1_000)
+    def __init__(self, rate: Rate, now_ms: int, until_ms: int | None = None, *, exact: bool = False) -> None:
+        """
+        Args:
+            until_ms: the meter lets everything through from this instant on; None: it never ends.
+            exact: no ``per_ms`` has more than ``count`` rows, also with the rows that pass at once.
+        """
+        self.until_ms = until_ms
+        per_us, burst_us = rate.per_ms * 1_000, BURST_MS * 1_000
+        self._each_us = -(-per_us // rate.count)  # rounded up: never faster
+        if exact:
+            burst_us = min(burst_us, per_us // 10)
+            if self._each_us < burst_us:  # n rows within per_us need n * each_us < per_us + burst_us
+                self._each_us = -(-(per_us + burst_us) // (rate.count + 1))
+        self._burst_us = max(self._each_us, burst_us)
+        self.at_once = self._burst_us // self._each_us  #: the most rows that it lets through at once
         self._free_us = now_ms * 1_000
 
-    def room(self, now_ms: int) -> int:
-        """Return how many rows may be published now."""
+    def room(self, now_ms: int, pending: int = 0) -> int:
+        """Return how many rows may be published now, beside ``pending`` rows that may be published at any time."""
         taken_us = max(0, self._free_us - now_ms * 1_000)
-        return max(0, (self._burst_us - taken_us) // self._each_us)
+        return max(0, (self._burst_us - taken_us) // self._each_us - pending)
 
     def spend(self, count: int, now_ms: int) -> None:
         self._free_us = max(self._free_us, now_ms * 1_000) + count * self._each_us
+
+    def resume(self, empty_ms: int, now_ms: int) -> None:
+        """Go on as a meter that would be empty at ``empty_ms``, but as a full one at most."""
+        self._free_us = max(self._free_us, min(empty_ms * 1_000, now_ms * 1_000 + self._burst_us))
 
     def empty_ms(self) -> int:
         """Return when the bucket is empty, so that the meter is as a new one."""
         return -(-self._free_us // 1_000)
 
-    def next_ms(self) -> int:
-        """Return when the next row may be published."""
-        return -(-(self._free_us - self._burst_us + self._each_us) // 1_000)
+    def next_ms(self, pending: int = 0) -> int:
+        """Return when the next row may be published, beside ``pending`` ones; their number is below ``at_once``."""
+        return -(-(self._free_us - self._burst_us + (pending + 1) * self._each_us) // 1_000)
 
 
 class Gates:
     def __init__(self, rates: Mapping[str, Rate] | None = None, now_ms: int = 0) -> None:
-        self.closed: set[Place] = set()
+        self.closed: set[Place] = set()  #: those of tasks and queues, and EVERYTHING
+        self.closed_groups: set[str] = set()
         self._limits = {name: Meter(rate, now_ms) for name, rate in (rates or {}).items()}
         self._slow: dict[Place, Meter] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.closed or self._limits or self._slow)
+        return bool(self.closed or self.closed_groups or self._limits or self._slow)
 
     def set(self, gate: Gate, backlog: int, wall_ms: int, now_ms: int) -> None:
         """Set a gate; ``backlog``: rows behind a slow one, to be published evenly in what is left of its time."""
         place = (gate.scope, gate.name)
         self.open(place)
         if gate.state == PAUSED:
-            self.closed.add(place)
+            if gate.scope == GROUP:
+                self.closed_groups.add(gate.name)
+            else:
+                self.closed.add(place)
             return
         left_ms = gate.at_ms + gate.per_ms - wall_ms
         if left_ms > 0 and backlog > 0:
@@ -85,6 +105,8 @@ class Gates:
 
     def open(self, place: Place) -> None:
         self.closed.discard(place)
+        if place[0] == GROUP:
+            self.closed_groups.discard(place[1])
         self._slow.pop(place, None)
 
     def meters(self, place: Place, now_ms: int) -> list[Meter]:
@@ -153,7 +175,11 @@ class GateRouter:
 
     def __call__(self, row: Row) -> Place | None:
         place = self._gate(row)
-        if place is None and self.groups is not None and not self.groups.admit(row, self.now_ms):
+        # A row that was released before its group was paused waits anew.
+        if place is None and (
+            row.group in self.gates.closed_groups
+            or (self.groups is not None and not self.groups.admit(row, self.now_ms))
+        ):
             return LINE
         if place is None:
             for passed in self._metered:

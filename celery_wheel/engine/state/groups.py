@@ -15,11 +15,13 @@ A line that can release nothing now is in no ring, so that a round costs what it
 are full cost nothing. A group without limits whose queue has no depth is not known here at all.
 
 Promises. With c slots, at most c rows of a group are published and not over, in any history with crashes: a new
-holder counts the runs of the store and every row that may have been published. No row overtakes an earlier row of its
+holder counts the runs of the store and every row that may have been published. With a rate, no time of its length has
+more publications than it allows, also over a change of holders: a row spends its part of the rate when it is published,
+and keeps its place in the rate until then. No row overtakes an earlier row of its
 line, but a row of a higher priority, and one that may be in its queue already; a row that was released as its holder
 ended waits anew. A group with twice the weight of another one is released twice as often, while both have rows waiting.
 
-Non-promises: the depth of a queue is read from the broker now and then; between two reads workers may empty it.
+Non-promises: the depth of a queue is read now and then (see ``depths``); between two readings workers may empty it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, Gates, Meter, Rate
+from celery_wheel.engine.state.depths import Depth, Depths
+from celery_wheel.engine.state.gates import EVERYTHING, GROUP, QUEUE, Gates, Meter, Rate
 from celery_wheel.store.model import FIRST_TIME, MAX_RUNTIME_MS, RANK_BITS, GroupLimit, LineState, Row
 
 #: The group of rows without one.
@@ -47,8 +50,8 @@ SPARE = 1_000
 #: Rounds of releases that are remembered, for commands that have read rows before them.
 ROUNDS = 64
 
-#: A depth is read again after this time while rows wait for it, and after IDLE_MS while rows pass.
-DEPTH_MS, DEPTH_IDLE_MS = 100, 1_000
+#: Groups whose ends without a report are counted; the one that is counted for the longest time makes room.
+MOST_UNREPORTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Line:
     credit: int = 0  #: rows that it may still release in its turn
     is_listed: bool = False  #: in the ring of its share
     is_rated: bool = False  #: it waits for its group's rate
+    since_ms: int = 0  #: monotonic: no row of it was released since then
 
     def __lt__(self, other: Line) -> bool:
         return False  # in a heap, an ended line may be beside the one that has its number now
@@ -118,22 +122,27 @@ class Group:
     name: str
     limit: Limit
     in_flight: int = 0  #: slots that are taken
+    waiting: int = 0  #: rows in its lines
+    unpublished: int = 0  #: rows with a slot that the broker has not admitted, as far as it is known
     meter: Meter | None = None
     is_idle: bool = False  #: only its meter keeps it
     lines: dict[str, Line] = field(default_factory=dict)  #: by queue
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.in_flight or self.unpublished or self.lines)
 
     def room(self, now_ms: int) -> int | None:
         """Return how many rows may take a slot at a monotonic instant; None: any number."""
         most = None if self.limit.concurrency is None else max(0, self.limit.concurrency - self.in_flight)
         if self.meter is not None:
-            free = self.meter.room(now_ms)
+            free = self.meter.room(now_ms, self.unpublished)
             most = free if most is None else min(most, free)
         return most
 
-    def take(self, count: int, now_ms: int) -> None:
+    def take(self, count: int) -> None:
         self.in_flight += count
-        if self.meter is not None:
-            self.meter.spend(count, now_ms)
+        self.unpublished += count
 
 
 @dataclass(slots=True, eq=False)
@@ -141,25 +150,37 @@ class SharedQueue:
     """A queue for which lines wait, or whose depth is limited."""
 
     queue: str
-    depth: int | None = None  #: the most messages that may be ready in the queue
-    room: int | None = None  #: how many may be published until the depth is read again; None: any number
-    read_at_ms: int | None = None  #: monotonic
-    passed: int = 0  #: rows that passed since, or wanted to
+    depth: Depth | None = None
+    passed_at_ms: int | None = None  #: monotonic: a row passed, or was released
     lines: int = 0  #: that have rows
     open_at_ms: int | None = 0  #: monotonic: its gate lets rows pass; None: when the gate is opened
     on_their_way: int = 0  #: rows that were admitted or chosen, and are not published yet
     ring: deque[Line] = field(default_factory=deque)  #: lines that may release, the next first
+    since: int = 0  #: ``arrived`` of the depth when this shard began to read it
+    _left: int = 0  #: of its part of the depth's last reading
+    _reading: int = 0  #: the number of that reading
+
+    @property
+    def room(self) -> int | None:
+        """How many rows may go to the queue; None: any number."""
+        if self.depth is None:
+            return None
+        if self._reading != self.depth.readings:
+            self._reading, self._left = self.depth.readings, self.depth.part
+        return min(self._left, self.depth.room)
+
+    def take(self, most: int) -> int:
+        """Put up to so many rows on their way; returns how many."""
+        room = self.room
+        if self.depth is not None and room is not None:
+            most = self.depth.take(min(most, room))
+            self._left -= most
+        self.on_their_way += most
+        return most
 
     def depth_in_ms(self, now_ms: int) -> int | None:
         """Return in how many milliseconds the depth is to be read; None: nobody needs it."""
-        if self.depth is None:
-            return None
-        if self.read_at_ms is None:
-            return 0
-        if not (self.lines or self.passed):
-            return None
-        each_ms = DEPTH_MS if self.lines or not self.room else DEPTH_IDLE_MS
-        return max(0, self.read_at_ms + each_ms - now_ms)
+        return None if self.depth is None else self.depth.in_ms(now_ms, self.lines > 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +191,7 @@ class Slot:
     share: SharedQueue | None  #: the queue to which it is on its way, if that is shared
     line: Line | None  #: the line that has released it, until it is published
     until_ms: int | None = None  #: due time: the run counts as over; None: not published yet
+    is_over: bool = False  #: its end was reported before the broker's answer to its publication came
     is_reported: bool = field(init=False)  #: the row's message asks its worker for a report
 
     def __post_init__(self) -> None:
@@ -185,26 +207,26 @@ class Groups:
     def __init__(
         self,
         classes: Mapping[str, Limit] | None = None,
-        depths: Mapping[str, int] | None = None,
+        depths: Depths | None = None,
         own: Iterable[GroupLimit] = (),
         *,
         lowest_first: bool = True,
-        parts: int = 1,
+        now_ms: int = 0,
     ) -> None:
         """
         Args:
             classes: limits by the part of a name before its colon.
-            depths: the most ready messages, by queue.
+            depths: by queue; shared by all shards of the process.
             own: limits of single groups.
             lowest_first: whether the broker's workers take priority 0 first.
-            parts: the shards among which a depth is divided.
+            now_ms: the present instant, monotonic.
         """
         self._classes = dict(classes or {})
         self._own = {one.group: one for one in own}
         self._lowest_first = lowest_first
-        self._parts = parts
+        self._depths = depths or {}
         self._groups: dict[str, Group] = {}
-        self._shares = {queue: SharedQueue(queue, depth, room=0) for queue, depth in (depths or {}).items()}
+        self._shares = {queue: SharedQueue(queue, depth) for queue, depth in self._depths.items()}
         self._by_number: dict[int, Line] = {}
         self._free: list[int] = []
         self._next_number = 0
@@ -216,6 +238,8 @@ class Groups:
         self.releases = 0  #: rounds of releases so far
         self.ended = set[int]()  #: numbers of lines that ended, whose rows of the store may be left
         self.is_stored = False  #: lane WAITING has its row in the store
+        self.unreported: dict[str, int] = {}  #: group → slots that ended by max_runtime since its last report
+        self.seen_ms = now_ms  #: monotonic: the last pass of ``group_figures``; a line that is newer is seen then
 
     def __bool__(self) -> bool:
         """Whether any row may have to wait."""
@@ -235,12 +259,20 @@ class Groups:
         self._own.pop(group, None)
         self._renew(group)
 
+    def gate_opened(self, name: str) -> None:
+        """Note that the gate of a group lets rows pass: its lines may release again."""
+        group = self._groups.get(name)
+        if group is not None:
+            for line in group.lines.values():
+                line.is_rated = False  # it would wait for the former rate
+                self._list(line)
+
     def _renew(self, name: str) -> None:
         group = self._groups.get(name)
         if group is not None:
             before, group.limit = group.limit, self.limit_of(name)
             if before.rate != group.limit.rate:
-                group.meter = None if group.limit.rate is None else Meter(group.limit.rate, 0)
+                group.meter = _meter(group.limit)
                 for line in group.lines.values():
                     line.is_rated = False  # it would wait for the former rate
             self._list_lines(group)
@@ -249,11 +281,21 @@ class Groups:
         group = self._groups.get(name)
         if group is None:
             limit = self.limit_of(name)
-            meter = None if limit.rate is None else Meter(limit.rate, 0)
-            group = self._groups[name] = Group(name, limit, meter=meter)
+            group = self._groups[name] = Group(name, limit, meter=_meter(limit))
         return group
 
     # -- adoption ----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take part in the depths of queues, until ``leave_depths``."""
+        for share in self._shares.values():
+            if share.depth is not None:
+                share.depth.users.add(share)
+
+    def leave_depths(self) -> None:
+        for share in self._shares.values():
+            if share.depth is not None:
+                share.depth.users.discard(share)
 
     def adopt(self, lines: Iterable[LineState]) -> None:
         """Take over the lines of the store."""
@@ -262,6 +304,7 @@ class Groups:
                 continue  # the number is used again
             line = self._new_line(self._group(stored.group), stored.queue, stored.number)
             line.waiting = stored.waiting
+            line.group.waiting += stored.waiting
             self._next_number = max(self._next_number, stored.number + 1)
             self._list(line)
         self._free = [number for number in range(self._next_number) if number not in self._by_number]
@@ -273,8 +316,29 @@ class Groups:
         if row_id not in self._slots:
             found.in_flight += 1
             self._slots[row_id] = Slot(found, None, None, until_ms)
-            if until_ms is not None:
+            if until_ms is None:
+                found.unpublished += 1
+            else:
                 heapq.heappush(self._ends, (until_ms, row_id))
+
+    def adopt_rates(self, rates: Mapping[str, int], now_due_ms: int, now_ms: int) -> None:
+        """Take over the rates of the store: when each group's may be used anew as a whole, in due time."""
+        for name, empty_ms in rates.items():
+            if empty_ms > now_due_ms and self.limit_of(name).rate is not None:
+                group = self._group(name)
+                if group.meter is not None:
+                    group.meter.resume(now_ms + empty_ms - now_due_ms, now_ms)
+                self._leave(group)
+
+    def adopt_published(self, names: Iterable[str], now_due_ms: int, now_ms: int) -> dict[str, int]:
+        """Count rows that a former holder has published, by their groups, each as published now; returns the rates."""
+        found = {}
+        for name in names:
+            if self.limit_of(name).rate is not None:
+                group = found[name] = self._group(name)
+                if group.meter is not None:
+                    group.meter.spend(1, now_ms)
+        return _empty_ms(found.values(), now_due_ms, now_ms)
 
     # -- admission: a row is about to be published -------------------------------------------------
 
@@ -288,19 +352,18 @@ class Groups:
             return False
         if share is None or share.depth is None:
             if self.limit_of(name).has_none:
+                if share is not None:
+                    share.passed_at_ms = now_ms
                 return True
         elif share.lines or not share.room:
-            share.passed += 1  # it wants to: the depth is read again
+            share.depth.passed += 1  # it wants to: the depth is read again
             return False
         group = group or self._group(name)
-        if group.room(now_ms) == 0:
+        if group.room(now_ms) == 0 or (share is not None and not share.take(1)):
             return False
+        group.take(1)
         if share is not None:
-            share.on_their_way += 1
-            if share.room is not None:
-                share.room -= 1
-                share.passed += 1
-        group.take(1, now_ms)
+            share.passed_at_ms = now_ms
         self._slots[row.id] = Slot(group, share, None)
         return True
 
@@ -312,15 +375,29 @@ class Groups:
         slot.look_at_limit()
         return slot.is_reported
 
-    def published(self, row_ids: Iterable[int], now_due_ms: int) -> dict[int, tuple[str, int]]:
-        """Note that the broker has admitted rows; returns those in flight from now on: row id → (group, until_ms)."""
+    def published(
+        self, row_ids: Iterable[int], now_due_ms: int, now_ms: int
+    ) -> tuple[dict[int, tuple[str, int]], dict[str, int]]:
+        """Note that the broker has admitted rows.
+
+        Returns:
+            The rows in flight from now on, row id → (group, until_ms); and group → when its rate is as unused, if it
+            has a rate and had a row. Both are in due time.
+        """
         runs: dict[int, tuple[str, int]] = {}
+        metered: dict[str, Group] = {}
         for row_id in row_ids:
             slot = self._slots.get(row_id)
             if slot is None:
                 continue
+            group = slot.group
+            if slot.share is not None and slot.share.depth is not None:
+                slot.share.depth.arrived += 1
             self._arrived(slot)
-            if not slot.is_reported:
+            if group.meter is not None:
+                group.meter.spend(1, now_ms)
+                metered[group.name] = group
+            if slot.is_over or not slot.is_reported:
                 self._end(row_id, slot)
                 continue
             slot.until_ms = now_due_ms + slot.group.limit.max_runtime_ms
@@ -329,10 +406,14 @@ class Groups:
         if len(self._ends) > 2 * len(self._slots) + SPARE:  # runs that ended long before their max_runtime
             self._ends = [(slot.until_ms, id_) for id_, slot in self._slots.items() if slot.until_ms is not None]
             heapq.heapify(self._ends)
-        return runs
+        for group in metered.values():
+            self._list_lines(group)
+        return runs, _empty_ms(metered.values(), now_due_ms, now_ms)
 
     def _arrived(self, slot: Slot) -> None:
-        """A released row is published, or will not be."""
+        """An admitted row is published, or will not be."""
+        if slot.until_ms is None:
+            slot.group.unpublished -= 1
         line, share, slot.line, slot.share = slot.line, slot.share, None, None
         if share is not None:
             share.on_their_way -= 1
@@ -351,7 +432,8 @@ class Groups:
         return row.group is not None and not self.limit_of(row.group).has_none
 
     def is_in_flight(self, row_id: int) -> bool:
-        return row_id in self._slots
+        slot = self._slots.get(row_id)
+        return slot is not None and not slot.is_over
 
     def run_of(self, row_id: int, now_due_ms: int) -> tuple[str | None, int | None] | None:
         """Return the group of a row that has a slot, and until when it is in flight at most; None without a slot.
@@ -363,8 +445,18 @@ class Groups:
             return None
         return slot.group.name, slot.until_ms or now_due_ms + slot.group.limit.max_runtime_ms
 
+    def over(self, row_id: int) -> None:
+        """End the slot of a row whose run is over; nothing without one."""
+        slot = self._slots.get(row_id)
+        if slot is not None and slot.until_ms is not None:
+            self._end(row_id, slot)
+        elif slot is not None and not slot.is_over:
+            slot.is_over = True
+            slot.group.in_flight -= 1
+            self._list_lines(slot.group)
+
     def give_back(self, row_id: int) -> None:
-        """End the slot of a row whose run is over, or that will not be published; nothing without one."""
+        """End the slot of a row that will not be published; nothing without one."""
         slot = self._slots.get(row_id)
         if slot is not None:
             self._arrived(slot)
@@ -372,7 +464,8 @@ class Groups:
 
     def _end(self, row_id: int, slot: Slot) -> None:
         del self._slots[row_id]
-        slot.group.in_flight -= 1
+        if not slot.is_over:
+            slot.group.in_flight -= 1
         self._list_lines(slot.group)
 
     def expire(self, now_due_ms: int) -> list[int]:
@@ -383,8 +476,15 @@ class Groups:
             slot = self._slots.get(row_id)
             if slot is not None and slot.until_ms == until_ms:
                 over.append(row_id)
+                self.unreported[slot.group.name] = self.unreported.get(slot.group.name, 0) + 1
                 self._end(row_id, slot)
+        while len(self.unreported) > MOST_UNREPORTED:
+            del self.unreported[next(iter(self.unreported))]
         return over
+
+    def reported(self, group: str) -> None:
+        """Note that a worker has reported the end of a run, perhaps after its max_runtime."""
+        self.unreported.pop(group, None)
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -411,11 +511,13 @@ class Groups:
         """Note that a commit has moved rows into a line."""
         line.entering -= count
         line.waiting += count
+        line.group.waiting += count
         self._list(line)
 
     def left(self, line: Line, count: int) -> None:
         """Note that a commit has moved rows out of a line."""
         line.waiting -= count
+        line.group.waiting -= count
         self._end_line(line)
 
     def _number(self) -> int:
@@ -429,7 +531,7 @@ class Groups:
         if share is None:
             share = self._shares[queue] = SharedQueue(queue)
         share.lines += 1
-        line = group.lines[queue] = self._by_number[number] = Line(number, group, share)
+        line = group.lines[queue] = self._by_number[number] = Line(number, group, share, since_ms=self.seen_ms)
         return line
 
     def _end_line(self, line: Line) -> None:
@@ -448,7 +550,7 @@ class Groups:
 
     def _leave(self, group: Group) -> None:
         """Forget a group of which nothing is left; one with a rate is remembered until its meter is empty."""
-        if group.in_flight or group.lines:
+        if group.is_used:
             return
         if group.meter is None:
             self._groups.pop(group.name, None)
@@ -473,22 +575,32 @@ class Groups:
     # -- release -----------------------------------------------------------------------------------
 
     def queues_to_read(self, now_ms: int) -> list[str]:
-        """Return the queues whose depth is to be read now."""
-        return [share.queue for share in self._shares.values() if share.depth_in_ms(now_ms) == 0]
+        """Return the queues whose depth is to be read now, by this shard."""
+        found = [share for share in self._shares.values() if share.depth_in_ms(now_ms) == 0]
+        for share in found:
+            if share.depth is not None:
+                share.since = share.depth.ask(now_ms)
+        return [share.queue for share in found]
 
-    def depths_read(self, depths: Mapping[str, int], now_ms: int) -> None:
-        """Note how many messages are ready in queues."""
+    def queues_with_depth(self, rows: Iterable[Row]) -> list[str]:
+        """Return those of the queues of rows whose depth is limited."""
+        if not self._depths:
+            return []
+        queues = {row.route.target for row in rows}
+        return [queue for queue in self._depths if queue in queues]
+
+    def depths_read(self, depths: Mapping[str, int], now_ms: int, *, at_once: bool = False) -> None:
+        """Note how many messages are ready in queues; ``at_once``: as a publication has just left them."""
         for queue, ready in depths.items():
             share = self._shares.get(queue)
             if share is not None and share.depth is not None:
-                free = max(0, share.depth - ready - share.on_their_way)
-                share.room, share.read_at_ms, share.passed = -(-free // self._parts), now_ms, 0
+                share.depth.read(ready, now_ms, None if at_once else share.since)
 
     def choose(self, most: int, now_ms: int, gates: Gates) -> list[Line]:
         """Choose up to ``most`` rows to release, by weighted round-robin; returns the line of each, in their order.
 
-        Each has a place in its group from now on, until ``released`` or ``not_released``. A queue that a gate stops
-        gets no rows.
+        Each has a place in its group from now on, until ``released`` or ``not_released``. A queue or a group that a
+        gate stops gets no rows.
         """
         self._pass_time(now_ms)
         chosen: list[Line] = []
@@ -498,12 +610,12 @@ class Groups:
             while share.ring and len(chosen) < most and share.room != 0 and len(chosen) - before < most_here:
                 line = share.ring[0]
                 left = before + most_here - len(chosen)
-                count = self._turn(line, min(left, most - len(chosen)), now_ms)
+                count = self._turn(line, min(left, most - len(chosen)), now_ms, gates)
                 chosen += [line] * count
-                if line.left == 0 or line.group.room(now_ms) == 0:
+                if line.left == 0 or _room(line.group, gates, now_ms) == 0:
                     share.ring.popleft()
                     line.is_listed, line.credit = False, 0
-                    self._wait_for_rate(line, now_ms)
+                    self._wait_for_rate(line, now_ms, gates)
                 elif line.credit == 0:
                     share.ring.rotate(-1)
             if len(chosen) >= most:  # other queues come first in the next round
@@ -521,32 +633,38 @@ class Groups:
             if group is not None and group.is_idle:
                 group.is_idle = False
                 if group.meter is None or group.meter.empty_ms() <= now_ms:
-                    if not (group.in_flight or group.lines):
+                    if not group.is_used:
                         del self._groups[group.name]
                 else:
                     self._leave(group)
 
-    def _turn(self, line: Line, most: int, now_ms: int) -> int:
-        share, room = line.share, line.group.room(now_ms)
+    def _turn(self, line: Line, most: int, now_ms: int, gates: Gates) -> int:
+        share, room = line.share, _room(line.group, gates, now_ms)
         line.credit = line.credit or line.group.limit.weight
         count = min(line.credit, line.left, most)
-        count = count if room is None else min(count, room)
-        if share.room is not None:
-            count = min(count, share.room)
-            share.room -= count
-        share.on_their_way += count
+        count = share.take(count if room is None else min(count, room))
+        if count:
+            share.passed_at_ms = line.since_ms = now_ms
         line.credit -= count
         line.chosen += count
-        line.group.take(count, now_ms)
+        line.group.take(count)
+        gates.spend((GROUP, line.group.name), count, now_ms)
         return count
 
-    def _wait_for_rate(self, line: Line, now_ms: int) -> None:
-        meter, limit = line.group.meter, line.group.limit.concurrency
-        if line.is_rated or not line.left or meter is None:
+    def _wait_for_rate(self, line: Line, now_ms: int, gates: Gates) -> None:
+        """Note when the rates of a group let its line release more, unless it waits for a slot or a resume."""
+        group, limit = line.group, line.group.limit.concurrency
+        meter, pending = group.meter, group.unpublished
+        nexts = [one.next_ms() for one in gates.meters((GROUP, group.name), now_ms)]
+        if meter is not None and pending < meter.at_once:
+            nexts.append(meter.next_ms(pending))
+        elif meter is not None:  # a publication comes first
             return
-        if limit is None or line.group.in_flight < limit:
+        if line.is_rated or not line.left or not nexts or group.name in gates.closed_groups:
+            return
+        if limit is None or group.in_flight < limit:
             line.is_rated = True
-            heapq.heappush(self._rated, (max(now_ms + 1, meter.next_ms()), line.number, line))
+            heapq.heappush(self._rated, (max(now_ms + 1, *nexts), line.number, line))
 
     def released(self, rows: Sequence[tuple[Row, Line]]) -> None:
         """Give the places of chosen rows to rows that are about to move to a lane that publishes."""
@@ -566,6 +684,7 @@ class Groups:
             line.chosen -= 1
             line.share.on_their_way -= 1
             line.group.in_flight -= 1
+            line.group.unpublished -= 1
             self._list_lines(line.group)
             self._end_line(line)
 
@@ -586,14 +705,41 @@ class Groups:
                 waits.append(depth_in_ms)
         return max(0, min(waits)) if waits else None
 
-    # -- for people --------------------------------------------------------------------------------
+    # -- for people: without the lock, as far as these copies go -------------------------------------
+
+    def lines(self) -> list[Line]:
+        return list(self._by_number.values())
+
+    def groups(self) -> list[Group]:
+        return list(self._groups.values())
+
+    def waiting(self, name: str) -> int:
+        """Return how many rows of a group wait."""
+        group = self._groups.get(name)
+        return 0 if group is None else group.waiting
 
     def counts(self) -> Iterator[tuple[str, int, int]]:
         """Yield (group, waiting, in flight) of each group with either."""
         for group in self._groups.values():
-            waiting = sum(line.waiting for line in group.lines.values())
-            if waiting or group.in_flight:
-                yield group.name, waiting, group.in_flight
+            if group.waiting or group.in_flight:
+                yield group.name, group.waiting, group.in_flight
+
+
+def _meter(limit: Limit) -> Meter | None:
+    return None if limit.rate is None else Meter(limit.rate, 0, exact=True)
+
+
+def _empty_ms(groups: Iterable[Group], now_due_ms: int, now_ms: int) -> dict[str, int]:
+    """Return in due time when the meter of each group is empty."""
+    return {one.name: now_due_ms + one.meter.empty_ms() - now_ms for one in groups if one.meter is not None}
+
+
+def _room(group: Group, gates: Gates, now_ms: int) -> int | None:
+    """Return how many rows of a group may take a slot and pass its gate; None: any number."""
+    if group.name in gates.closed_groups:
+        return 0
+    most, (free, _) = group.room(now_ms), gates.room((GROUP, group.name), now_ms)
+    return free if most is None else most if free is None else min(most, free)
 
 
 def _passing(share: SharedQueue, gates: Gates, now_ms: int) -> tuple[int, int | None]:

@@ -90,6 +90,7 @@ class Unsettled:
     failed: dict[int, str] = field(default_factory=dict)
     refused: list[Row] = field(default_factory=list)  #: rows that move to the lane of their destination
     runs: dict[int, tuple[str, int]] = field(default_factory=dict)  #: row id → group and until_ms, of limited groups
+    rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused, in due time
     redelivered: bool = False  #: refused rows may be in their queue already
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
+from celery_wheel.engine.state.group_figures import GroupFigures
 from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes
 from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
@@ -69,6 +70,7 @@ class ShardState:
         self.window = window
         self.gates = gates or Gates()
         self.groups = Groups() if groups is None else groups
+        self.group_figures = GroupFigures(self.groups)
         self.tombstones = tombstones or TombstoneFilter()
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()
@@ -81,6 +83,7 @@ class ShardState:
         #: Inbox item of a command that waits → monotonic instant at which it was first read.
         self.first_read_at_ms: dict[int, int] = {}
         self.lap = Lap()
+        self.groups.join()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
@@ -98,6 +101,7 @@ class ShardState:
     def end(self, reason: str) -> None:
         with self.lock:
             self.ended = self.ended or reason
+            self.groups.leave_depths()
 
     def renewed(self, lease_until_ms: int, lease_ms: int) -> None:
         """Note that the store has renewed the lease until a monotonic instant."""
@@ -173,7 +177,7 @@ class ShardState:
             return lane.in_flight
         gates, route = self.gates, None
         room = lane.chunk_limit(max_count)
-        groups = self.groups if self.groups else None
+        groups = self.groups if self.groups or gates.closed_groups else None
         if gates or groups or not self.lanes.are_alone:
             busy = self.lanes.busy
             room = min(room, self._room(lane, monotonic_ms, max_count))

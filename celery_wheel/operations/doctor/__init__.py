@@ -2,13 +2,15 @@
 
 ::
 
-    settings   values and names, the app's class, wheel queues that workers consume, delays left to workers
+    settings   values and names, the app's class, limits of groups that need the reports of workers, wheel queues that
+               workers consume, delays left to workers
     store      answers, its version and number of shards, open loads, room on its disk, history not archived; on
                PostgreSQL fsync, full_page_writes, synchronous_commit, replication and the oldest transaction
     broker     answers, the promises of its edge; RabbitMQ's confirms; Redis's persistence and eviction, and the store
                to which its offsets belong
     clocks     this host against Redis and PostgreSQL
-    shards     holders and their age, backlog, defects that the holder counted, its version
+    shards     holders and their age, backlog, defects that the holder counted, groups that starve or whose slots end
+               by max_runtime alone, its version
     schedules  broken ones, ones that are late, entries that Beat's own scheduler runs or whose names are taken, and
                tasks that the app does not have
     queues     messages in the broker, their age, and whether the oldest can be read

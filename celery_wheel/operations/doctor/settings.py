@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from celery_wheel.app import WheelApp
+from celery_wheel.app import WheelApp, reports_ends
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, ok, warning
+from celery_wheel.values.format import printable
+
+#: Classes of groups that are named.
+NAMED = 5
 
 MANUAL = 'The page "Settings" of the documentation has a table of them.'
 
@@ -21,6 +25,7 @@ def check(site: Installation) -> Iterator[Finding]:
         return
     yield from ignored(site.conf) or [ok("settings", "all values are valid")]
     yield from _installed(site)
+    yield from reports(site.app, site.conf)
     yield from queues(site.app, site.conf) or [ok("task_queues", "no worker consumes a wheel queue")]
     yield from visibility(site.app, site.conf) or [ok("visibility", "no delay beyond the timeout is left to workers")]
 
@@ -50,6 +55,22 @@ def installing(conf: Conf) -> str:
 
 def ignored(conf: Conf) -> list[Finding]:
     return [warning("settings", text, remedy) for text, remedy in conf.ignored()]
+
+
+def reports(app: Any, conf: Conf) -> list[Finding]:
+    """Return a finding where limits of groups need the reports of workers, and this app's workers make none."""
+    classes = sorted(name for name, limit in conf.limits.items() if limit.concurrency is not None)
+    if not classes or reports_ends(app):
+        return []
+    return [
+        warning(
+            "wheel_limits",
+            f"workers of the app {app.main!r} do not report the ends of runs: the concurrency of "
+            f"{', '.join(map(printable, classes[:NAMED]))}{', …' if len(classes) > NAMED else ''} counts each task as "
+            "in flight until its max_runtime is over",
+            f"{installing(conf)} Restart the workers.",
+        )
+    ]
 
 
 def queues(app: Any, conf: Conf) -> list[Finding]:

@@ -28,7 +28,7 @@ def check(site: Installation) -> Iterator[Finding]:
         yield _held(shard)
         if shard.live:
             yield from _behind(shard)
-            yield from _reported(shard)
+            yield from reported(shard)
         yield from _refused(site, shard)
 
 
@@ -69,10 +69,22 @@ def _behind(one: ShardStatus) -> Iterator[Finding]:
         )
 
 
-def _reported(one: ShardStatus) -> Iterator[Finding]:
+def reported(one: ShardStatus) -> Iterator[Finding]:
+    """Yield what the holder's snapshot tells."""
     about, snapshot = f"shard {one.shard}", one.snapshot or {}
     if one.clock_dispute:
         yield error(about, *split_remedy(one.clock_dispute))
+    for problem in one.group_problems:
+        yield warning(about, *split_remedy(problem))
+    timed_out = snapshot.get("slots_timed_out", 0)
+    if timed_out and not snapshot.get("slots_reported"):
+        yield warning(
+            about,
+            f"all {timed_out:,} slots of groups that ended since its holder began ended by max_runtime: no worker "
+            "reports the ends of runs",
+            "Make the app of each worker with celery_wheel.Celery, or call celery_wheel.install(app); or wait for the "
+            "first report, if the workers were killed.",
+        )
     for job in snapshot.get("stuck_jobs") or ():
         yield error(
             about,

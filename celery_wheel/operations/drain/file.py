@@ -33,7 +33,7 @@ from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold,
 from celery_wheel.store.model import STOPPED, Change, GroupLimit, Message, StoredMessage
 from celery_wheel.store.schedule_model import RUN, SLOT, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
-from celery_wheel.values.text import check_text
+from celery_wheel.values.text import check_group, check_text
 
 VERSION = 1
 KIND = "drain"
@@ -182,7 +182,7 @@ def limit_of(line: bytes) -> GroupLimit:
         found = GroupLimit(**json.loads(line)["limit"])
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
-    check_text("group", found.group)
+    check_group("group", found.group)
     return found
 
 

@@ -67,6 +67,7 @@ _MESSAGE = (
     SourceColumn("task", STRING, "r.task"),
     SourceColumn("queue", STRING, TARGET),
     SourceColumn("key", STRING, "t.key"),
+    SourceColumn("group", STRING, 't."group"'),
 )
 
 _POSITION = (

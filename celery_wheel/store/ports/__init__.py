@@ -215,6 +215,10 @@ class Store(Protocol):
     def limits(self, shard: int, groups: Sequence[str] | None = None) -> list[model.GroupLimit]:
         """Return the limits of single groups, by their names; ``groups``: of these alone."""
 
+    def rates(self, shard: int) -> dict[str, int]:
+        """Return when the rates of groups are as unused, of the groups that have used theirs; ``expire`` removes the
+        others."""
+
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[model.Row]:
         """Return the first rows of lines, in the order of (rank, due time, seq) in each.
 

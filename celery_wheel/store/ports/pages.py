@@ -146,6 +146,7 @@ class Criteria:
     task: str | None = None
     queue: str | None = None
     key: str | None = None
+    group: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -170,7 +171,7 @@ class Detail:
 
     task: Task  #: as an item of ``pending``
     state: str  #: ``pending``, ``in doubt``, ``dispatched``, or the kind of its last outcome
-    blocked_by: str | None  #: the destination, the gate, or the group and its queue that hold it back
+    blocked_by: str | None  #: the destination, the gate, or the group (paused or not) and its queue that hold it back
     exchange: str
     exchange_type: str
     routing_key: str
@@ -198,7 +199,7 @@ class MessageHead:
 
 @dataclass(frozen=True, slots=True)
 class NamedHourCount:
-    """The number of messages of the queue or task ``name`` that are due in the hour that begins at ``from_ms``."""
+    """The messages of the queue, task or group ``name`` that are due in the hour that begins at ``from_ms``."""
 
     from_ms: int
     name: str
@@ -212,6 +213,9 @@ class Names:
     queues: dict[str, int]  #: name → number of pending tasks
     tasks: dict[str, int]  #: the same
 
+
+#: By what a forecast may be divided.
+FORECASTS = ("queue", "task", "group")
 
 GroupSort = Literal["waiting", "name"]
 SORTS: tuple[GroupSort, ...] = ("waiting", "name")
@@ -230,20 +234,28 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupPage(ItemPage[GroupState]):
-    """``next`` is the ``after`` of the next page; None on the last page."""
+    """``next`` is the ``after`` of the next page; None on the last page.
+
+    ``others`` are groups that follow on no page: with thousands of groups, a page of those with the most waiting tasks
+    has no next one.
+    """
 
     items: list[GroupState]
     next: str | None
+    others: int = 0
 
 
-class WaitingGroups(NamedTuple):
-    """Waiting tasks by group: the groups with the most of them, and the sum of all others."""
-
-    largest: dict[str, int]
-    rest: int = 0
+#: Groups of a holder's snapshot, which is written twice a second: one takes 40 bytes of it.
+LARGEST = 100
 
 
-NOBODY_WAITS = WaitingGroups({})
+class LargeGroup(NamedTuple):
+    """A group as the memory of its holder has it."""
+
+    name: str
+    waiting: int
+    in_flight: int
+    lines: list[tuple[int, int]]  #: its lines: shard and number
 
 
 class ShardLanes(NamedTuple):

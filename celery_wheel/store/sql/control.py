@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, 
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone, Watch
 from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.groups import GroupStatements
 from celery_wheel.store.sql.holding import fence
 from celery_wheel.store.sql.loads import LoadStatements
 from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
@@ -121,6 +122,7 @@ class SqlControl(StorePart):
             control.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
             control.forget_audit(connection, at_shard=shard, before_ms=audits_before_ms)
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
+            self._statements.of(GroupStatements).forget_rates(connection, at_shard=shard, now_ms=now_ms)
             self._statements.of(LoadStatements).expire(connection, now_ms)
 
 

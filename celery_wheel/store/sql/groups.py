@@ -5,6 +5,7 @@
     wheel_timer    lane WAITING, line = number << 9 | rank    a range of ``wheel_timer_line`` is a line in its order
     wheel_line     number ─► group, queue, how many wait      changed in the commits that move rows in or out
     wheel_limit    group ─► its own limits                    read at adoption; changed by a command
+    wheel_rate     group ─► when its rate is as unused        read at adoption; written with the rows that used it
 
 One statement reads the first rows of many lines: the cost of a release follows the number of rows that it moves.
 """
@@ -15,11 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, func, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, select, union_all, update
 
 from celery_wheel.store.model import RANK_BITS, Change, GroupLimit, LineState, Row
 from celery_wheel.store.sql.catalogue import StorePart
-from celery_wheel.store.sql.schema import limit, line, timer
+from celery_wheel.store.sql.schema import limit, line, rate, timer
 from celery_wheel.store.sql.statement import (
     IN_PLACES,
     ROW,
@@ -66,6 +67,16 @@ class GroupStatements:
         self.set_limit = ObjectInsert(statements.put(limit, ["shard", "group"], values), "shard")
         named = and_(limit.c.shard == bindparam("at_shard"), limit.c.group == bindparam("at_group"))
         self.remove_limit = statements(delete(limit).where(named))
+        used = select(rate.c.group, rate.c.empty_ms).where(rate.c.shard == bindparam("shard"))
+        self.rates = statements(used)
+        new = statements.insert_or(rate).inline().values(places("shard", "group", "empty_ms"))
+        # The holder's threads may commit in another order than they read the clock.
+        latest = case((new.excluded.empty_ms > rate.c.empty_ms, new.excluded.empty_ms), else_=rate.c.empty_ms)
+        self.set_rate = statements(
+            new.on_conflict_do_update(index_elements=["shard", "group"], set_={"empty_ms": latest})
+        )
+        over = and_(rate.c.shard == bindparam("at_shard"), rate.c.empty_ms < bindparam("now_ms"))
+        self.forget_rates = statements(delete(rate).where(over))
 
     @staticmethod
     def _first(number: int) -> Select[Any]:
@@ -101,6 +112,10 @@ class SqlGroups(StorePart):
                 found += [GroupLimit(*row) for row in connection.execute(named.order_by(limit.c.group))]
         return found
 
+    def rates(self, shard: int) -> dict[str, int]:
+        with self._database.reading() as connection:
+            return {row.group: row.empty_ms for row in self._groups.rates(connection, shard=shard)}
+
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[Row]:
         rows: list[Row] = []
         with self._database.reading() as connection:
@@ -128,7 +143,7 @@ def subtract_waiting(connection: Connection, shard: int, codes: Iterable[int | N
 
 def write_groups(connection: Connection, statements: Statements, shard: int, change: Change) -> None:
     """Write the part of a change that concerns groups, behind the fence."""
-    if not (change.lines or change.limits or change.unlimited):
+    if not (change.lines or change.limits or change.unlimited or change.rates):
         return
     groups = statements.of(GroupStatements)
     groups.add_line.many(connection, change.lines, shard)
@@ -137,3 +152,5 @@ def write_groups(connection: Connection, statements: Statements, shard: int, cha
     groups.set_limit.many(connection, change.limits, shard)
     removed = [{"at_shard": shard, "at_group": name} for name in change.unlimited]
     groups.remove_limit.many(connection, in_order(groups.remove_limit, removed))
+    used = [{"shard": shard, "group": name, "empty_ms": at_ms} for name, at_ms in change.rates.items()]
+    groups.set_rate.many(connection, in_order(groups.set_rate, used))

@@ -7,7 +7,7 @@
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a restored broker delivered it to the former shard too
     schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
-    groups      an open run of a group, and the group's own limits, to the shard of the group
+    groups      an open run of a group, the group's own limits and its used rate, to the shard of the group
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
 
@@ -42,6 +42,7 @@ from celery_wheel.store.sql.schema import (
     limit,
     line,
     outcome,
+    rate,
     route,
     run,
     schedule,
@@ -74,7 +75,7 @@ SPREAD: tuple[tuple[Table, tuple[str, ...], str], ...] = (
 #: The tables in which a removed shard has rows, with its own row, beside those of its timers and their runs.
 OF_SHARD = (
     *(watch, answer, tombstone, gate, outcome, batch, tally, total),
-    *(schedule_skip, line, limit, lane, snapshot, shard),
+    *(schedule_skip, line, limit, rate, lane, snapshot, shard),
 )
 
 
@@ -267,8 +268,8 @@ class _Resharding:
                     self._follow(schedule_skip, schedule_skip.c.schedule, moves)
 
     def _move_groups(self) -> None:
-        """Give the open runs of each group, and its limits, to its shard, whose holder counts the runs; their rows are
-        history, and stay."""
+        """Give the open runs of each group, its limits and its used rate to its shard, whose holder counts the runs;
+        their rows are history, and stay."""
         is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None))
         for table, of_table in ((run, [is_open]), (limit, [])):
             groups = self._execute(select(table.c.group).where(*of_table).distinct()).scalars().all()
@@ -276,6 +277,12 @@ class _Resharding:
             if groups:
                 shards = [{"of": one, "to": self._shard_of(one, "", self._done.after)} for one in groups]
                 self._execute(to, shards)
+        # Rows of occurrences and other rows of one group may have been in several shards.
+        used = self._execute(select(rate.c.group, func.max(rate.c.empty_ms)).group_by(rate.c.group)).all()
+        self._execute(delete(rate))
+        if used:
+            of = [(self._shard_of(name, "", self._done.after), name, at_ms) for name, at_ms in used]
+            self._execute(insert(rate), [{"shard": to, "group": name, "empty_ms": at_ms} for to, name, at_ms in of])
 
     def _spread(self) -> None:
         """Copy each tombstone and gate to the shards that do not have it; of several, the latest is copied."""

@@ -14,6 +14,7 @@ docs/schema.md is made of this list, and of the columns' comments::
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
     wheel_line               a group's rows that wait for a queue              removed once none waits
     wheel_limit              limits of single groups                           read at adoption
+    wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
     wheel_answer             the results of a command                          read by its sender, removed soon
     wheel_audit              the requests of people, with their results        read by their time
@@ -342,6 +343,13 @@ limit = sharded(
     sa.UniqueConstraint("shard", "group", name="wheel_limit_place"),
 )
 
+rate = sharded(
+    "rate",
+    required("group", sa.Text, "name of the group"),
+    required("empty_ms", sa.BigInteger, "its rate is as unused from then on; instant, Unix milliseconds"),
+    sa.UniqueConstraint("shard", "group", name="wheel_rate_place"),
+)
+
 inbox = sharded(
     "inbox",
     required("kind", sa.Text, "message, messages, or the name of a command"),
@@ -427,7 +435,7 @@ watch = sharded(
 
 gate = sharded(
     "gate",
-    required("scope", sa.Text, "all, queue or task"),
+    required("scope", sa.Text, "all, queue, task or group"),
     required("name", sa.Text, "name of the queue or the task; empty: all"),
     required("state", sa.Text, "paused; or slow: it was resumed, and its backlog is dispatched evenly"),
     required("per_ms", sa.BigInteger, "time in which a slow gate dispatches its backlog; duration in milliseconds"),

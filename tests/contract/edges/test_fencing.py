@@ -8,7 +8,8 @@ import pytest
 from celery_wheel.engine.port import BrokerOffset, ConfirmedChunk, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import ORIGIN
-from tests.kit.chunks import BIG, EPOCH, SHARD, at, make_checksum, make_chunk, make_row
+from celery_wheel.testing.engine import MemoryBroker
+from tests.kit.chunks import BIG, BROKEN, EPOCH, SHARD, at, make_checksum, make_chunk, make_row
 
 
 def adopted(peer: Any, *lanes: int) -> Any:
@@ -117,6 +118,20 @@ def test_a_row_that_no_queue_accepts_is_reported_in_every_answer(fencing: Any) -
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(3), published.failed)}
     edge.publish(make_chunk(3, 4, number=2))
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(4))}
+
+
+def test_a_publication_counts_the_messages_of_queues(fencing: Any) -> None:
+    edge = adopted(fencing)
+    rows = [make_row(1), make_row(2, "news"), fencing.broken_row(3), make_row(4)]
+    published = edge.publish(make_chunk(0, 4, rows, queues=["mail", "empty", BROKEN]))
+    assert published.ready == edge.ready(["mail", "empty", BROKEN])
+    mail = published.ready["mail"]
+    assert published.ready == {"mail": mail, "empty": 0, BROKEN: 0}
+    assert mail == (0 if isinstance(edge, MemoryBroker) else 2), "a test's worker takes each message at once"
+    again = make_chunk(0, 4, rows, queues=["mail"])
+    assert edge.publish(again) == Published(PublishResult.ALREADY, published.failed), "nothing is counted"
+    prioritised = make_chunk(4, 5, [make_row(5, priority=6)], number=2, queues=["mail"])
+    assert edge.publish(prioritised).ready == {"mail": mail and 3}
 
 
 def test_setting_the_offset_forgets_the_failures_and_the_checksum(fencing: Any) -> None:

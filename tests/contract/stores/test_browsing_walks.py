@@ -15,6 +15,7 @@ from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, hour_of, place
 
 TASKS, QUEUES, LANES = ("app.a", "app.b", "app.rare"), ("x", "y"), (0, 1, 2)
+GROUPS = ("tenant:1", "tenant:2")
 HOURS = 6
 
 
@@ -49,6 +50,7 @@ class World:
         return (
             criteria.task in (None, message.task)
             and criteria.queue in (None, message.queue or message.routing_key)
+            and criteria.group in (None, message.group)
             and criteria.shard in (None, self.shard[row_id])
             and (criteria.from_ms is None or due_ms >= criteria.from_ms)
             and (criteria.to_ms is None or due_ms < criteria.to_ms)
@@ -66,7 +68,7 @@ class World:
             due_ms = floor + self.rng.choice([0, 1, self.rng.randrange(HOURS * HOUR_MS)])
             task = self.rng.choices(TASKS, (10, 10, 1))[0]
             route = {"queue": self.rng.choice([*QUEUES, None]), "routing_key": self.rng.choice(QUEUES)}
-            row = holder.row(due_ms, lane=lane, task=task, **route)
+            row = holder.row(due_ms, lane=lane, task=task, group=self.rng.choice([None, *GROUPS]), **route)
             holder.apply(rows=[row], tally={hour_of(row): 1})
             self.rows[row.id], self.shard[row.id] = row, holder.shard
             self.place[row.id] = (lane, place(row))
@@ -155,6 +157,7 @@ def criteria_of(rng: random.Random) -> Criteria:
         shard=rng.choice([None, None, 0, 1]),
         task=rng.choice([None, *TASKS]),
         queue=rng.choice([None, *QUEUES]),
+        group=rng.choice([None, None, *GROUPS]),
         from_ms=rng.choice([None, -5, 0, hour, hour + 1]),
         to_ms=rng.choice([None, hour + HOUR_MS, 2**62]),
     )
@@ -183,7 +186,9 @@ def test_a_task_that_stays_comes_once_whatever_changes_between_two_pages(sql_sto
         lines = [one.position for one in found]
         assert len(set(lines)) == len(lines)
         assert throughout <= {(one.id, one.position) for one in found}
-        assert all(world.fits(one.id, Criteria(task=wanted.task, queue=wanted.queue)) for one in found)
+        assert all(
+            world.fits(one.id, Criteria(task=wanted.task, queue=wanted.queue, group=wanted.group)) for one in found
+        )
 
 
 @pytest.mark.parametrize("seed", range(2))  # one forgets, one does not

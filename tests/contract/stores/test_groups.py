@@ -103,6 +103,15 @@ def test_limits_of_a_group_replace_each_other(holder: Holder) -> None:
     assert holder.store.limits(0, []) == []
 
 
+def test_a_used_rate_is_kept_until_it_is_as_unused(holder: Holder) -> None:
+    holder.apply(rates={"tenant:1": NOW + 500, "tenant:2": NOW + 9})
+    holder.apply(rates={"tenant:1": NOW + 400, "tenant:2": NOW + 700})
+    assert holder.store.rates(0) == {"tenant:1": NOW + 500, "tenant:2": NOW + 700}, "a thread committed late"
+    assert holder.store.rates(1) == {}
+    holder.store.expire(0, holder.epoch, NOW + 600, 0)
+    assert holder.store.rates(0) == {"tenant:2": NOW + 700}
+
+
 def test_a_waiting_row_is_pending_for_every_page(sql_holder: Holder) -> None:
     store = sql_holder.store
     assert isinstance(store, SqlStore)

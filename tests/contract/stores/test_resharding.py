@@ -145,16 +145,19 @@ def test_watches_tombstones_and_gates_go_along(sql_store: SqlStore, shards: int)
 
 
 @pytest.mark.parametrize("shards", [1, 3, 5])
-def test_limits_of_a_group_go_to_its_shard(sql_store: SqlStore, shards: int) -> None:
+def test_limits_and_used_rates_of_a_group_go_to_its_shard(sql_store: SqlStore, shards: int) -> None:
     limits = [GroupLimit(f"tenant:{n}", n + 1, None, None, None, None, "anna", NOW) for n in range(20)]
     for number in range(sql_store.shards):
         holder = Holder(sql_store, shard=number)
         holder.apply(limits=[one for one in limits if shard_of(one.group, "", sql_store.shards) == number])
+        holder.apply(rates={one.group: NOW + number for one in limits})
         sql_store.release(number, holder.epoch)
+    latest = NOW + sql_store.shards - 1
     sql_store.maintenance.reshard(shards, shard_of, LATER)
     for number in range(shards):
         there = [one for one in limits if shard_of(one.group, "", shards) == number]
         assert sql_store.limits(number) == sorted(there, key=lambda one: one.group)
+        assert sql_store.rates(number) == {one.group: latest for one in there}
     assert len(rows_of(sql_store, schema.limit)) == len(limits)
 
 

@@ -119,6 +119,24 @@ def test_a_lost_queue_is_replayed_in_the_order_in_which_it_was_due(stack: Stack,
     assert ids == [f"{queue}.{n}" for n in (1, 0, 2)]
 
 
+def test_a_group_is_paused_and_its_tasks_are_cancelled(stack: Stack, command: Commands, queue: str) -> None:
+    group = f"tenant:{queue}"
+    for n in range(3):
+        stack.app.send_task("app.remind", task_id=f"{group}.{n}", countdown=600, queue=queue, wheel={"group": group})
+    wait_until(lambda: command.json("list", "--group", group)["items"][2:], "the tasks are accepted")
+    [gate] = command.json("pause", "--group", group, "--reason", "storm")["gates"]
+    assert (gate["scope"], gate["name"], gate["state"]) == ("group", group, "paused")
+    command("run-now", f"{group}.0")
+    waits = f"group {group} (paused), queue {queue}"
+    wait_until(lambda: stack.app.wheel.get(f"{group}.0").blocked_by == waits, "it waits in its line")
+    remedies = [one["remedy"] for one in command.json("doctor", code=3)["findings"] if one["about"] == "paused"]
+    assert remedies[0].endswith(f"wheel resume --group {group}")
+    assert command.json("cancel", "--group", group, "--yes")["done"] == 3
+    assert command("resume", "--group", group).stdout == "nothing is paused\n"
+    assert command("resume", "--group", group).exit_code == 3
+    assert stack.redis.llen(queue) == 0
+
+
 def test_a_paused_queue_waits_until_it_is_resumed(stack: Stack, command: Commands, queue: str) -> None:
     [gate] = command.json("pause", "--queue", queue, "--reason", "full")["gates"]
     assert (gate["scope"], gate["name"], gate["state"], gate["reason"]) == ("queue", queue, "paused", "full")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,16 @@ class Spans:
 
     def ended(self) -> Counter[str]:
         """Return how often each task has ended, by its id."""
-        return Counter(id_ for step, _, id_, _, _ in self.lines if step == "end")
+        return Counter(id_ for step, _, id_, *_ in self.lines if step == "end")
 
     def tags(self) -> list[str]:
         """Return the tags in the order of their begins."""
-        return [tag for step, _, _, _, tag in self.lines if step == "begin"]
+        return [tag for step, _, _, _, tag, *_ in self.lines if step == "begin"]
 
     def most_at_once(self) -> dict[str, int]:
         """Return the most tasks of each group between begin and end; a second copy shares the slot of the first."""
         now, most = Counter[str](), defaultdict[str, int](int)
-        for step, group, _, is_redelivered, _ in self.lines:
+        for step, group, _, is_redelivered, *_ in self.lines:
             if not is_redelivered:
                 now[group] += 1 if step == "begin" else -1
                 most[group] = max(most[group], now[group])
@@ -108,6 +109,24 @@ def test_a_limit_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
     assert spans.ended().keys() == ids
     if stack.broker.startswith("redis"):
         assert set(spans.ended().values()) == {1}
+
+
+def test_a_rate_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
+    stack.change(wheel_limits={"tenant": {"rate": "60/m"}})
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    ids = send(stack, "tenant:a", 6)
+    wait_until(lambda: ready(stack) >= 2, "two tasks are dispatched")
+    beat.kill()
+    stack.wait_for_holder(stack.beat())
+
+    def dispatched() -> list[int]:
+        found = [stack.app.wheel.get(id_).task for id_ in ids]
+        return sorted(one.dispatched_ms for one in found if one.dispatched_ms is not None)
+
+    wait_until(lambda: len(dispatched()) == len(ids), "all are dispatched")
+    times = dispatched()
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 1_000, times
 
 
 def test_a_backlog_of_one_group_stays_in_the_wheel_and_delays_no_other_group(stack: Stack) -> None:

@@ -226,6 +226,7 @@ def test_optional_fields_may_be_absent() -> None:
         (enveloped(group=5), "group must be a text, got 5"),
         (enveloped(group="a"), "group must be equal to key, None, got 'a'"),
         (enveloped(group="a\0", key="a\0"), "key must be without NUL"),
+        (enveloped(group="a\nb", key="a\nb"), "group must be a text without line breaks and control characters, got"),
         (enveloped(eta_ms=None), "eta_ms must be milliseconds from 1970 to the end of 9998, got None"),
         (enveloped(eta_ms=True), "eta_ms must be milliseconds"),
         (enveloped(eta_ms=1.5), "eta_ms must be milliseconds"),

@@ -21,6 +21,7 @@ from celery_wheel.bulk_load.row import RowReader
 from celery_wheel.engine.intake.stored_form import FEW, stored_form, unpack_messages
 from celery_wheel.store.message_pack import BODY, CREATED_MS, ENVELOPE, ETA_MS, ID, KEY, PackedKind, PackTemplate, pack
 from celery_wheel.store.model import Message, MessageBlock, Unreadable, each
+from celery_wheel.values.text import group_name_rule
 from tests.kit.packs import lines
 
 NOW = datetime(2029, 1, 1, tzinfo=UTC)
@@ -145,6 +146,7 @@ def test_each_row_goes_to_its_shard() -> None:
         ({"args": "[1]", "task": "a\0b"}, "task must be without NUL characters"),
         ({"args": "[1]", "key": ""}, "key must be a text of 1 to 512"),
         ({"args": "[1]", "group": ""}, "group must be a text of 1 to 512"),
+        ({"args": "[1]", "group": "a\nb"}, "group must be a text without line breaks and control characters, got 'a"),
         (
             {"args": "[1]", "group": "a", "key": "b"},
             "key must be left out, since the group 'a' chooses the shard, got 'b'",
@@ -233,7 +235,8 @@ def read_back(messages: list[Packable], reader: QueuedMessageReader) -> list[dic
 
 def rendered(app: Any, rows: list[dict[str, Any]]) -> list[Packable]:
     given_ = [{**row, "args": json.dumps(row["args"]), "kwargs": json.dumps(row["kwargs"])} for row in rows]
-    given_ = [{**row, "group": row["key"] if row.get("group") else None} for row in given_]
+    for row in given_:
+        row["group"] = row["key"] if row.get("group") and group_name_rule(row["key"]) is None else None
     with closing(ColumnRenderer(app, 1, 2**20)) as renderer:
         return renderer.messages(columns(*given_)).get(0, [])
 
@@ -264,6 +267,13 @@ def test_messages_of_groups_are_read_by_a_form(app: Any) -> None:
     assert isinstance(block, MessageBlock)
     assert block.groups == block.keys == groups[2:]
     assert [json.loads(one.headers)["wheel_group"] for one in block.messages()] == groups[2:]
+
+
+def test_a_form_rejects_a_message_whose_group_has_a_line_break(app: Any) -> None:
+    kind = rendered(app, [{**ROW, "key": f"a:{n}", "group": True} for n in range(2 + FEW)])[2:]
+    wrong = [(template, tuple(one.replace("a:3", "a\\n3") for one in values)) for template, values in kind]
+    [bad] = [one for one in each(unpack_messages(pack(wrong), QueuedMessageReader().decode)) if type(one) is Unreadable]
+    assert "group must be a text without line breaks and control characters, got 'a\\n3'" in bad.reason
 
 
 def test_kinds_that_alternate_keep_their_order(app: Any) -> None:

@@ -125,6 +125,7 @@ BAD: list[tuple[str, Any, str]] = [
     *(
         ("wheel_limits", value, "a dict of limits by class like")
         for value in (
+            {"a\nb": {}},
             *("5/s", {5: {}}, {"": {}}, {"tenant": 5}, {"tenant:1": {"weight": 2}}, {"tenant": {"speed": 1}}),
             *({"tenant": {"concurrency": bad}} for bad in (0, -1, 1.5, True, "5", 1_000_001)),
             *({"tenant": {"rate": bad}} for bad in ("0/s", "5/d", 1.5)),

@@ -13,6 +13,7 @@ from celery_wheel.engine.intake.inbox import MAX_SKEW_MS, Command, audit_entries
 from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.store.model import (
     ACCEPT_CLOCK,
+    MAX_RUNTIME_MS,
     STOPPED,
     UNANNOUNCED,
     GroupLimit,
@@ -21,6 +22,7 @@ from celery_wheel.store.model import (
     Unreadable,
     Watch,
 )
+from celery_wheel.store.schedule_model import RUN_ENDED_TASK, RunReport
 from celery_wheel.values.ids import uuid7
 from tests.unit.engine.conftest import START_MS, Rig
 from tests.unit.engine.test_intake import states_by_task
@@ -563,6 +565,36 @@ class TestLimits:
         rig.send_all("ab", 0, group="tenant:1")
         rig.run(rounds=3)
         assert rig.pushed == ["a"]
+
+    def test_ends_of_slots_are_counted_by_report_and_by_time_and_a_late_report_is_one(self, rig: Rig) -> None:
+        rig.run()
+        self.limit(rig, 3, "tenant:1")
+        rig.send_all("abc", 0, group="tenant:1")
+        rig.run(rounds=3)
+        runs = sorted(rig.data.runs)
+        self.report(rig, runs[0])
+        self.report(rig, runs[0])
+        assert (rig.engine.stats.slots_reported, rig.engine.stats.slots_timed_out) == (1, 0)
+        rig.clock.advance(MAX_RUNTIME_MS)
+        rig.run("tend", "release_rows")
+        assert (rig.engine.stats.slots_reported, rig.engine.stats.slots_timed_out) == (1, 2)
+        assert rig.state.groups.unreported == {"tenant:1": 2}
+        self.report(rig, runs[1])
+        assert (rig.engine.stats.slots_reported, rig.state.groups.unreported) == (2, {})
+
+    def report(self, rig: Rig, row_id: int) -> None:
+        rig.send("report", 0, task=RUN_ENDED_TASK, body=RunReport(row_id, of_slot=True).payload)
+        rig.run("ingest")
+
+    def test_the_snapshot_has_the_figures_of_groups(self, rig: Rig) -> None:
+        rig.run()
+        rig.run("tend")
+        assert rig.data.snapshot["groups"] is None
+        self.limit(rig, 1, "tenant:1")
+        rig.send_all("abc", 0, group="tenant:1")
+        rig.run(rounds=3)
+        figures = rig.data.snapshot["groups"]
+        assert (figures["count"], figures["waiting"], figures["largest"]) == (1, 2, [["tenant:1", 2, 1, [0]]])
 
     def test_a_set_replaces_all_limits_of_the_group(self, rig: Rig) -> None:
         rig.run()

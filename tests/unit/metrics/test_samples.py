@@ -27,7 +27,7 @@ from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
 from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
-from tests.contract.stores.test_groups_browsing import wait
+from tests.kit.counts import reads_of
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.patience import patience
 from tests.unit.engine.conftest import Rig
@@ -40,7 +40,7 @@ def tallied(holder: Holder, *due_ms: int, **parts: Any) -> None:
 
 
 def totals_of(store: SqlStore) -> Totals:
-    return Totals(read_overview(store, NOW), store.browse.schedule_counts(), store.browse.waiting_groups(MAX_GROUPS))
+    return Totals(read_overview(store, NOW), store.browse.schedule_counts())
 
 
 def values(store: SqlStore) -> dict[str, dict[tuple[str, ...], float]]:
@@ -61,11 +61,11 @@ def test_overdue_tasks_are_counted_unless_a_pause_holds_them(sql_store: SqlStore
     tallied(holder, NOW - 60_000, NOW - 1_000, NOW + 1_000)
     found = values(sql_store)
     assert (found["overdue"], found["oldest_overdue_seconds"]) == ({(): 2}, {(): 60})
-    assert found["paused"] == {("all",): 0, ("queue",): 0, ("task",): 0}
+    assert found["paused"] == {("all",): 0, ("queue",): 0, ("task",): 0, ("group",): 0}
     holder.apply(gates=[Gate("all", "", "paused", 0, "", "ann", NOW - 5)])
     found = values(sql_store)
     assert (found["overdue"], found["oldest_overdue_seconds"]) == ({(): 0}, {(): 0})
-    assert found["paused"] == {("all",): 1, ("queue",): 0, ("task",): 0}
+    assert found["paused"] == {("all",): 1, ("queue",): 0, ("task",): 0, ("group",): 0}
 
 
 def test_the_fullest_second_of_the_next_hour_is_shown_once_the_seconds_are_counted(sql_store: SqlStore) -> None:
@@ -129,16 +129,23 @@ def test_the_smallest_of_very_many_queues_are_added_up(sql_store: SqlStore) -> N
 
 
 def test_the_groups_with_the_most_waiting_tasks_have_a_sample_each(sql_store: SqlStore) -> None:
-    holder = Holder(sql_store)
+    holders = [Holder(sql_store, shard) for shard in range(2)]
     assert values(sql_store)["group_waiting"] == {}
-    for n in range(MAX_GROUPS):
-        wait(holder, n, f"tenant:{n}" if n else "", holder.accept(NOW, NOW, NOW))
-    assert values(sql_store)["group_waiting"] == {(f"tenant:{n}" if n else "-",): 3 for n in range(MAX_GROUPS)}
-    for n in range(MAX_GROUPS, MAX_GROUPS + 2):
-        wait(holder, n, f"tenant:{n}", holder.accept(NOW))
-    found = values(sql_store)["group_waiting"]
-    assert len(found) == MAX_GROUPS + 1
-    assert found[OTHER,] == 2
+    for n in (MAX_GROUPS, MAX_GROUPS + 5):
+        names = ["", *[f"tenant:{i}" for i in range(1, n)]]
+        # Tasks without a group wait in both shards; each shard has half of the others.
+        for holder in holders:
+            own = [name for i, name in enumerate(names) if i == 0 or i % 2 == holder.shard]
+            figures = {"count": len(own), "waiting": 7 + 3 * len(own), "starving": [], "unreported": []}
+            figures["largest"] = [[name, 10 if not name else 3, 1, [0]] for name in own]
+            sql_store.renew(holder.shard, holder.epoch, NOW, LEASE, {"groups": figures})
+        with reads_of(sql_store) as said:
+            found = values(sql_store)["group_waiting"]
+        assert not [one for one in said if "wheel_line" in one]
+        assert found["-",] == 20
+        assert len(found) == min(n, MAX_GROUPS + 1)
+        assert sum(found.values()) == 20 + 3 * (n - 1)
+    assert found[OTHER,] == 5 * 3
 
 
 def test_a_process_without_engines_shows_the_counts_of_the_holders_snapshots(sql_store: SqlStore) -> None:

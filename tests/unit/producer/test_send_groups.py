@@ -58,6 +58,11 @@ def test_the_message_has_the_group_of_the_call(send: Send, wheel: Any, group: st
     [
         ({"group": 42}, TypeError, "wheel option group must be a text, got 42"),
         ({"group": ""}, ValueError, "wheel option group must be a text of 1 to 512 characters, got ''"),
+        (
+            {"group": "a\nb"},
+            ValueError,
+            "wheel option group must be a text without line breaks and control characters, got 'a",
+        ),
         ({"group": "x" * 513}, ValueError, "group must be a text of 1 to 512 characters, got 'xxx"),
         ({"group": "a\0"}, ValueError, "group must be without NUL characters"),
         (

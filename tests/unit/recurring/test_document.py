@@ -140,6 +140,7 @@ def test_a_call_keeps_what_it_is_given() -> None:
         ("options.wheel.misfire", {"options": {"wheel": {"misfire": True}}}),
         ("options.wheel.key", {"options": {"wheel": {"key": 5}}}),
         ("options.wheel.group", {"options": {"wheel": {"group": ""}}}),
+        ("options.wheel.group must be a text without line breaks", {"options": {"wheel": {"group": "a\n"}}}),
         ("options.wheel.key must be left out", {"options": {"wheel": {"group": "tenant:42", "key": "acme"}}}),
         ("jitter_ms", {"jitter_ms": -1}),
         ("jitter_ms", {"jitter_ms": 10**12}),

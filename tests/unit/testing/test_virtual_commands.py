@@ -14,7 +14,7 @@ from kombu import Queue
 
 from celery_wheel import Celery
 from celery_wheel.control import Wheel
-from celery_wheel.errors import RecurrenceError, WheelError
+from celery_wheel.errors import ArgumentError, RecurrenceError, WheelError
 from celery_wheel.recurring import Crontab
 from celery_wheel.testing import PendingTask, VirtualWheel
 from tests.unit.testing.conftest import with_settings
@@ -112,6 +112,58 @@ def test_paused_tasks_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
     assert [ran.id for ran in wheel.run_due()] == [later.id]
     add.app.wheel.resume(queue="mail", over=600)
     assert [ran.id for ran in wheel.advance(minutes=10)] == [mail.id]
+
+
+def test_tasks_of_a_paused_group_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
+    control, group_ = add.app.wheel, {"group": "tenant:42"}
+    first, second = (add.apply_async((n, 2), countdown=60, wheel=group_).id for n in range(2))
+    other = add.apply_async((3, 4), countdown=120, wheel={"group": "tenant:7"}).id
+    control.pause(group="tenant:42", reason="storm", actor="anna")
+    assert [ran.id for ran in wheel.advance(minutes=5)] == [other]
+    late = add.apply_async((5, 6), countdown=1, wheel=group_).id
+    assert wheel.advance(minutes=5) == []
+    assert control.get(first).blocked_by == "group tenant:42 (paused), queue celery"
+    (gate,) = control.gates()
+    assert (gate.what, gate.reason, gate.actor) == ("group tenant:42", "storm", "anna")
+    assert control.resume(group="tenant:42", over=600)
+    assert control.gates()[0].state != "paused"
+    assert [ran.id for ran in wheel.advance(minutes=10)] == [first, second, late]
+    resumed, paused = control.audit().items
+    assert (paused.action, paused.results) == ("pause", {"group:tenant:42": "done"})
+    assert (resumed.action, resumed.details) == ("resume", {"per_ms": 600_000})
+    assert control.resume(group="tenant:42")
+    assert not control.resume(group="tenant:42")
+
+
+def test_a_pause_of_a_group_without_tasks_says_so(
+    wheel: VirtualWheel, add: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    add.apply_async((1, 1), countdown=60, wheel={"group": "tenant:1"})
+    add.app.wheel.limits.set("tenant:2", weight=2)
+    for number in (1, 2, 3):
+        add.app.wheel.pause(group=f"tenant:{number}")
+    assert [vars(line)["gate"] for line in caplog.records if "gate" in vars(line)] == ["group:tenant:3"]
+
+
+def test_all_tasks_of_a_group_are_cancelled(wheel: VirtualWheel, add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheel.control.AT_A_TIME", 2)
+    control = add.app.wheel
+    for n in range(5):
+        add.apply_async((n, 0), countdown=60 * n + 60, wheel={"group": "tenant:1"})
+    other = add.apply_async((9, 9), countdown=60, wheel={"group": "tenant:2"}).id
+    control.pause(group="tenant:1")
+    wheel.advance(minutes=2)  # some wait in the line of the group
+    assert control.cancel_all(group="tenant:1", actor="anna", reason="gone") == {"done": 5}
+    assert control.cancel_all(group="tenant:1") == {}
+    assert [one.action for one in control.audit(actor="anna").items] == ["cancel"] * 3
+    assert len({one.bulk for one in control.audit(actor="anna").items}) == 1
+    assert [one.task_id for one in control.history().items] == [other]
+    with pytest.raises(TypeError, match="cancel_all must have a filter"):
+        control.cancel_all(reason="all of them")
+    with pytest.raises(TypeError, match="groop"):
+        control.cancel_all(groop="tenant:1")
+    with pytest.raises(ArgumentError, match="forecast must have no key and no group"):
+        control.forecast(group="tenant:1")
 
 
 def test_pending_lists_all_pending_tasks_the_next_first(wheel: VirtualWheel, tasks: Any, add: Any) -> None:

@@ -80,7 +80,7 @@ def test_wrong_limits_are_refused(limits: OwnLimits, values: Any, error: type[Ex
     assert limits.list() == []
 
 
-@pytest.mark.parametrize("group", ["", "a\0b", "a" * 600])
+@pytest.mark.parametrize("group", ["", "a\0b", "a\nb", "a" * 600])
 def test_a_group_that_no_store_can_hold_is_refused(limits: OwnLimits, group: str) -> None:
     for change in (limits.get, limits.clear, lambda name: limits.set(name, weight=2)):
         with pytest.raises(ArgumentError, match="a group must be"):

@@ -15,7 +15,7 @@ from kombu.compression import compress
 from kombu.serialization import dumps
 
 from celery_wheel import Batches, Celery
-from celery_wheel.broker.batches import MAX_BYTES, BatchRow, ids_of, merge, publish_merged
+from celery_wheel.broker.batches import MAX_BYTES, MergedRow, ids_of, merge, publish_merged
 from celery_wheel.broker.envelope import BATCH
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import PublishInterrupted
@@ -204,7 +204,7 @@ def test_a_call_without_the_wheel_is_a_batch_of_one(app: Any) -> None:
     ended = task.apply((1, 2), task_id="mine")
     assert ended.get() == ("mine", "proj.many", (1, 2))
     (alone,) = merge([call(app, 1, 5)])
-    assert not isinstance(alone, BatchRow)
+    assert not isinstance(alone, MergedRow)
     app.conf.task_always_eager = True
     assert task.delay(7).get()[2] == (7,)
     assert [one.get()[2] for one in group(task.s(n) for n in (1, 2))()] == [(1,), (2,)]

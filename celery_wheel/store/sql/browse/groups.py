@@ -6,6 +6,12 @@
     oldest    the lines of the page's groups                              1; it reads two entries of wheel_timer_line
                                                                           for each priority that waits in a line
     limits    of the page's groups                                        1
+    due       pending rows by hour, of the groups with the most of them   1; it reads each pending row of these hours,
+                                                                          since the tally has no groups: their number
+                                                                          has no bound, and each would cost a write
+
+The first statement reads all lines. Where groups are very many, ``largest_groups`` makes a page of the largest without
+it, from the memory of the holders. An index by name would make each change of a line three times as dear on SQLite.
 
 Promises: a page shows one moment. Non-promises: a group whose number changes between two pages that are sorted by it
 comes twice, or not at all.
@@ -13,18 +19,25 @@ comes twice, or not at all.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal_column, or_, select, union_all
 
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.model import RANK_BITS, GroupLimit
-from celery_wheel.store.ports.pages import GroupPage, GroupSort, GroupState, WaitingGroups
+from celery_wheel.store.model import HOUR_MS, RANK_BITS, GroupLimit
+from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
+from celery_wheel.store.sql.browse.overview import after_offset
+from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.schema import lane, line, run, timer
 from celery_wheel.store.sql.schema import limit as own_limit
-from celery_wheel.store.sql.schema import line, run, timer
 from celery_wheel.store.sql.statement import columns_of
+
+#: Groups of a forecast, and the name of all others together.
+FORECAST, OTHER = 20, "_other"
 
 _NONE: ColumnElement[int] = literal_column("0")
 
@@ -46,64 +59,94 @@ class GroupViews(StorePart):
             sort: "waiting" or "name".
             after: ``next`` of the page before; None: the first page.
         """
-        query = _groups(self.shards, now_ms, search, sort, after)
+        query = _groups(self.shards, now_ms, search, sort, after, limit + 1)
         with self._database.snapshot() as connection:
-            found = connection.execute(query.limit(limit + 1)).all()
+            found = connection.execute(query).all()
             rows, more = found[:limit], len(found) > limit
             names = [row.name for row in rows]
-            oldest, limits = _oldest(connection, names), _limits(connection, names)
+            oldest = _oldest(connection, line.c.group.in_(names)) if names else {}
+            limits = _limits(connection, names)
         items = [
             GroupState(row.name, int(row.waiting), int(row.in_flight), oldest.get(row.name), limits.get(row.name))
             for row in rows
         ]
         return GroupPage(items, _cursor(items[-1]) if more else None)
 
-    def waiting_groups(self, most: int) -> WaitingGroups:
-        """Return the ``most`` groups with the most waiting tasks, and the sum of the others, in one statement."""
-        waiting = func.sum(line.c.waiting)
-        columns = (line.c.group, waiting.label("waiting"), func.sum(waiting).over().label("of_all"))
-        query = select(*columns).where(line.c.waiting > 0).group_by(line.c.group)
+    def largest_groups(self, largest: Sequence[LargeGroup], others: int) -> GroupPage:
+        """Return a page of groups as their holders have counted them; ``others`` are on no page."""
+        numbers = defaultdict[int, list[int]](list)
+        for shard, number in chain.from_iterable(one.lines for one in largest):
+            numbers[shard].append(number)
+        own = [and_(line.c.shard == shard, line.c.number.in_(some)) for shard, some in numbers.items()]
+        with self._database.snapshot() as connection:
+            oldest = _oldest(connection, or_(*own)) if own else {}
+            limits = _limits(connection, [one.name for one in largest])
+        items = [
+            GroupState(one.name, one.waiting, one.in_flight, oldest.get(one.name), limits.get(one.name))
+            for one in largest
+        ]
+        return GroupPage(items, None, others)
+
+    def due_by_group(self, criteria: Criteria) -> list[NamedHourCount]:
+        """Return pending tasks by hour and group: the groups with the most of them, and the sum of the others as OTHER.
+
+        An hour is included where it ends after ``from_ms`` and begins before ``to_ms``. Tasks without a group have the
+        empty name.
+        """
+        name, hour = func.coalesce(timer.c.group, ""), timer.c.due_ms.op("/")(literal_column(str(HOUR_MS)))
+        wanted = [~lane.c.closed, lane.c.shard.in_(shards_of(self.shards, criteria))]
+        wanted += routes_of(criteria, timer.c.route)
+        wanted += [] if criteria.from_ms is None else [timer.c.due_ms >= criteria.from_ms // HOUR_MS * HOUR_MS]
+        wanted += [] if criteria.to_ms is None else [timer.c.due_ms < -(-criteria.to_ms // HOUR_MS) * HOUR_MS]
+        rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
+        columns = (hour.label("hour"), name.label("name"), func.count().label("pending"))
+        due = select(*columns).select_from(rows).where(*wanted).group_by(hour, name).cte("due")
+        pending = func.sum(due.c.pending)
+        most = select(due.c.name).group_by(due.c.name).order_by(pending.desc(), due.c.name).limit(FORECAST).cte("most")
+        shown = case((most.c.name.is_not(None), due.c.name), else_=literal_column(f"'{OTHER}'")).label("shown")
+        query = select(due.c.hour, shown, pending).select_from(due.outerjoin(most, most.c.name == due.c.name))
         with self._database.reading() as connection:
-            found = connection.execute(query.order_by(waiting.desc(), line.c.group).limit(most)).all()
-        largest = {row.group: int(row.waiting) for row in found}
-        return WaitingGroups(largest, int(found[0].of_all) - sum(largest.values()) if found else 0)
+            found = connection.execute(query.group_by(due.c.hour, shown).order_by(due.c.hour, shown)).all()
+        return [NamedHourCount(hour * HOUR_MS, str(one), int(count)) for hour, one, count in found]
 
 
-def _groups(shards: int, now_ms: int, search: str | None, sort: GroupSort, after: str | None) -> Select[Any]:
-    waiting = _counts(line, func.sum(line.c.waiting), _NONE, search).where(line.c.waiting > 0)
+def _groups(
+    shards: int, now_ms: int, search: str | None, sort: GroupSort, after: str | None, limit: int
+) -> Select[Any]:
+    by_name = sort == "name"
+    count, name = (0, "") if after is None else _place(after)
     is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None), run.c.until_ms > now_ms)
-    flying = _counts(run, _NONE, func.count(), search).where(run.c.shard.in_(range(shards)), is_open)
-    both = union_all(waiting, flying).subquery("both")
+    parts = []
+    for of, waiting, in_flight, where in (
+        (line, func.sum(line.c.waiting), _NONE, line.c.waiting > 0),
+        (run, _NONE, func.count(), and_(run.c.shard.in_(range(shards)), is_open)),
+    ):
+        part = select(of.c.group.label("name"), waiting.label("waiting"), in_flight.label("in_flight")).where(where)
+        part = part.group_by(of.c.group)
+        if search is not None:
+            part = part.where(of.c.group.icontains(search, autoescape=True))
+        if by_name:  # the page has none of the later groups of either part
+            part = part if after is None else part.where(of.c.group > name)
+            part = select(part.order_by(of.c.group).limit(limit).subquery())
+        parts.append(part)
+    both = union_all(*parts).subquery("both")
     sums = (func.sum(both.c.waiting).label("waiting"), func.sum(both.c.in_flight).label("in_flight"))
     group = select(both.c.name, *sums).group_by(both.c.name).subquery("found")
-    most_first = sort == "waiting"
-    order = [group.c.waiting.desc(), group.c.name] if most_first else [group.c.name]
-    query = select(group).order_by(*order)
+    if by_name:
+        return select(group).order_by(group.c.name).limit(limit)
+    query = select(group).order_by(group.c.waiting.desc(), group.c.name).limit(limit)
     if after is None:
         return query
-    count, name = _place(after)
-    later = group.c.name > name
-    same = and_(group.c.waiting == count, later)
-    return query.where(or_(group.c.waiting < count, same) if most_first else later)
+    return query.where(or_(group.c.waiting < count, and_(group.c.waiting == count, group.c.name > name)))
 
 
-def _counts(of: Any, waiting: Any, in_flight: Any, search: str | None) -> Select[Any]:
-    name = of.c.group
-    query = select(name.label("name"), waiting.label("waiting"), in_flight.label("in_flight")).group_by(name)
-    return query if search is None else query.where(name.icontains(search, autoescape=True))
-
-
-def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """Return the earliest due time of the waiting rows, by group.
+def _oldest(connection: Connection, own: ColumnElement[bool]) -> dict[str, int]:
+    """Return the earliest due time of the rows that wait in lines, by group.
 
     A line is in the order of its ranks. So the first row of each rank is looked up, and no other row is read.
     """
-    if not names:
-        return {}
-    of_group = select(line.c.shard, line.c.number, line.c.group.label("name")).where(
-        line.c.group.in_(names), line.c.waiting > 0
-    )
-    lines = of_group.subquery("lines")
+    found = select(line.c.shard, line.c.number, line.c.group.label("name")).where(own, line.c.waiting > 0)
+    lines = found.subquery("lines")
     first = lines.c.number * literal_column(str(1 << RANK_BITS))
     here = (lines.c.shard, lines.c.number, lines.c.name)
     code = select(*here, _next_code(lines, first - 1).label("line")).cte("code", recursive=True)

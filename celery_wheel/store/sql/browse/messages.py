@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Select, bindparam, case, cast, literal_column, null, select, tuple_
 
-from celery_wheel.store.model import ORIGIN, STOPPED, WAITING, LaneState, Parts
+from celery_wheel.store.model import ORIGIN, PAUSED, STOPPED, WAITING, LaneState, Parts
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, MessageHead, StoppedTask, Task
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state
-from celery_wheel.store.sql.schema import batch, lane, outcome, route, timer
+from celery_wheel.store.sql.schema import batch, gate, lane, outcome, route, timer
 from celery_wheel.store.sql.statement import Prepared, columns_of
 
 #: Ids in one query; parts of a statement, of which SQLite allows 500; and its values: SQLite before 3.32 allows 999.
@@ -149,7 +149,7 @@ class Messages(StorePart):
         return Detail(
             task=task,
             state=state,
-            blocked_by=_blocked_by(task, own) if own is not None and state in ("pending", "in doubt") else None,
+            blocked_by=_blocked_by(connection, task, own) if own and state in ("pending", "in doubt") else None,
             exchange=exchange,
             exchange_type=exchange_type,
             routing_key=routing_key,
@@ -164,10 +164,16 @@ class Messages(StorePart):
         )
 
 
-def _blocked_by(task: Task, own: LaneState) -> str | None:
+def _blocked_by(connection: Connection, task: Task, own: LaneState) -> str | None:
     if own.lane != WAITING:
         return own.target
-    return f"queue {task.target}" if task.group is None else f"group {task.group}, queue {task.target}"
+    if task.group is None:
+        return f"queue {task.target}"
+    of_group = select(gate.c.state).where(
+        gate.c.shard == task.shard, gate.c.scope == "group", gate.c.name == task.group
+    )
+    paused = " (paused)" if connection.scalar(of_group) == PAUSED else ""
+    return f"group {task.group}{paused}, queue {task.target}"
 
 
 def state_of(task: Task, lanes: Lanes, last_outcome: str | None) -> str:

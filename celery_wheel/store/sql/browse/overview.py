@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, null, select, tuple_
 
+from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import HOUR_MS, Gate
 from celery_wheel.store.ports import pages
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
@@ -43,7 +44,7 @@ def _shards(levels: ColumnElement[Any]) -> Select[Any]:
     return found.outerjoin(snapshot, snapshot.c.shard == shard.c.shard).order_by(shard.c.shard)
 
 
-def _after_offset() -> ColumnElement[bool]:
+def after_offset() -> ColumnElement[bool]:
     """Match pending rows. SQLite compares a pair with columns of another table by its first half alone: it would read
     every dispatched row of a herd whose tasks have one due time."""
     offset = [column + literal_column("0") for column in (lane.c.offset_due_ms, lane.c.offset_seq)]
@@ -51,7 +52,7 @@ def _after_offset() -> ColumnElement[bool]:
 
 
 def _lanes() -> Select[Any]:
-    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset())
+    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset())
     first = select(timer.c.due_ms).where(pending).order_by(timer.c.due_ms, timer.c.seq).limit(1)
     due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(COUNTED)
     overdue = select(func.count()).select_from(due.correlate(lane).subquery()).scalar_subquery().label("overdue")
@@ -79,7 +80,7 @@ def _names() -> Select[Any]:
 
 def _seconds() -> Select[Any]:
     within = and_(timer.c.due_ms >= bindparam("now_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
-    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _after_offset()))
+    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
     second = timer.c.due_ms.op("/")(literal_column("1000"))
     return _line("second", second, func.count()).select_from(rows).where(within).group_by(second)
 
@@ -164,6 +165,8 @@ class StoreCounts(StorePart):
 
         An hour is included where it ends after ``from_ms`` and begins before ``to_ms``.
         """
+        if criteria.key is not None or criteria.group is not None:
+            raise ArgumentError("forecast must have no key and no group: its counts are by shard, queue and task")
         name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
         wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self.shards, criteria)), *routes_of(criteria)]
         wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]

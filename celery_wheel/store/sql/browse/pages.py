@@ -73,7 +73,7 @@ class Pages(Messages):
         """Return pending tasks, the next due first."""
         begin, shards = max(after, criteria.first), shards_of(self.shards, criteria)
         spans: dict[int, list[tuple[Position, Position]]] = {shard: [(ORIGIN, END)] for shard in shards}
-        end, bounded = None, criteria.key is not None
+        end, bounded = None, criteria.key is not None or criteria.group is not None
         with self._database.snapshot() as connection:
             lanes = lanes_of(connection, shards, closed=False)
             if criteria.task is not None or criteria.queue is not None:
@@ -108,7 +108,7 @@ class Pages(Messages):
 
     def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[SettledBatch]:
         """Return batches, the latest first. ``before`` is (dispatched_ms, id)."""
-        bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None)
+        bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None, group=None)
         with self._database.snapshot() as connection:
             lanes = lanes_of(connection, shards_of(self.shards, criteria))
             return self._page(connection, _BATCHES, [(*place, *bounds) for place in lanes], of_all, limit)
@@ -131,7 +131,7 @@ class Pages(Messages):
         end: Position | None = None,
     ) -> Page[Any]:
         """Merge the ranges, which end at ``end``, into one page; ``bounded``: a filter reads at most SCAN rows."""
-        names = {"task": criteria.task, "queue": criteria.queue, "key": criteria.key}
+        names = {name: getattr(criteria, name) for name in ("task", "queue", "key", "group")}
         names = {name: value for name, value in names.items() if value is not None}
         ranges = [one for one in ranges if one[2] < one[3]]
         if names and bounded and (stop := self._stop(connection, lines, ranges)) is not None:
@@ -165,11 +165,11 @@ def shards_of(count: int, criteria: Criteria) -> Sequence[int]:
     return [criteria.shard] if 0 <= criteria.shard < count else []
 
 
-def routes_of(criteria: Criteria) -> list[ColumnElement[bool]]:
-    """Match the counts of the criteria's task and queue."""
+def routes_of(criteria: Criteria, of: ColumnElement[Any] = tally.c.route) -> list[ColumnElement[bool]]:
+    """Match the counts of the criteria's task and queue, or other rows that have a route."""
     names = [(route.c.task, criteria.task), (route.c.target, criteria.queue)]
     wanted = [column == name for column, name in names if name is not None]
-    return [tally.c.route.in_(select(route.c.id).where(*wanted))] if wanted else []
+    return [of.in_(select(route.c.id).where(*wanted))] if wanted else []
 
 
 def _between(criteria: Criteria, before: Position) -> tuple[Position, Position]:
@@ -191,7 +191,7 @@ def _id_of(lines: Lines) -> ColumnElement[Any]:
 def _places(lines: Lines, names: Collection[str], *, stop: bool = False) -> Select[Any]:
     """Select (key, id) of a range in order: those of the first lines; or with ``stop`` that of one line after some."""
     key = tuple_(*lines.key)
-    columns = {"task": route.c.task, "queue": route.c.target, "key": timer.c.key}
+    columns = {"task": route.c.task, "queue": route.c.target, "key": timer.c.key, "group": timer.c.group}
     low, high = (tuple_(bindparam(f"{one}_ms"), bindparam(f"{one}_seq")) for one in ("low", "high"))
     wanted = [column == bindparam(name) for column, name in zip(lines.place, ("shard", "place"), strict=True)]
     wanted += [key > low, key <= high, *[columns[name] == bindparam(name) for name in names]]

@@ -165,12 +165,12 @@ def test_the_arguments_of_a_chunk() -> None:
     chunk = chunk_of(rows, server)
     a, b = b"a\x06\x166", b"b\x06\x166"
     assert chunk.keys() == [a, b, b"a", b"a\x06\x163", b"a\x06\x166", b"a\x06\x169"]
-    failed, *rest = chunk.arguments()
+    failed, *rest = chunk.arguments(7)
     assert json.loads(failed) == {"4": "no queue is bound to exchange 'shop' with routing key 'unbound'"}
-    assert rest[:3] == [2, 4, 1]
-    assert rest[3:9] == ["1,3", 2, 60_000, "3", 1, 0]
-    assert rest[9:11] == ["2", b"/0.all/key"]
-    bodies = [json.loads(message)["body"] for message in rest[11:]]
+    assert rest[:4] == [2, 4, 1, 7]
+    assert rest[4:10] == ["1,3", 2, 60_000, "3", 1, 0]
+    assert rest[10:12] == ["2", b"/0.all/key"]
+    bodies = [json.loads(message)["body"] for message in rest[12:]]
     assert bodies == [json.loads(written(rows[n]))["body"] for n in (1, 0, 2, 2)]
 
 

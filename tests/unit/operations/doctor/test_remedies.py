@@ -45,6 +45,19 @@ def test_the_visibility_finding_names_a_delays_cause(app: Any, remedy: str, monk
     assert found.remedy == remedy
 
 
+@pytest.mark.parametrize("kind", [PlainCelery, Celery])
+def test_limits_without_reports_of_workers_are_a_warning(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "in_django", lambda: False)
+    app = wheel(kind, wheel_limits={"tenant": {"concurrency": 5}, "mailgun": {"rate": "100/m"}})
+    assert bool(settings.reports(app, Conf(app))) is (kind is PlainCelery)
+    app.steps["consumer"] = {"proj.steps:Own"}
+    [found] = settings.reports(app, Conf(app))
+    assert "the concurrency of tenant counts each task as in flight until its max_runtime is over" in found.text
+    assert found.remedy.startswith("Make the app with celery_wheel.Celery, or call celery_wheel.install(app).")
+    app.conf.wheel_limits = {"mailgun": {"rate": "100/m"}}
+    assert settings.reports(app, Conf(app)) == []
+
+
 def test_in_django_the_app_is_installed_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "in_django", lambda: True)
     app = wheel(PlainCelery)
