@@ -87,6 +87,7 @@ def order_paid_and_unpaid(port: int) -> None:
 def storm_of_one_airline(port: int) -> None:
     """Let one airline send many notices: those of the others do not wait for them."""
     browser = Browser(port)
+    assert "Notices" in browser.page()
     browser.post("/notices/", airline="UA")
 
     def waiting() -> dict[str, int]:
