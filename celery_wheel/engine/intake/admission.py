@@ -221,12 +221,13 @@ class _Contest:
     def _join(self, key: str, arrival: model.Message, size: int) -> None:
         """Accept a call of a batch: due with the batch that it joins, or after the time for which it waits for others.
 
-        A batch that is full is due now. Nobody joins a batch that is due before the call's own eta.
+        A batch that is full is due now. Nobody joins a batch that is due before the call's own eta, or after its time.
         """
         now_ms, due_ms = self._work.now_ms, arrival.latest_ms or arrival.eta_ms
         wait_ms, batches = due_ms - arrival.eta_ms, dict[int, list[_Holder]]()
         for one in self._pending.get(key, ()):
-            if one.latest_ms == one.eta_ms > now_ms and arrival.eta_ms <= max(now_ms, one.eta_ms - wait_ms):
+            begins_ms = one.eta_ms - wait_ms
+            if now_ms < one.eta_ms == one.latest_ms <= due_ms and arrival.eta_ms <= max(now_ms, begins_ms):
                 batches.setdefault(one.eta_ms, []).append(one)
         due_ms = min(batches, default=due_ms)
         arrival.eta_ms = arrival.latest_ms = due_ms

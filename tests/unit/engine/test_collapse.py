@@ -164,6 +164,16 @@ def test_no_call_of_a_batch_is_early(rig: Rig) -> None:
     assert rig.pushed == ["x", "a", "b", "c"]
 
 
+def test_a_call_joins_no_batch_that_is_due_after_its_time(rig: Rig) -> None:
+    """A call without a delay does not wait for one that has an hour of it."""
+    batch(rig, "a", delay_ms=3_600_000)
+    settle(rig)
+    batch(rig, "x")
+    settle(rig)
+    rig.run(rounds=3, after_ms=500)
+    assert rig.pushed == ["x"]
+
+
 def test_a_cancelled_call_leaves_its_batch(rig: Rig) -> None:
     batch(rig, "ab")
     settle(rig)
