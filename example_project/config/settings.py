@@ -81,6 +81,7 @@ CELERY_BROKER_URL = _broker_url()
 CELERY_BEAT_SCHEDULER = "wheel"  # the other line that differs
 CELERY_WHEEL_STORE = os.environ.get("DATABASE_URL") or f"sqlite:///{RUN_DIR / 'wheel.sqlite3'}"
 CELERY_WHEEL_METRICS = os.environ.get("WHEEL_METRICS") or None
+CELERY_WHEEL_LIMITS = {"airline": {"concurrency": 2}}  # the notices of one airline leave room for the others
 CELERY_WHEEL_NAMESPACE = "flights"  # so that another wheel on a shared broker is left alone
 CELERY_BEAT_SCHEDULE_FILENAME = str(RUN_DIR / "celerybeat-schedule")
 CELERY_TASK_DEFAULT_QUEUE = "flights"  # so that no other worker of a shared broker takes these tasks

@@ -55,3 +55,14 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"{self.flight}, {self.state}"
+
+
+class Notice(models.Model):
+    """A notice to a passenger of an airline, about a storm."""
+
+    airline = models.CharField(max_length=2)
+    sent_at_ms = models.BigIntegerField(db_index=True)
+    ran_at_ms = models.BigIntegerField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.airline} {self.pk}"

@@ -5,11 +5,12 @@ import time
 from celery import Task, shared_task
 from celery.utils.log import get_task_logger
 
-from flights.models import Execution, Order
+from flights.models import Execution, Notice, Order
 
 logger = get_task_logger(__name__)
 
 POSITIONS_TAKE_S = 3
+NOTICE_TAKES_S = 0.02
 
 
 @shared_task(bind=True)
@@ -28,6 +29,13 @@ def depart(self: Task, flight: str) -> None:
 def cancel_unless_paid(order: int) -> None:
     """Cancel an order whose time is over. A payment in time completes this task, so that it never runs."""
     Order.objects.filter(pk=order, state=Order.State.OPEN).update(state=Order.State.CANCELLED)
+
+
+@shared_task
+def notify(notice: int) -> None:
+    """Send a notice to a passenger, which takes a while."""
+    time.sleep(NOTICE_TAKES_S)
+    Notice.objects.filter(pk=notice).update(ran_at_ms=time.time_ns() // 1_000_000)
 
 
 @shared_task(bind=True)

@@ -1,4 +1,4 @@
-"""The board: the pending and the dispatched reminders of the day, with their lateness; and tickets to pay."""
+"""The board: the pending and the dispatched reminders of the day, with their lateness; tickets to pay; and a storm."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from celery_wheel import WheelUnavailable
 from celery_wheel.store.ports.pages import Task
-from flights import orders, wheel
+from flights import notices, orders, wheel
 from flights.models import Execution, Order, Reminder, Replay
 from flights.replay import now_ms
 from flights.summary import summarise
@@ -21,14 +21,14 @@ GRACE_MS = 30_000
 def board(request: HttpRequest) -> HttpResponse:
     replay = Replay.objects.order_by("-id").first()
     if replay is None:
-        return render(request, "flights/board.html", {"replay": None, "orders": _orders()})
+        return render(request, "flights/board.html", {"replay": None, **_below()})
     reminders = Reminder.objects.filter(replay=replay)
     executions = Execution.objects.filter(task_id__in=reminders.values("task_id"))
     due = dict(reminders.values_list("task_id", "due_at_ms"))
     now = now_ms()
     context = {
         "replay": replay,
-        "orders": _orders(),
+        **_below(),
         "summary": summarise(due, executions.values_list("task_id", "executed_at_ms"), now, GRACE_MS),
         "pending": [
             {"flight": flight, "in_s": max(0, task.due_ms - now) / 1000}
@@ -58,8 +58,22 @@ def pay_order(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("board")
 
 
-def _orders() -> list[Order]:
-    return list(Order.objects.order_by("-id")[:MAX_LINES])
+@require_POST
+def send_notices(request: HttpRequest) -> HttpResponse:
+    """Send the notices of a storm that one airline is in."""
+    airline = request.POST.get("airline", "")
+    if airline not in notices.AIRLINES:
+        return HttpResponse(
+            f"airline must be one of {', '.join(notices.AIRLINES)}", status=400, content_type="text/plain"
+        )
+    notices.storm(airline)
+    return redirect("board")
+
+
+def _below() -> dict[str, object]:
+    """Return what the lower part of the board shows."""
+    placed = list(Order.objects.order_by("-id")[:MAX_LINES])
+    return {"orders": placed, "airlines": notices.AIRLINES, "notices": notices.by_airline()}
 
 
 def _with_flights(tasks: Sequence[Task]) -> list[tuple[str, Task]]:

@@ -91,7 +91,7 @@ def a_rate_forgets_rows_on_their_way(right: Any, group: Group, now_ms: int) -> i
         group.unpublished = unpublished
 
 
-@replaces_in_groups(runs, "_end_slots", seed=96)
+@replaces_in_groups(runs, "_end_slots", seed=543)
 def an_end_before_its_settlement_is_lost(
     right: Callable[..., list[RunEnd]], work: UnitOfWork, row_ids: Iterable[int], known: Any
 ) -> list[RunEnd]:

@@ -226,8 +226,8 @@ class _Contest:
         now_ms, due_ms = self._work.now_ms, arrival.latest_ms or arrival.eta_ms
         wait_ms, batches = due_ms - arrival.eta_ms, dict[int, list[_Holder]]()
         for one in self._pending.get(key, ()):
-            begins_ms = one.eta_ms - wait_ms
-            if now_ms < one.eta_ms == one.latest_ms <= due_ms and arrival.eta_ms <= max(now_ms, begins_ms):
+            is_open, begins_ms = one.eta_ms == one.latest_ms, one.eta_ms - wait_ms
+            if is_open and now_ms < one.eta_ms <= due_ms and arrival.eta_ms <= max(now_ms, begins_ms):
                 batches.setdefault(one.eta_ms, []).append(one)
         due_ms = min(batches, default=due_ms)
         arrival.eta_ms = arrival.latest_ms = due_ms

@@ -18,6 +18,11 @@ _MEANINGS = {
         "nothing was written, and it is tried again",
         "find the process with an open transaction (lsof on the file shows the processes)",
     ),
+    "SQLITE_PROTOCOL": (  # the begin of a transaction, tried for seconds while others begin theirs
+        "is opened by several processes at this moment",
+        "nothing was read or written, and it is tried again",
+        "if this repeats, the host is overloaded, or the file is on a network's disk",
+    ),
     "SQLITE_FULL": (
         "has no room to grow",
         "nothing was written, and nothing new is accepted",
@@ -71,8 +76,8 @@ def error_name(error: Exception) -> str:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the error ends by itself, when another process commits."""
-    return error_name(error).startswith("SQLITE_BUSY")
+    """Whether the error ends by itself, when another process commits or has opened the file."""
+    return error_name(error).startswith(("SQLITE_BUSY", "SQLITE_PROTOCOL"))
 
 
 def describe(name: str, error: Exception, *, reading: bool = False) -> str:

@@ -84,6 +84,20 @@ def order_paid_and_unpaid(port: int) -> None:
     assert [browser.state(paid), browser.state(unpaid)] == ["paid", "cancelled"], "a late payment changes nothing"
 
 
+def storm_of_one_airline(port: int) -> None:
+    """Let one airline send many notices: those of the others do not wait for them."""
+    browser = Browser(port)
+    assert "Notices" in browser.page()
+    browser.post("/notices/", airline="UA")
+
+    def waiting() -> dict[str, int]:
+        found = re.findall(r"<tr><td>(\w\w)</td><td>\d+</td><td>(\d+)</td>", browser.page())
+        return {airline: int(count) for airline, count in found}
+
+    wait(lambda: all(not count for airline, count in waiting().items() if airline != "UA"), "the notices of the others")
+    assert waiting()["UA"] > 0, "the storm goes on"
+
+
 def order_and_pay(browser: Browser, order: int) -> float:
     """Place an order and pay it at once; returns the seconds that this took on the machine as busy as it is."""
     began = time.monotonic()

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.demo.runs import PATIENCE_S, PROJECT, executed, order_paid_and_unpaid, processes_of, wait
+from tests.integration.demo.runs import (
+    PATIENCE_S,
+    PROJECT,
+    executed,
+    order_paid_and_unpaid,
+    processes_of,
+    storm_of_one_airline,
+    wait,
+)
 from tests.kit.processes import Process, python
 from tests.kit.servers import free_port
 
@@ -82,6 +90,7 @@ def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runne
 
 def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
+    storm_of_one_airline(demo.port)
     order_paid_and_unpaid(demo.port)
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
     demo.process.signal(signal.SIGINT)

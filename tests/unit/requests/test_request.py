@@ -350,9 +350,12 @@ def test_an_empty_name_does_not_stand_for_everything(wheel: Any, scope: str, nam
 @pytest.mark.parametrize(
     ("which", "said"),
     [
-        ({}, "one of queue, task and everything=True, got none"),
-        ({"queue": "mail", "task": "app.remind"}, "one of queue, task and everything=True, got queue and task"),
-        ({"queue": "mail", "everything": True}, "one of queue, task and everything=True, got queue and everything"),
+        ({}, "one of queue, task, group and everything=True, got none"),
+        ({"queue": "mail", "task": "app.remind"}, "one of queue, task, group and everything=True, got queue and task"),
+        (
+            {"queue": "mail", "everything": True},
+            "one of queue, task, group and everything=True, got queue and everything",
+        ),
         ({"everything": False}, "everything=True, got False"),
     ],
 )

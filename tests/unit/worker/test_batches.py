@@ -178,13 +178,13 @@ def test_a_retry_or_a_rejection_of_the_task_is_about_the_message(app: Any) -> No
 
 def test_links_and_signals_are_those_of_each_call(app: Any) -> None:
     seen, linked = [], []
-    app.amqp._retry_publish = lambda apply, args, **_: linked.append(args)
+    app.send_task = lambda name, args, *_, **__: linked.append((name, tuple(args)))
     signals.task_success.connect(lambda result, **_: seen.append(result), weak=False, dispatch_uid="here")
     declare(app, lambda calls: ["a", "b"])
     link = app.signature("proj.linked")
     deliver(app, [call(app, 1, callbacks=[link]), call(app, 2)])
     signals.task_success.disconnect(dispatch_uid="here")
-    assert (seen, linked) == (["a", "b"], [("a",)])
+    assert (seen, linked) == (["a", "b"], [("proj.linked", ("a",))])
 
 
 def test_a_chord_of_calls_ends_with_the_last_of_them(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ PLANS = {
     "schedules.open_runs": ["SEARCH wheel_run USING INDEX wheel_run_open (shard=?)"],
     "schedules.forget_skip": ["SEARCH wheel_schedule_skip USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.watchers": [
-        "SEARCH wheel_watch USING COVERING INDEX wheel_watch_key (shard=? AND kind=? AND key=?)",
+        "SEARCH wheel_watch USING INDEX wheel_watch_key (shard=? AND kind=? AND key=?)",
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
         "USE TEMP B-TREE FOR ORDER BY",
     ],

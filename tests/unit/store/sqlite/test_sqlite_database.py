@@ -27,6 +27,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sqlite import database as sqlite
+from celery_wheel.store.sqlite import errors
 from celery_wheel.store.sqlite.database import SqliteDatabase
 from celery_wheel.store.sqlite.locks import FORK_GATE, FairLock, ForkGate
 from tests.kit.holder import EVERYTHING, NOW, Holder
@@ -170,6 +171,13 @@ def test_a_lock_of_another_process_is_waited_for_and_then_named(
             other.execute("ROLLBACK")
         impatient.put_inbox(0, [("message", b"x")])
     assert len(store.read_inbox(0, 10)) == 1
+
+
+def test_an_opening_that_others_overtake_for_too_long_may_be_tried_again() -> None:
+    error = sqlite3.OperationalError("locking protocol")
+    error.sqlite_errorname = "SQLITE_PROTOCOL"
+    assert errors.may_pass(error)
+    assert "is opened by several processes at this moment (locking protocol)" in errors.describe("the store", error)
 
 
 def test_a_full_disk_is_named_and_the_store_continues_with_free_space(store: SqlStore) -> None:
