@@ -62,7 +62,7 @@ HAPPENS = [
 ]
 
 
-HAPPENS_ON_RABBITMQ = [what for what in HAPPENS if what not in ("rollbacks", "lost by redis", "emptied")]
+HAPPENS_ON_RABBITMQ = [what for what in HAPPENS if what not in ("rollbacks", "lost by redis", "emptied", "joined")]
 HAPPENS_ON_RABBITMQ += ["refused", "sent twice"]
 
 
