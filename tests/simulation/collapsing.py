@@ -85,10 +85,15 @@ class Collapsing:
         return key in (BOUNDED, LEADING)
 
     def is_in_window(self, data: ShardData, row_id: int) -> bool:
-        """Whether a row that was stopped came within the window of another one."""
-        at_ms, key = data.rows[row_id].accepted_ms, key_of(data.rows[row_id])
+        """Whether a row that was stopped came, or was sent, within the window of another one."""
+        stored, window_ms = data.rows[row_id], self.window_ms
+        at_ms, key, message = stored.accepted_ms, key_of(stored), stored.message
+        assert isinstance(message, Message)
         others = [one.row.eta_ms for id_, one in data.rows.items() if id_ != row_id and key_of(one) == key]
-        return self._clock_steps or any(eta_ms + self.window_ms > at_ms for eta_ms in others)
+        sent_ms = message.created_ms
+        return self._clock_steps or any(
+            at_ms < eta_ms + window_ms or eta_ms <= sent_ms < eta_ms + window_ms for eta_ms in others
+        )
 
     def was_full(self, stored: StoredRow) -> bool:
         """Whether a call of a batch is due since its batch is full, so at another time than it was accepted for."""

@@ -16,10 +16,10 @@ def bound_of_the_last_call(right: Any, self: Any, key: str, arrival: Message, pe
 
 
 @replaces(admission._Contest, "_why_taken", seed=76)
-def window_that_ends_with_the_publish(right: Any, self: Any, key: str) -> str:
+def window_that_ends_with_the_publish(right: Any, self: Any, key: str, arrival: Message) -> str:
     """A published task keeps no other task of its key from being accepted, although its window goes on."""
     self._published.pop(key, None)
-    return str(right(self, key))
+    return str(right(self, key, arrival))
 
 
 @replaces(admission._Contest, "_follow", seed=16)

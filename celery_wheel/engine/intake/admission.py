@@ -147,17 +147,18 @@ class _Contest:
 
     def __init__(self, work: UnitOfWork, unique: Claimants, cancelled: _Cancellations) -> None:
         self._work = work
+        self._unique = unique
         self._cancelled = cancelled
         self._pending: dict[str, list[_Holder]] = {}  #: by key; of most keys at most one
-        self._published: dict[str, list[_Holder]] = {}
+        self._published: dict[str, list[_Holder]] = {}  #: with a window, which may be over
+        self._begun: set[int] = set()  #: ids of published rows in whose window an arrival was sent
         self.retired: dict[str, Retirement] = {}  #: envelope id → outcome of an arrival that will not be published
         for claim, row in unique.found:
             holder = _Holder(row.task_id, row.eta_ms, claim.latest_ms, claim.window_ms, row)
             if not work.state.may_be_published(row):
                 self._pending.setdefault(claim.key, []).append(holder)
-            elif claim.window_ms is not None and row.eta_ms + claim.window_ms > work.now_ms:
+            elif claim.window_ms is not None:
                 self._published.setdefault(claim.key, []).append(holder)
-        work.change.unwatched += unique.published(work.now_ms)
 
     def decide(self, arrivals: Sequence[model.Arrival]) -> None:
         for arrival in arrivals:
@@ -171,21 +172,34 @@ class _Contest:
                 self._follow(key, arrival)
             elif arrival.on_conflict == model.REPLACE:
                 self._replace(key, arrival, self._pending.pop(key, []))
-            elif taken := self._why_taken(key):
+            elif taken := self._why_taken(key, arrival):
                 kind = "rejected" if arrival.on_conflict == model.REJECT else "cancelled"
                 self.retired[arrival.envelope_id] = Retirement(kind, taken, ACTOR)
             else:
                 self._accept(key, arrival)
+        ended = self._unique.published(self._work.now_ms)
+        self._work.change.unwatched += [row_id for row_id in ended if row_id not in self._begun]
+
+    def _windows(self, key: str, arrival: model.Message) -> list[_Holder]:
+        """Return the published tasks in whose window the arrival is, or was sent: it may come late, after an outage."""
+        found = list[_Holder]()
+        for one in self._published.get(key, ()):
+            ends_ms = one.eta_ms + (one.window_ms or 0)
+            if self._work.now_ms < ends_ms or one.eta_ms <= arrival.created_ms < ends_ms:
+                found.append(one)
+                if isinstance(one.task, model.Row):
+                    self._begun.add(one.task.id)
+        return found
 
     def _accept(self, key: str, arrival: model.Message) -> None:
         holder = _Holder(arrival.task_id, arrival.eta_ms, arrival.latest_ms, arrival.window_ms, arrival)
         self._pending.setdefault(key, []).append(holder)
 
-    def _why_taken(self, key: str) -> str:
+    def _why_taken(self, key: str, arrival: model.Message) -> str:
         """Return the reason, for people, why no other task can have the key; empty where it is free."""
         for holder in self._pending.get(key, ()):
             return f"another task with the unique key {key!r} is pending: {holder.task_id}"
-        for holder in self._published.get(key, ()):
+        for holder in self._windows(key, arrival):
             return f"another task with the unique key {key!r} has begun its window: {holder.task_id}"
         return ""
 
@@ -208,7 +222,7 @@ class _Contest:
         """Accept a task: at once where the key is free, else when the window is over, in place of one that waits so."""
         pending = self._pending.get(key, [])
         followers = [one for one in pending if one.latest_ms is not None]
-        before = [one for one in pending if one.latest_ms is None] + self._published.get(key, [])
+        before = [one for one in pending if one.latest_ms is None] + self._windows(key, arrival)
         if followers:
             arrival.eta_ms = arrival.latest_ms = followers[0].eta_ms
             self._pending[key] = [one for one in pending if one.latest_ms is None]
@@ -224,23 +238,30 @@ class _Contest:
         A batch that is full is due now. Nobody joins a batch that is due before the call's own eta, or after its time.
         """
         now_ms, due_ms = self._work.now_ms, arrival.latest_ms or arrival.eta_ms
-        wait_ms, batches = due_ms - arrival.eta_ms, dict[int, list[_Holder]]()
+        # A call of a batch keeps in its claim by how much it waits: an import has no other way to know its own eta.
+        own_ms, batches = arrival.eta_ms - (arrival.window_ms or 0), dict[int, list[_Holder]]()
         for one in self._pending.get(key, ()):
-            is_open, begins_ms = one.eta_ms == one.latest_ms, one.eta_ms - wait_ms
-            if is_open and now_ms < one.eta_ms <= due_ms and arrival.eta_ms <= max(now_ms, begins_ms):
+            is_open = one.eta_ms == one.latest_ms and now_ms < one.eta_ms <= due_ms
+            if is_open and own_ms <= max(now_ms, _begins_ms(one)):
                 batches.setdefault(one.eta_ms, []).append(one)
         due_ms = min(batches, default=due_ms)
-        arrival.eta_ms = arrival.latest_ms = due_ms
+        arrival.eta_ms, arrival.latest_ms, arrival.window_ms = due_ms, due_ms, max(0, due_ms - own_ms)
         self._accept(key, arrival)
         members = [*batches.get(due_ms, ()), self._pending[key][-1]]
         if len(members) >= size:
+            full_ms = max(now_ms, *map(_begins_ms, members))
             for one in members:
-                self._end_wait(one, max(now_ms, due_ms - wait_ms))
+                self._end_wait(one, full_ms)
 
     def _end_wait(self, holder: _Holder, due_ms: int) -> None:
         work, task = self._work, holder.task
         holder.eta_ms, holder.latest_ms = due_ms, None
         if isinstance(task, model.Message):
-            task.eta_ms, task.latest_ms = due_ms, None
+            task.eta_ms, task.latest_ms, task.window_ms = due_ms, None, None
         elif work.take_out(task):
             work.move(task, work.state.lanes.for_eta(due_ms, work.now_ms), due_ms, due_ms)
+
+
+def _begins_ms(holder: _Holder) -> int:
+    """Return the own eta of a call of a batch."""
+    return holder.eta_ms - (holder.window_ms or 0)

@@ -207,3 +207,36 @@ def test_a_commit_that_failed_changes_no_batch(rig: Rig) -> None:
         rig.pass_time(20)
         settle(rig)
     assert rig.pushed == ["a", "b", "c"]
+
+
+def test_calls_of_one_window_that_come_late_are_of_one_window(rig: Rig) -> None:
+    """The wheel queue had nobody for a minute; each call comes in a round of its own."""
+    sent_ms = rig.clock.now_ms()
+    rig.pass_time(60_000)
+    for n in range(5):
+        at_ms = sent_ms + 200 * n
+        rig.send(str(n), 0, unique="k", window_ms=1_000, eta_ms=at_ms, created_ms=at_ms)
+        rig.run(rounds=2)
+    rig.send("later", 0, unique="k", window_ms=1_000)
+    rig.run(rounds=2)
+    assert rig.pushed == ["0", "later"]
+    rig.send("clock far behind", 0, unique="k", window_ms=1_000, created_ms=sent_ms - 86_400_000)
+    rig.run(rounds=2, after_ms=1_000)
+    assert rig.pushed[2:] == ["clock far behind"]
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["the first one leaves", "both stay"])
+def test_calls_with_different_waits_are_not_early(rig: Rig, both: bool) -> None:
+    """A deployment changes ``flush_interval``."""
+    batch(rig, "a", wait_ms=100, delay_ms=1_400, size=2)
+    settle(rig)
+    batch(rig, "b", wait_ms=500, delay_ms=1_000, size=2)
+    settle(rig)
+    if both:
+        rig.ask("cancel", task_ids=["a"])
+        batch(rig, "c", wait_ms=300, delay_ms=1_200, size=2)
+        settle(rig)
+    rig.run(rounds=3, after_ms=1_199 if both else 1_399)
+    assert rig.pushed == []
+    rig.run(rounds=3, after_ms=301)
+    assert sorted(rig.pushed) == (["b", "c"] if both else ["a", "b"])
