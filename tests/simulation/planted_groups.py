@@ -111,7 +111,7 @@ def a_cancelled_row_keeps_its_slot(right: Any, groups: Groups, row_id: int) -> N
         right(groups, row_id)
 
 
-@replaces_in_groups(Groups, "may_be_released", seed=134)
+@replaces_in_groups(Groups, "may_be_released", seed=1392)
 def commands_see_released_rows_in_their_lines(right: Any, groups: Groups, row_id: int, since: int) -> bool:
     return False
 

@@ -27,6 +27,7 @@ ALL = pc.CountOptions(mode="all")  # nulls, too
 #: The columns of version 1, in their types. A new version adds columns behind these.
 VERSION_1 = (
     "shard int lane bigint due_ms bigint seq bigint id bigint task_id string task string queue string key string "
+    "group string "
     "eta timestamp created timestamp accepted timestamp dispatched timestamp lateness_ms bigint outcome string "
     "reason string at timestamp epoch bigint batch bigint size int"
 )
