@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -75,15 +75,11 @@ def publish_merged(rows: Sequence[Row], publish: Callable[[Sequence[Row]], Confi
     try:
         answer = publish(merged)
     except PublishInterrupted as error:
-        error.confirmed = set(_each(ids, error.confirmed))
+        error.confirmed = {one for row_id in error.confirmed for one in ids[row_id]}
         raise
     failed = {one: reason for row_id, reason in answer.failed.items() for one in ids[row_id]}
     refused = {one: reason for row_id, reason in answer.refused.items() for one in ids[row_id]}
     return Confirmed(failed, refused)
-
-
-def _each(ids: dict[int, tuple[int, ...]], row_ids: Iterable[int]) -> Iterable[int]:
-    return (one for row_id in row_ids for one in ids[row_id])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +131,9 @@ class _Open:
         }
         kind = {"content_type": "application/json", "content_encoding": "utf-8"}
         properties = {**kind, "correlation_id": own_id, "reply_to": "", "delivery_mode": 2}
-        closed = b", ".join(b'[%b, %b, "%b"]' % (*one.parts[:2], _base64(one.parts.body)) for one in calls)
+        closed = b", ".join(
+            b'[%b, %b, "%b"]' % (*one.parts[:2], b2a_base64(one.parts.body, newline=False)) for one in calls
+        )
         parts = json.dumps(headers).encode(), json.dumps(properties).encode(), b"[[[%b]]%b" % (closed, _CLOSED)
         place = first.id, first.lane, first.due_ms, first.seq, first.eta_ms, first.route
         return MergedRow(*place, None, None, sum(map(len, parts)), join(*parts), PLAIN, row_ids=ids)
-
-
-def _base64(body: bytes) -> bytes:
-    return b2a_base64(body, newline=False)

@@ -1,4 +1,7 @@
-"""Notices of a storm: each airline is a group of the wheel, so the many notices of one delay no other's."""
+"""Notices of a storm: each airline is a group of the wheel, so the many notices of one delay no other's.
+
+A file of its own, as ``orders``: each card of the board has one.
+"""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.engine.conftest import Rig
+from tests.unit.engine.conftest import START_MS, Rig
 from tests.unit.engine.test_intake import claims, reasons, states_by_task
 
 
@@ -174,25 +174,14 @@ def test_a_call_joins_no_batch_that_is_due_after_its_time(rig: Rig) -> None:
     assert rig.pushed == ["x"]
 
 
-def test_a_cancelled_call_leaves_its_batch(rig: Rig) -> None:
+@pytest.mark.parametrize(("kind", "more"), [("cancel", {}), ("move", {"eta_ms": START_MS + 60_000})])
+def test_a_call_that_is_cancelled_or_moved_leaves_its_batch(rig: Rig, kind: str, more: dict[str, int]) -> None:
     batch(rig, "ab")
     settle(rig)
-    rig.ask("cancel", task_ids=["a"])
+    assert rig.ask(kind, task_ids=["a"], **more) == {"a": "done"}
     batch(rig, "c")
     settle(rig)
     assert rig.pushed == [], "two of three"
-    batch(rig, "d")
-    settle(rig)
-    assert rig.pushed == ["b", "c", "d"]
-
-
-def test_a_moved_call_leaves_its_batch(rig: Rig) -> None:
-    batch(rig, "ab")
-    settle(rig)
-    rig.ask("move", task_ids=["a"], eta_ms=rig.clock.now_ms() + 60_000)
-    batch(rig, "c")
-    settle(rig)
-    assert rig.pushed == []
     batch(rig, "d")
     settle(rig)
     assert rig.pushed == ["b", "c", "d"]
