@@ -182,6 +182,7 @@ def test_pending_tasks_are_counted_by_hour_and_group_and_small_groups_are_added_
     assert {hour for hour, _ in counts(from_ms=NOW + HOUR_MS)} == {1}
     assert counts(shard=1) == {(0, "a:00"): 1}
     assert counts(task="app.other") == {(0, ""): 2, (1, ""): 4}
+    assert counts(group="a:20") == {(0, "a:20"): 2, (1, "a:20"): 1}, "not one of the largest groups of all"
     assert counts(queue="nowhere") == counts(shard=9) == {}
 
 

@@ -96,6 +96,7 @@ class GroupViews(StorePart):
         name, hour = func.coalesce(timer.c.group, ""), timer.c.due_ms.op("/")(literal_column(str(HOUR_MS)))
         wanted = [~lane.c.closed, lane.c.shard.in_(shards_of(self.shards, criteria))]
         wanted += routes_of(criteria, timer.c.route)
+        wanted += [] if criteria.group is None else [timer.c.group == criteria.group]
         wanted += [] if criteria.from_ms is None else [timer.c.due_ms >= criteria.from_ms // HOUR_MS * HOUR_MS]
         wanted += [] if criteria.to_ms is None else [timer.c.due_ms < -(-criteria.to_ms // HOUR_MS) * HOUR_MS]
         rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
