@@ -157,6 +157,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 
+#: The first look of a new connection, in which the broker confirms the subscription.
+SUBSCRIBED_S = 0.1
+
 #: A stop waits no longer for the thread, which is a daemon.
 JOIN_S = 3.0
 
@@ -231,10 +234,13 @@ class Node:
             node = mailbox.Node(self._name, handlers=self._handlers, state=state, channel=connection.channel())
             consumer = node.listen(callback=lambda body, message: self._on_message(node, body, message))
             heartbeat = Heartbeat(self._app, self._name, connection.channel())
-            heartbeat.beat("worker-online")
             self._commands.connection = connection
-            logger.info("the control node %s listens", self._name, extra={"action": "node_listens"})
             try:
+                # kombu subscribes at its first look (Redis): until then a revoke passes by, a lost broker is not seen.
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=SUBSCRIBED_S)
+                heartbeat.beat("worker-online")
+                logger.info("the control node %s listens", self._name, extra={"action": "node_listens"})
                 self._drain(connection, heartbeat)
                 heartbeat.beat("worker-offline")
             finally:
