@@ -3,6 +3,7 @@
 ::
 
     python -m tests.faults.groups --pair redis-sqlite [--kills 200] [--worker-kills 50] [--backlog 1000000] [--seed 7]
+    python -m tests.faults.groups --pair rabbitmq-postgresql --outage store [--minutes 57] [--backlog 30000] …
 
     backlog of one group ─┐              scheduler a ─┐             ┌─► worker a ─┐ prefork
     tasks of all others  ─┴─► store ◄──► scheduler b ─┴─► a queue ──┴─► worker b ─┴─► a log, read by ``in_flight``
@@ -10,7 +11,8 @@
 A worker is killed in one of three ways by turns: a child; the parent, so that its children are left alone; all at once.
 Tasks are acknowledged late: the message of a killed worker is delivered again. On Redis a worker may lose a message
 that it has just popped (see ``judge``), and the log of Redis tells that from one that was never published. The backlog
-need not drain: at the end each of its tasks was published or is pending.
+need not drain: at the end each of its tasks was published or is pending. With ``--outage`` nobody is killed: the broker
+or the store is stopped for three fifths of the time, and the schedulers' memory is printed.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from tests.faults.killing import PAUSES_S, KilledSchedulers
 from tests.faults.load import SCHEDULERS, SETTINGS
 from tests.kit.patience import patience, wait_until
 from tests.kit.project import read_lines, write_line
+from tests.kit.servers import Server
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.rabbit import RabbitServer
 from tests.kit.servers.redis import RedisServer
@@ -74,11 +77,12 @@ class Plan:
     worker_kills: int = 50
     max_runtime_s: int = 40
     visible_s: int = 15  #: after which Redis's messages of a killed worker are delivered again
+    minutes: int = 0  #: of a run with an outage
 
     @property
     def ms(self) -> int:
-        """Milliseconds in which the tasks of the other groups are due: about as long as the kills take."""
-        return int(1_000 * self.kills * sum(PAUSES_S) / 2)
+        """Milliseconds in which the tasks of the other groups are due: about as long as the run takes."""
+        return 60_000 * self.minutes or int(1_000 * self.kills * sum(PAUSES_S) / 2)
 
 
 SHORT = Plan(groups=100, backlog=2_000, tasks=300, kills=4, worker_kills=3, max_runtime_s=5, visible_s=2)
@@ -99,6 +103,7 @@ class StackWithGroups(KilledSchedulers):
         self.plan = plan
         self.worker_kills = 0
         self.log = folder / "spans"
+        self.store_server: Server | None = None
 
     def __enter__(self) -> Self:
         self.start_schedulers()
@@ -160,6 +165,20 @@ class StackWithGroups(KilledSchedulers):
             with suppress(psutil.NoSuchProcess):
                 one.kill()
 
+    def be_without(self, server: Server) -> None:
+        """Run for the minutes of the plan, and in the middle of them without a server."""
+        for step, part in ((server.stop, 0.2), (server.start, 0.6), (None, 0.2)):
+            self._run(60 * self.plan.minutes * part)
+            if step is not None:
+                step()
+
+    def _run(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, 180))
+            sizes = [psutil.Process(self[name].pid).memory_info().rss >> 20 for name in SCHEDULERS]
+            print(f"{left_s:.0f} s left, schedulers: {sizes} MiB, {self.judge().began:,} tasks began", flush=True)
+
     def kill_once(self) -> None:
         """Kill a scheduler after a pause, and a worker as often as the plan says."""
         self.kill_after_a_pause()
@@ -211,12 +230,16 @@ def redis_with_log(folder: Path) -> RedisServer:
 def stack_on(pair: str, folder: Path, plan: Plan, seed: int) -> Iterator[StackWithGroups]:
     with ExitStack() as servers:
         broker: Broker
+        postgres: PostgresServer | None = None
         if pair == "redis-sqlite":
             broker, store = servers.enter_context(redis_with_log(folder)), f"sqlite:///{folder}/wheel.sqlite3"
         else:
             broker = servers.enter_context(RabbitServer(folder / "rabbitmq"))
-            store = servers.enter_context(PostgresServer(fsync="on")).url()
-        yield servers.enter_context(StackWithGroups(folder, broker, store, random.Random(seed), plan))
+            postgres = servers.enter_context(PostgresServer(fsync="on"))
+            store = postgres.url()
+        stack = StackWithGroups(folder, broker, store, random.Random(seed), plan)
+        stack.store_server = postgres
+        yield servers.enter_context(stack)
 
 
 def main() -> int:
@@ -226,11 +249,21 @@ def main() -> int:
     for name in ("groups", "backlog", "tasks", "kills", "worker-kills"):
         parser.add_argument(f"--{name}", type=int, default=getattr(plan, name.replace("-", "_")))
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--outage", choices=("broker", "store"))
+    parser.add_argument("--minutes", type=int, default=57)
     options = vars(parser.parse_args())
-    pair, seed = options.pop("pair"), options.pop("seed")
+    pair, seed, outage = options.pop("pair"), options.pop("seed"), options.pop("outage")
+    if outage:
+        options |= {"kills": 0, "worker_kills": 0}
+    else:
+        options["minutes"] = 0
+    if (outage, pair) == ("store", PAIRS[0]):
+        parser.error("SQLite is a file: it has no outage")
     plan = Plan(**options)
     with tempfile.TemporaryDirectory(prefix="kills-") as folder, stack_on(pair, Path(folder), plan, seed) as stack:
         began = time.monotonic()
+        if outage and (server := stack.server if outage == "broker" else stack.store_server):
+            stack.be_without(server)
         while stack.kills < plan.kills:
             stack.kill_once()
             print(f"\r{stack.kills}, {stack.worker_kills} kills", end="", file=sys.stderr, flush=True)
