@@ -148,11 +148,11 @@ class Wheel:
             raise ArgumentError(f"kind must be one of {', '.join(model.OUTCOMES)}, got {kind!r:.60}")
         return self.store.browse.outcomes(kinds or ("rejected",), pages.Criteria(**criteria), before, limit)
 
-    def batches(
+    def settlements(
         self, /, before: model.Position = pages.END, limit: int = 100, **criteria: Any
-    ) -> pages.Page[pages.SettledBatch]:
-        """Return a page of the batches, the latest first."""
-        return self.store.browse.batches(pages.Criteria(**criteria), before, limit)
+    ) -> pages.Page[pages.StoredSettlement]:
+        """Return a page of the settlements, the latest first."""
+        return self.store.browse.settlements(pages.Criteria(**criteria), before, limit)
 
     def forecast(self, /, by: str | None = None, **criteria: Any) -> list[pages.NamedHourCount]:
         """Return the count of tasks due in each hour; ``by``: for each ``"queue"``, ``"task"`` or ``"group"``.
@@ -215,7 +215,7 @@ class Wheel:
     apending = twin(pending)
     ahistory = twin(history)
     aoutcomes = twin(outcomes)
-    abatches = twin(batches)
+    asettlements = twin(settlements)
     aforecast = twin(forecast)
     afind = twin(find)
     aget = twin(get)

@@ -5,7 +5,7 @@
     page        module in views     address                              permission
     Wheel       wheel               …/django_wheel/wheel/  and  live/    any of the four
     Pending     lists, task         …/pending/  and  <id>/               the same; <id>/body/: view_payload
-    History     lists               …/history/                           the same; so Rejected, Batches and Shards
+    History     lists               …/history/                           the same; so Rejected, Settlements and Shards
     Lateness    results             …/lateness/                          the same; so Forecast; in the menu with results
     Groups      groups              …/group/                             the same
     Audit log   audit               …/audit/  and  export/csv/  jsonl/   the same

@@ -6,7 +6,7 @@ The life of a message: eta 10.0 s, sent at 0.0 s; the numbers are positions (due
     prefetch    store ─ slice ─► window ─► timing wheel        the horizon passes (10 000, 7): the row is in memory too
     dispatch    wheel ─ reap ─► ready ─ take ─► chunk          watermark = (10 000, 7): no row is placed at or before it
                 chunk ─ guard ─ publish ─ confirm              the message is in the task's own queue: dispatched
-    settle      offset, batch, tally ─ commit                  offset = (10 000, 7): it is not published again
+    settle      offset, settlement, tally ─ commit             offset = (10 000, 7): it is not published again
 
 An *activity* is one of these, and ``tend``, ``listen``, ``announce`` and ``keep_house``. A *round* is one run of an
 activity. A *job* is a pool's thread of work: it runs the rounds of an activity, and waits between.

@@ -13,7 +13,7 @@
                           ahead, but      a rollback to the position where both agreed: the broker lost an epoch with
                           other rows      its writes, or the store was restored from an older copy
                           behind          the broker lost acknowledged writes: "replay" moves the store's offset back,
-                                          at most by the batches of ``rollback_window``; "warn" only logs it
+                                          at most by the settlements of ``rollback_window``; "warn" only logs it
                           not in store    the lane was closed: the broker forgets it
     4. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
 
@@ -232,13 +232,13 @@ class Adoption:
             change.runs += self._runs(rows)
             change.rates = self.groups.adopt_published([row.group for row in rows if row.group], *self._times())
         count = done.count - len(found.failed)
-        batch = model.Batch(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
-        change.batches.append(batch)
+        one = model.Settlement(self._next_seq(), lane.lane, lane.offset, found.offset, count, done.bytes, self.now_ms)
+        change.settlements.append(one)
         for row_id, reason in found.failed.items():
             change.moves.append(model.Move(row_id, model.STOPPED, self.now_ms, self._next_seq()))
             change.outcomes.append(model.Outcome(self._next_seq(), row_id, "rejected", reason, "broker", self.now_ms))
         change.seq = self._seq
-        yield "batch made"
+        yield "settlement made"
         self.store.apply(self.shard, self.epoch, change)
         extra = {"action": "settle", "shard": self.shard, "lane": lane.lane, "count": count}
         logger.info("settled %d tasks of lane %d that the former holder had dispatched", count, lane.lane, extra=extra)
@@ -250,7 +250,7 @@ class Adoption:
         start = lane.offset
         if self.limits.replay_on_rollback:
             since_ms = self.now_ms - self.limits.rollback_window_ms
-            earliest = self.store.batch_start(self.shard, lane.lane, lane.offset, since_ms)
+            earliest = self.store.settlement_start(self.shard, lane.lane, lane.offset, since_ms)
             if earliest is not None:
                 start = max(found, earliest)
         redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)

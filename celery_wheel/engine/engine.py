@@ -41,7 +41,7 @@ from celery_wheel.engine.round import (
     RoundSteps,
     Steps,
 )
-from celery_wheel.engine.settle import next_batch, settle
+from celery_wheel.engine.settle import next_settlement, settle
 from celery_wheel.engine.state.agenda import NEVER
 from celery_wheel.engine.state.depths import Depths, depths_of
 from celery_wheel.engine.state.shard import ShardState
@@ -313,10 +313,10 @@ class Engine:
             self._lease_until_ms = None
             return
         with state.active():
-            work = next_batch(state, ctx.clock.now_ms())
-            state.end(reason)  # a chunk confirmed after this batch could have its offset moved back
+            work = next_settlement(state, ctx.clock.now_ms())
+            state.end(reason)  # a chunk confirmed after this settlement could have its offset moved back
         self._lease_until_ms = None
-        yield "batch made"
+        yield "settlement made"
         try:
             if work is not None:
                 ctx.store.apply(ctx.shard, state.epoch, work.change)

@@ -7,8 +7,8 @@
     2 refill    the tombstone filter is filled anew where it is full
     3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane
-    4 forget    history beyond its retention is deleted, oldest batch first, 2,000 rows a round; not the rows that the
-                next adoption compares with the broker's checksum, or it would take their absence for a rollback
+    4 forget    history beyond its retention is deleted, oldest settlement first, 2,000 rows a round; not the rows that
+                the next adoption compares with the broker's checksum, or it would take their absence for a rollback
 """
 
 from __future__ import annotations

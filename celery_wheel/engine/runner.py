@@ -85,7 +85,7 @@ class ShardJobs:
             "prefetch": (engine.prefetch, self._after_prefetch),
             "dispatch": (engine.dispatch, self._after_dispatch),
             "release": (engine.release_rows, self._after_release),
-            "settle": (engine.settle, lambda *_: Wait(SETTLE_S)),  # so that one batch records many chunks
+            "settle": (engine.settle, lambda *_: Wait(SETTLE_S)),  # so that one settlement records many chunks
             "announce": (engine.announce, lambda round_, _: AT_ONCE if round_ is Round.BUSY else UNTIL_WOKEN),
             "keep_house": (engine.keep_house, self._after_housekeeping),
         }

@@ -1,8 +1,8 @@
 """Settle: record confirmed chunks in the store, in a job of its own, so that dispatch waits for no fsync.
 
-Each lane has at most one batch under way, about 20 a second; the next has the chunks that were confirmed meanwhile.
-A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So a holder
-that stands down while a batch is under way leaves the rest to the next adoption.
+Each lane has at most one settlement under way, about 20 a second; the next one has the chunks that were confirmed
+meanwhile. A crash before the commit loses nothing: the broker's offset is ahead then, and adoption settles up to it. So
+a holder that stands down while a settlement is under way leaves the rest to the next adoption.
 
 Where the broker keeps no offset, dispatch itself settles, in the commit that prepares its next chunk. After a chunk
 with refused or failed rows, its lane publishes nothing more until that chunk is settled.
@@ -26,10 +26,10 @@ def settle(ctx: Context, state: ShardState) -> RoundSteps:
 
 
 def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) -> Generator[str, None, bool]:
-    """Commit a batch, and prepare the chunk that is published next; returns whether there was either."""
+    """Commit a settlement, and prepare the chunk that is published next; returns whether there was either."""
     with state.active():
-        work = next_batch(state, ctx.clock.now_ms(), flight)
-    yield "batch made"
+        work = next_settlement(state, ctx.clock.now_ms(), flight)
+    yield "settlement made"
     if work is None:
         return False
     yield from work.commit(ctx)
@@ -40,7 +40,7 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
     return True
 
 
-def next_batch(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
+def next_settlement(state: ShardState, now_ms: int, flight: InFlight | None = None) -> UnitOfWork | None:
     """Return a unit of work that settles every unsettled lane, and prepares a chunk, whose end the store learns; None
     where there is nothing to commit. The caller holds the lock."""
     work, held = UnitOfWork(state, now_ms), []

@@ -84,7 +84,7 @@ class Stats:
             self.late_ms_max = max(self.late_ms_max, self.lateness.add(rows, now_ms))
 
     def committed(self, change: Change, took_ms: int) -> None:
-        op = "accept" if change.rows or change.blocks else "settle" if change.batches else "change"
+        op = "accept" if change.rows or change.blocks else "settle" if change.settlements else "change"
         with self._lock:
             self.commits.setdefault(op, Histogram()).add(took_ms)
             self.schedule_last_ms = max([self.schedule_last_ms, *(run.at_ms for run in change.runs)])

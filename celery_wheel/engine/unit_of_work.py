@@ -227,8 +227,8 @@ class UnitOfWork:
     def settle(self, lane: Lane, done: Unsettled) -> None:
         """Record confirmed chunks: the lane's offset moves; refused rows move to the lane of their destination."""
         after, upto = done.after, done.upto
-        batch = model.Batch(self.state.next_seq(), lane.number, after, upto, done.count, done.bytes, done.published_ms)
-        self.change.batches.append(batch)
+        figures = done.count, done.bytes, done.published_ms
+        self.change.settlements.append(model.Settlement(self.state.next_seq(), lane.number, after, upto, *figures))
         for key, n in done.tally.items():
             self._tally[key] = self._tally.get(key, 0) + n
         for row_id, reason in done.failed.items():

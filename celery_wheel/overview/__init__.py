@@ -11,7 +11,7 @@ A reading is four statements on one snapshot, whatever the number of shards: sum
 counted from rows, which are bounded. Promises: all figures of an Overview are of one moment, ``read_ms``; only the
 seconds, the names and the holder's snapshot are older. A figure of the cache is at most a second old, or the time that
 a reading takes. An error is a reading, too: a store that does not answer is asked once a second.
-Non-promises: ``pending`` counts a message until its batch is stored, up to a twentieth of a second later.
+Non-promises: ``pending`` counts a message until its settlement is stored, up to a twentieth of a second later.
 """
 
 from __future__ import annotations

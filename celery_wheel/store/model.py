@@ -12,8 +12,8 @@ be known, cancelled or due in another lane, or soon, the block is taken apart: 7
 
 Units: integer milliseconds; instants are UTC epoch. ``seq`` is ``counter << SHARD_BITS | shard``:
 unique in the store, increasing within its shard. Every id in the store is such a number. The holder's threads may
-commit in another order than they took numbers; batches and outcomes then get later numbers, so that their numbers are
-in the order of commits: a reader who reads a shard's history up to a number, and later from there, misses nothing.
+commit in another order than they took numbers; settlements and outcomes then get later numbers, so that their numbers
+are in the order of commits: a reader who reads a shard's history up to a number, and later from there, misses nothing.
 """
 
 from __future__ import annotations
@@ -393,8 +393,8 @@ class Gate:
 
 
 @dataclass(slots=True)
-class Batch:
-    """One batch: the rows of a lane in (from_, to] were dispatched, the last row at dispatched_ms."""
+class Settlement:
+    """One settlement: the rows of a lane in (from_, to] were dispatched, the last row at dispatched_ms."""
 
     id: int  #: as the id of an Outcome
     lane: int
@@ -464,7 +464,7 @@ class Change(ScheduleChange):
     rejects: list[NewReject] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
+    settlements: list[Settlement] = field(default_factory=list)
     lanes: list[LaneState] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)  #: numbers of lanes, after ``lanes``
     tally: dict[TallyKey, int] = field(default_factory=dict)

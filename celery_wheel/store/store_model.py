@@ -2,7 +2,7 @@
 
 ::
 
-    numbers     ─────────────────────────────────────────────────────►   of batches and outcomes, in one order
+    numbers     ─────────────────────────────────────────────────────►   of settlements and outcomes, in one order
                 forgotten         archived                    seq
                 └ history up to   └ an archive has all        └ the highest number taken
                   it is gone        history up to it
@@ -23,9 +23,9 @@ from celery_wheel.store.schedule_model import Revision, Schedule
 class Retention(NamedTuple):
     """The history to keep: what is as young as ``before_ms``, as far as ``max_bytes`` suffices for it."""
 
-    before_ms: int  #: older batches, by their dispatch, and older outcomes of lane STOPPED are forgotten
-    max_bytes: int  #: of all batches; beyond it the oldest are forgotten, however young
-    archived_only: bool = False  #: a batch stays until an archive has all of it, and keeps all younger batches
+    before_ms: int  #: older settlements, by their dispatch, and older outcomes of lane STOPPED are forgotten
+    max_bytes: int  #: of all settlements; beyond it the oldest are forgotten, however young
+    archived_only: bool = False  #: a settlement stays until an archive has all of it, and keeps all younger settlements
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
 
 

@@ -126,14 +126,16 @@ class Migration(migrations.Migration):
                 ),
                 ("lease_until_ms", _instant("end of the holder's lease", null=True)),
                 ("seq", models.BigIntegerField(db_comment="highest seq taken")),
-                ("history_bytes", models.BigIntegerField(db_comment="sum of the batches' bytes")),
+                ("history_bytes", models.BigIntegerField(db_comment="sum of the settlements' bytes")),
                 (
                     "archived",
-                    models.BigIntegerField(db_comment="an archive has all batches and outcomes up to this number"),
+                    models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
                 ),
                 (
                     "forgotten",
-                    models.BigIntegerField(db_comment="highest number of the batches and outcomes that were forgotten"),
+                    models.BigIntegerField(
+                        db_comment="highest number of the settlements and outcomes that were forgotten"
+                    ),
                 ),
             ],
             options=_options("wheel_shard"),
@@ -203,14 +205,14 @@ class Migration(migrations.Migration):
         ),
         _page("Audit", "auditrow", verbose_name_plural="audit log"),
         migrations.CreateModel(
-            name="BatchRow",
+            name="SettlementRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
                 ("lane", models.BigIntegerField(db_comment="number of the lane")),
-                ("from_due_ms", _instant("the batch begins after this position")),
+                ("from_due_ms", _instant("the settlement begins after this position")),
                 ("from_seq", models.BigIntegerField(db_comment="second half of that position")),
-                ("to_due_ms", _instant("the batch ends with this position")),
+                ("to_due_ms", _instant("the settlement ends with this position")),
                 ("to_seq", models.BigIntegerField(db_comment="second half of that position")),
                 ("count", models.IntegerField(db_comment="messages that the broker confirmed")),
                 ("bytes", models.BigIntegerField(db_comment="their size; bytes")),
@@ -218,16 +220,16 @@ class Migration(migrations.Migration):
                 ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
             ],
             options=_options(
-                "wheel_batch",
+                "wheel_settlement",
                 indexes=[
-                    models.Index(fields=["shard", "id"], name="wheel_batch_age"),
-                    models.Index(fields=["shard", "lane", "dispatched_ms"], name="wheel_batch_dispatched"),
-                    models.Index(fields=["shard", "lane", "to_due_ms", "to_seq"], name="wheel_batch_range"),
+                    models.Index(fields=["shard", "id"], name="wheel_settlement_age"),
+                    models.Index(fields=["shard", "lane", "dispatched_ms"], name="wheel_settlement_dispatched"),
+                    models.Index(fields=["shard", "lane", "to_due_ms", "to_seq"], name="wheel_settlement_range"),
                 ],
             ),
         ),
-        _page("Batch", "batchrow", verbose_name="batch", verbose_name_plural="batches"),
-        _page("Lateness", "batchrow", verbose_name_plural="lateness"),
+        _page("Settlement", "settlementrow", verbose_name="settlement", verbose_name_plural="settlements"),
+        _page("Lateness", "settlementrow", verbose_name_plural="lateness"),
         migrations.CreateModel(
             name="GateRow",
             fields=[

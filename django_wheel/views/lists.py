@@ -1,4 +1,4 @@
-"""The pages with rows: pending tasks, history, rejected tasks, batches and shards.
+"""The pages with rows: pending tasks, history, rejected tasks, settlements and shards.
 
 Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
 Names for filters come from the process's overview, which is read once a second. A column is a line of ``COLUMNS``, its
@@ -85,8 +85,8 @@ def rejected(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     return {**_table(wheel, page), "kinds": links, "kind": kind, "actions": actions}
 
 
-def batches(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    return _table(wheel, wheel.batches(query.place or END, LINES, shard=query.criteria.shard))
+def settlements(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    return _table(wheel, wheel.settlements(query.place or END, LINES, shard=query.criteria.shard))
 
 
 def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -151,5 +151,7 @@ class PendingAdmin(PageAdmin):
 
 admin.site.register(models.History, PageAdmin, template="django_wheel/history.html", values=staticmethod(history))
 admin.site.register(models.Rejected, PageAdmin, template="django_wheel/rejected.html", values=staticmethod(rejected))
-admin.site.register(models.Batch, PageAdmin, template="django_wheel/batches.html", values=staticmethod(batches))
+admin.site.register(
+    models.Settlement, PageAdmin, template="django_wheel/settlements.html", values=staticmethod(settlements)
+)
 admin.site.register(models.Shard, PageAdmin, template="django_wheel/shards.html", values=staticmethod(shards))

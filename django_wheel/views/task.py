@@ -200,7 +200,7 @@ def events(detail: Detail, gates: Sequence[Gate], result: TaskResult | None, now
         yield _due(task, now_ms)
         yield from _held(detail, gates, now_ms)
     if detail.state == "in doubt":
-        yield TimelineEvent(now_ms, "doubt", _("May have been dispatched"), _("Its batch is not stored yet."))
+        yield TimelineEvent(now_ms, "doubt", _("May have been dispatched"), _("Its settlement is not stored yet."))
     yield from _dispatches(detail)
     if detail.state in OPEN and task.expires_ms:
         yield TimelineEvent(task.expires_ms, "expires", _("Expires"), ahead=task.expires_ms > now_ms)

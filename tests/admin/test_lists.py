@@ -15,7 +15,7 @@ from django_wheel.drawing.charts import TimeAxis, count_axis, duration_axis
 from tests.admin.conftest import ADMIN, Configure, end, shown, tallied
 from tests.kit.holder import NOW, Holder, place
 
-PAGES = ("pending", "history", "rejected", "batch")
+PAGES = ("pending", "history", "rejected", "settlement")
 
 
 def heads(text: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_column_without_a_value_is_left_out(viewer: Client, single: SqlStore) 
     assert heads(shown(viewer, f"{ADMIN}/pending/")) == ["Due", "Task", "Queue", "Size"]
     assert heads(shown(viewer, f"{ADMIN}/history/")) == ["Due", "Dispatched", "Late", "Task", "Queue", "Size"]
     assert heads(shown(viewer, f"{ADMIN}/rejected/")) == ["Time", "Reason", "By", "Task", "Queue", "Body"]
-    assert "Shard" not in heads(shown(viewer, f"{ADMIN}/batch/"))
+    assert "Shard" not in heads(shown(viewer, f"{ADMIN}/settlement/"))
     assert 'name="shard"' not in shown(viewer, f"{ADMIN}/pending/")
     tallied(Holder(single), NOW + 9, key="order-1", priority=0)
     assert heads(shown(viewer, f"{ADMIN}/pending/")) == ["Due", "Task", "Queue", "Priority", "Key", "Size"]

@@ -130,7 +130,7 @@ def test_no_page_counts_rows_without_bound(viewer: Client, holder: Holder, store
     opened = project_wheel().store
     assert isinstance(opened, SqlStore)
     with reads_of(opened) as said:
-        for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+        for page in ("wheel", "pending", "history", "rejected", "settlement", "shard"):
             viewer.get(f"{ADMIN}/{page}/?task=app.remind")
     assert said
     # The seconds of the next hour are counted the more rarely, the more they are: test_cache. Schedules are counted
@@ -216,11 +216,11 @@ def test_rejected_messages_have_their_reason_and_bytes(viewer: Client, holder: H
     assert response["X-Content-Type-Options"] == "nosniff"
 
 
-def test_batches_and_shards(viewer: Client, holder: Holder) -> None:
+def test_settlements_and_shards(viewer: Client, holder: Holder) -> None:
     rows = holder.accept(NOW)
     holder.apply(lanes=[LaneState(4, ORIGIN, ORIGIN, "slow")])
     holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 12)
-    assert f"{SHOWN}.012" in shown(viewer, f"{ADMIN}/batch/")
+    assert f"{SHOWN}.012" in shown(viewer, f"{ADMIN}/settlement/")
     text = shown(viewer, f"{ADMIN}/shard/")
     assert "waits for slow" in text
     assert '<strong class="wheel-bad">none</strong>' in text  # shard 1
@@ -309,7 +309,7 @@ def test_pages_can_be_read_by_a_screen_reader(viewer: Client, holder: Holder, se
     live = shown(viewer, f"{ADMIN}/wheel/live/")
     assert 'data-news="The scheduler that holds the wheel is silent."' in live
     assert 'role="alert"' not in live
-    for page in ("wheel", "pending", "history", "rejected", "batch", "shard"):
+    for page in ("wheel", "pending", "history", "rejected", "settlement", "shard"):
         found = shown(viewer, f"{ADMIN}/{page}/").partition('id="content-main"')[2]
         assert found.count("<th ") == found.count('<th scope="')
         assert "<th>" not in found

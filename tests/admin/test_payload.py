@@ -44,7 +44,7 @@ def row(holder: Holder) -> int:
 
 
 def pages(row: int) -> tuple[str, ...]:
-    return ("wheel/", "pending/", "pending/?q=known", "history/", "rejected/", "batch/", f"pending/{row}/")
+    return ("wheel/", "pending/", "pending/?q=known", "history/", "rejected/", "settlement/", f"pending/{row}/")
 
 
 @pytest.mark.parametrize("kind", ["observer", "dispatcher", "planner"])

@@ -141,7 +141,7 @@ def test_only_operators_are_offered_actions(client_of: MakeClient, holder: Holde
 @pytest.mark.parametrize("kind", ["viewer", "operator", "superuser"])
 def test_djangos_own_forms_are_not_reachable(client_of: MakeClient, store: SqlStore, row: int, kind: str) -> None:
     client, before = client_of(kind), contents(store)
-    for page in ("wheel", "pending", "history", "rejected", "batch", "shard", "lateness", "forecast", "schedule"):
+    for page in ("wheel", "pending", "history", "rejected", "settlement", "shard", "lateness", "forecast", "schedule"):
         for form in ("add", f"{row}/change", f"{row}/delete", f"{row}/history"):
             for method in ("GET", "POST"):
                 assert client.generic(method, f"{ADMIN}/{page}/{form}/").status_code == 404

@@ -50,7 +50,8 @@ def fill(holder: Holder) -> None:
         holder.apply(rows=rows, lanes=lanes, tally=Counter(hour_of(row) for row in rows[4:]))
         end(holder, rows[1])
         upto = place(rows[3])
-        holder.apply(batches=[holder.batch(ORIGIN, upto, lane=lane)], lanes=[LaneState(lane, upto, upto, target)])
+        settlement = holder.settlement(ORIGIN, upto, lane=lane)
+        holder.apply(settlements=[settlement], lanes=[LaneState(lane, upto, upto, target)])
     if holder.shard == 0:
         holder.apply(tally={TallyKey(NOW // HOUR_MS, f"queue_{n % 20}", f"app.name_{n}"): 1 for n in range(400)})
 
@@ -65,7 +66,7 @@ def opened(filled: str, conf: Configure) -> SqlStore:
     return found
 
 
-@pytest.mark.parametrize("address", [*ADDRESSES, "batch/", "shard/", "wheel/", "wheel/live/", "pending/?q=task-1"])
+@pytest.mark.parametrize("address", [*ADDRESSES, "settlement/", "shard/", "wheel/", "wheel/live/", "pending/?q=task-1"])
 def test_a_page_takes_a_dozen_statements_whatever_the_shards(viewer: Client, opened: SqlStore, address: str) -> None:
     with reads_of(opened) as statements:
         shown(viewer, f"{ADMIN}/{address}")

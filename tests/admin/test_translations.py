@@ -177,7 +177,7 @@ def messages(holder: Holder) -> list[int]:
         "rejected/?kind=cancelled",
         "rejected/?kind=expired",
         "rejected/?kind=lost",
-        "batch/",
+        "settlement/",
         "shard/",
         "group/",
         "group/?part=no-such&sort=name",
@@ -200,7 +200,7 @@ def test_the_page_of_a_task_has_no_unmarked_text(client_of: MakeClient, messages
 @pytest.mark.usefixtures("still", "brackets")
 def test_the_pages_of_an_empty_store_have_no_unmarked_text(client_of: MakeClient, holder: Holder) -> None:
     client = client_of("operator")
-    for address in ("wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "batch/", "shard/", "group/"):
+    for address in ("wheel/", "wheel/gate/", "pending/", "history/", "rejected/", "settlement/", "shard/", "group/"):
         check(client, address)
     holder.store.release(0, holder.epoch)
     check(client, "wheel/")

@@ -1,4 +1,4 @@
-"""Fills a store past the engine, as the holder of a shard: pending rows, rejected rows and batches."""
+"""Fills a store past the engine, as the holder of a shard: pending rows, rejected rows and settlements."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ class Filler(Holder):
         self.apply(moves=moves, outcomes=outcomes, tally=_tally(rows, -1))
 
     def settle_upto(self, to: Position) -> None:
-        """Settle all that is due up to there, from the start of the lane or from the last batch on."""
+        """Settle all that is due up to there, from the start of the lane or from the last settlement on."""
         left = self.store.summary(self.shard, 0, self._settled, to)
-        batch = self.batch(self._settled, to, at_ms=to.due_ms, weight=left.bytes)
-        self.apply(batches=[batch], lanes=[LaneState(0, to, to)], tally={key: -n for key, n in left.tally.items()})
+        settlement = self.settlement(self._settled, to, at_ms=to.due_ms, weight=left.bytes)
+        tally = {key: -n for key, n in left.tally.items()}
+        self.apply(settlements=[settlement], lanes=[LaneState(0, to, to)], tally=tally)
         self._settled = to
 
 

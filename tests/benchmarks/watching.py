@@ -52,7 +52,7 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
 
         fill     N pending at random due times of a year, 100 tasks, 20 queues, 16 shards
                  each holder's snapshot has 20 buckets, as at this load; then a thousand
-        commit   1,000 rows due in a year, or in ten minutes; then their batch         µs a row, and of it the sums
+        commit   1,000 rows due in a year, or in ten minutes; then their settlement    µs a row, and of it the sums
         read     an overview, with and without the seconds of the next hour
         poll     the live part of the wheel page
                  the first poll of a second reads and renders; 49 others find what it has made
@@ -195,7 +195,7 @@ def _lists(get: Callable[[str], Callable[[], None]], cpu_s: Callable[[], float])
     task, queue = "task=bench.tasks.task_5", "queue=queue_5"
     filters = ("", task, queue, f"{task}&{queue}", "task=nobody")
     addresses = [f"{page}/?{one}" for page in ("pending", "history", "rejected") for one in filters]
-    for address in [*addresses, "batch/", "shard/"]:
+    for address in [*addresses, "settlement/", "shard/"]:
         turn = get(address)
         with mock.patch.object(overview_module, "FRESH_S", 3_600):
             yield _figure(address, turn, cpu_s, 60)

@@ -13,7 +13,7 @@ from tests.kit.patience import patience, wait_until
 
 ADMIN = "/admin/django_wheel"
 DISPATCHED, PENDING = 6, 4
-PAGES = ["pending/", "history/", "rejected/", "batch/", "lateness/", "lateness/?task=app.mail", "forecast/"]
+PAGES = ["pending/", "history/", "rejected/", "settlement/", "lateness/", "lateness/?task=app.mail", "forecast/"]
 #: Returns the tables that are wider than their page.
 CUT_OFF = """[...document.querySelectorAll('.wheel-rows')]
     .filter((one) => one.scrollWidth > one.parentNode.clientWidth).map((one) => one.id)"""

@@ -27,7 +27,15 @@ from celery_wheel.operations import doctor
 from celery_wheel.requests.results import CompletionResult
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.store.model import Gate
-from celery_wheel.store.ports.pages import Detail, GroupState, NamedHourCount, Names, SettledBatch, StoppedTask, Task
+from celery_wheel.store.ports.pages import (
+    Detail,
+    GroupState,
+    NamedHourCount,
+    Names,
+    StoppedTask,
+    StoredSettlement,
+    Task,
+)
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page
@@ -141,7 +149,7 @@ OBJECTS: dict[str, type[Any]] = {
     "items of `pending`, `history`": Task,
     "`get`, items of `find`": Detail,
     "items of `outcomes`": StoppedTask,
-    "items of `batches`": SettledBatch,
+    "items of `settlements`": StoredSettlement,
     "`counts`": Names,
     "items of `forecast`": NamedHourCount,
     "items of `gates`": Gate,

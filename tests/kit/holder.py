@@ -10,7 +10,6 @@ from celery_wheel.store.model import (
     ORIGIN,
     SHARD_BITS,
     STOPPED,
-    Batch,
     Change,
     LaneState,
     Message,
@@ -19,6 +18,7 @@ from celery_wheel.store.model import (
     Outcome,
     Position,
     Row,
+    Settlement,
     StoredMessage,
     TallyKey,
     Unreadable,
@@ -109,8 +109,10 @@ class Holder:
     def outcome(self, timer_id: int, kind: str = "cancelled", at_ms: int = NOW) -> Outcome:
         return Outcome(self.seq(), timer_id, kind, "asked for", "somebody", at_ms)
 
-    def batch(self, from_: Position, to: Position, *, at_ms: int = NOW, weight: int = 100, lane: int = 0) -> Batch:
-        return Batch(self.seq(), lane, from_, to, 1, weight, at_ms)
+    def settlement(
+        self, from_: Position, to: Position, *, at_ms: int = NOW, weight: int = 100, lane: int = 0
+    ) -> Settlement:
+        return Settlement(self.seq(), lane, from_, to, 1, weight, at_ms)
 
     def apply(self, **parts: Any) -> None:
         self.store.apply(self.shard, self.epoch, Change(seq=self.highest_seq, **parts))
@@ -121,8 +123,8 @@ class Holder:
         return rows
 
     def settle(self, from_: Position, to: Position, *, at_ms: int = NOW, weight: int = 100, lane: int = 0) -> None:
-        batch = self.batch(from_, to, at_ms=at_ms, weight=weight, lane=lane)
-        self.apply(batches=[batch], lanes=[LaneState(lane, to, to)])
+        settlement = self.settlement(from_, to, at_ms=at_ms, weight=weight, lane=lane)
+        self.apply(settlements=[settlement], lanes=[LaneState(lane, to, to)])
 
     def put_offset(self, offset: Position, lane: int = 0) -> None:
         self.apply(lanes=[LaneState(lane, offset, offset)])

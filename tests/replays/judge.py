@@ -23,7 +23,7 @@ def picture(wheel: Wheel, names: Iterable[str]) -> dict[str, Any]:
         "pending": sorted(one.task_id for one in wheel.pending(limit=ALL).items),
         "dispatched": sorted(one.task_id for one in wheel.history(limit=ALL).items),
         "stopped": sorted([one.task_id, one.kind, one.reason] for one in wheel.outcomes(limit=ALL).items),
-        "batches": len(wheel.batches(limit=ALL).items),
+        "settlements": len(wheel.settlements(limit=ALL).items),
         "counted": sum(one.pending for one in wheel.status()),
         "schedules": {one.name: _schedule(wheel, one) for one in wheel.schedules.list(limit=ALL).items},
         "deleted": _history(wheel, "deleted"),

@@ -37,7 +37,7 @@ ACTIVITIES = ("tend", "ingest", "prefetch", "dispatch", "settle", "announce", "k
 WEIGHTS = (2, 6, 5, 8, 3, 1, 1)
 #: Steps that the log leaves out.
 DULL = {Round.IDLE, Round.BUSY, "forgotten", "clock compared", "inbox read", "loads read", "snapshot taken"}
-DULL |= {"offsets verified", "listens", "reaped", "peeked", "batch made"}
+DULL |= {"offsets verified", "listens", "reaped", "peeked", "settlement made"}
 QUEUES = ("celery", "mail", "broken")
 #: Steps that an activity takes without a pause when it runs ahead.
 HURRY = 8

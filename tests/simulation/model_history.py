@@ -38,7 +38,7 @@ class ShardData:
         default_factory=lambda: {0: model.LaneState(0, model.ORIGIN, model.ORIGIN)}
     )
     closed: set[int] = field(default_factory=set)  #: of the lanes
-    batches: list[model.Batch] = field(default_factory=list)
+    settlements: list[model.Settlement] = field(default_factory=list)
     outcomes: list[model.Outcome] = field(default_factory=list)
     tally: dict[model.TallyKey, int] = field(default_factory=dict)
     inbox: dict[int, model.InboxItem] = field(default_factory=dict)
@@ -67,36 +67,36 @@ def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, 
     """``archives``: shard → number up to which an archive has every change."""
     archived = archives if keep.archived_only else None
     gone = 0
-    for batch in sorted(data.batches, key=lambda batch: batch.id):
-        over = sum(batch.bytes for batch in data.batches) > keep.max_bytes
-        if gone >= limit or not (batch.dispatched_ms < keep.before_ms or over):
+    for settlement in sorted(data.settlements, key=lambda settlement: settlement.id):
+        over = sum(settlement.bytes for settlement in data.settlements) > keep.max_bytes
+        if gone >= limit or not (settlement.dispatched_ms < keep.before_ms or over):
             break
-        if archived is not None and not _archived(data, batch, archived):
+        if archived is not None and not _archived(data, settlement, archived):
             break
-        end = min(batch.to, data.lanes[batch.lane].offset)
-        if end > keep.upto.get(batch.lane, end):
+        end = min(settlement.to, data.lanes[settlement.lane].offset)
+        if end > keep.upto.get(settlement.lane, end):
             break
-        ids = ids_in(data, batch.lane, batch.from_, end)
+        ids = ids_in(data, settlement.lane, settlement.from_, end)
         free = _free(data, ids, archived)[: limit - gone]
         _remove(data, free)
         gone += len(free)
         if len(free) < len(ids):
             break
-        data.batches.remove(batch)
+        data.settlements.remove(settlement)
     resting = ids_in(data, model.STOPPED, model.ORIGIN, model.Position(keep.before_ms, 0))
     free = _free(data, resting, archived)[: max(0, limit - gone)]
     _remove(data, free)
-    for number in data.closed - {batch.lane for batch in data.batches}:
+    for number in data.closed - {settlement.lane for settlement in data.settlements}:
         if not data.order.get(number):
             data.closed.remove(number)
             del data.lanes[number]
     return gone + len(free)
 
 
-def _archived(data: ShardData, batch: model.Batch, archived: Mapping[int, int]) -> bool:
-    """Whether an archive has a batch, and every later batch of the same positions."""
-    beyond = [one for one in data.batches if one.id > archived.get(one.id & (1 << model.SHARD_BITS) - 1, 0)]
-    return batch not in beyond and all(one.from_ >= batch.to for one in beyond if one.lane == batch.lane)
+def _archived(data: ShardData, settlement: model.Settlement, archived: Mapping[int, int]) -> bool:
+    """Whether an archive has a settlement, and every later one of the same positions."""
+    beyond = [one for one in data.settlements if one.id > archived.get(one.id & (1 << model.SHARD_BITS) - 1, 0)]
+    return settlement not in beyond and all(one.from_ >= settlement.to for one in beyond if one.lane == settlement.lane)
 
 
 def _free(data: ShardData, ids: Sequence[int], archived: Mapping[int, int] | None) -> list[int]:

@@ -155,7 +155,7 @@ class ModelStore:
             for number in change.closed:
                 assert number > 0
                 assert not ids_in(data, number, data.lanes[number].offset, END), "what is pending is in an open lane"
-            data.batches += change.batches
+            data.settlements += change.settlements
             data.outcomes += change.outcomes
             for key, n in change.tally.items():
                 data.tally[key] = data.tally.get(key, 0) + n
@@ -267,13 +267,13 @@ class ModelStore:
         ]
         return sorted(found, key=lambda one: one.position)
 
-    def batch_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
-        batches = [
-            batch
-            for batch in self.disk.shard(shard).batches
-            if batch.lane == lane and batch.from_ < upto and batch.dispatched_ms >= since_ms
+    def settlement_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
+        settlements = [
+            settlement
+            for settlement in self.disk.shard(shard).settlements
+            if settlement.lane == lane and settlement.from_ < upto and settlement.dispatched_ms >= since_ms
         ]
-        return min((batch.from_ for batch in batches), default=None)
+        return min((settlement.from_ for settlement in settlements), default=None)
 
     def pending(self, shard: int) -> dict[model.TallyKey, int]:
         return {key: n for key, n in self.disk.shard(shard).tally.items() if n}

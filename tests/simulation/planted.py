@@ -282,7 +282,7 @@ def emptied_broker_taken_for_a_new_one(
 
 
 class ForgettingWorld(World):
-    """History is kept for a moment, and a holder ends between the batches of two chunks of one checksum."""
+    """History is kept for a moment, and a holder ends between the settlements of two chunks of one checksum."""
 
     def make_server(self) -> None:
         super().make_server()

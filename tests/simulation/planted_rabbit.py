@@ -128,7 +128,7 @@ otherwise("nothing_is_marked", ModelRabbit, "publish", 1, _unmarked, seed=9, wor
 
 @replaces(Lane, "leaving", seed=17, world=RefusingWorld)
 def refused_row_looks_published(_: Any, lane: Lane) -> Iterator[Row]:
-    """A row that its queue refused counts as published until the batch that moves it is applied."""
+    """A row that its queue refused counts as published until the settlement that moves it is applied."""
     return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
 
 

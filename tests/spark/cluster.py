@@ -40,8 +40,8 @@ HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 200.0
 
-#: Rows to dispatch, and the number of batches.
-ROWS, BATCHES = 2_000, 100
+#: Rows to dispatch, and the number of settlements.
+ROWS, SETTLEMENTS = 2_000, 100
 
 
 class TableLock:
@@ -163,7 +163,7 @@ def running_cluster(folder: Path, url: str) -> Iterator[Cluster]:
         one = stack.enter_context(site(url))
         fill(stack.enter_context(site(f"sqlite:///{client}/wheel.sqlite3")))
         rows = one.holder.accept(*range(NOW, NOW + ROWS))
-        step = ROWS // BATCHES
+        step = ROWS // SETTLEMENTS
         for start in range(0, ROWS, step):
             one.dispatch(rows[start : start + step], NOW + start)
         (folder / "half").mkdir()

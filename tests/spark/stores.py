@@ -46,9 +46,9 @@ class Site:
         holder = holder or self.holder
         [lane] = [one for one in self.store.lanes(holder.shard) if one.lane == 0]
         to = max(place(row) for row in rows)
-        batch = holder.batch(lane.offset, to, at_ms=at_ms)
-        batch.count = len(rows)
-        holder.apply(batches=[batch], lanes=[LaneState(0, to, to)])
+        settlement = holder.settlement(lane.offset, to, at_ms=at_ms)
+        settlement.count = len(rows)
+        holder.apply(settlements=[settlement], lanes=[LaneState(0, to, to)])
 
 
 @contextmanager

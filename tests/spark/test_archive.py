@@ -22,7 +22,7 @@ from tests.kit.holder import NOW, place
 from tests.spark.stores import Site, fill, on_postgresql, read_history
 
 DAY_MS = 86_400_000
-KEY = ("shard", "lane", "due_ms", "seq", "batch", "id", "outcome")
+KEY = ("shard", "lane", "due_ms", "seq", "settlement", "id", "outcome")
 Event = tuple[Any, ...]
 
 

@@ -29,7 +29,7 @@ VERSION_1 = (
     "shard int lane bigint due_ms bigint seq bigint id bigint task_id string task string queue string key string "
     "group string "
     "eta timestamp created timestamp accepted timestamp dispatched timestamp lateness_ms bigint outcome string "
-    "reason string at timestamp epoch bigint batch bigint size int"
+    "reason string at timestamp epoch bigint settlement bigint size int"
 )
 
 

@@ -87,8 +87,8 @@ class Walk:
 
     def roll_back(self, holder: Holder) -> None:
         lane = self.lane(holder)
-        own = (schema.batch.c.shard == holder.shard, schema.batch.c.lane == lane.lane)
-        last = select(schema.batch).where(*own).order_by(schema.batch.c.id.desc()).limit(3)
+        own = (schema.settlement.c.shard == holder.shard, schema.settlement.c.lane == lane.lane)
+        last = select(schema.settlement).where(*own).order_by(schema.settlement.c.id.desc()).limit(3)
         with self.store.database.reading() as connection:
             found = connection.execute(last).all()
         if found and (offset := Position(*self.random.choice(found)[3:5])) < lane.offset:
@@ -137,7 +137,7 @@ class Walk:
             while self.store.forget(holder.shard, holder.epoch, Retention(2**53, NO_LIMIT, archived_only=True), 1_000):
                 pass
         with self.store.database.reading() as connection:
-            tables = (schema.timer, schema.batch, schema.outcome)
+            tables = (schema.timer, schema.settlement, schema.outcome)
             left = [connection.scalar(select(func.count()).select_from(table)) for table in tables]
             assert (left, connection.scalar(select(func.sum(schema.shard.c.history_bytes)))) == ([0, 0, 0], 0)
 

@@ -54,7 +54,7 @@ def test_pending_equals_the_pages_of_the_store(spark: SparkSession, filled: Site
 def test_history_has_dispatched_tasks_and_other_outcomes(spark: SparkSession, filled: Site) -> None:
     frame = read(spark, "history", filled.url)
     dispatched = {task.position: task for task in filled.store.browse.dispatched(Criteria()).items}
-    batches = {found.id for found in filled.store.browse.batches(Criteria()).items}
+    settlements = {found.id for found in filled.store.browse.settlements(Criteria()).items}
     outcomes = filled.store.browse.outcomes(["rejected", "moved"], Criteria()).items
     rows = frame.collect()
     dispatched_rows = [row for row in rows if row.outcome == "dispatched"]
@@ -62,7 +62,7 @@ def test_history_has_dispatched_tasks_and_other_outcomes(spark: SparkSession, fi
         place: (task.task_id, task.target, task.late_ms) for place, task in dispatched.items()
     }
     assert len(dispatched_rows) == len(dispatched) == 7
-    assert {row.batch for row in dispatched_rows} == batches
+    assert {row.settlement for row in dispatched_rows} == settlements
     assert [row.key for row in dispatched_rows].count("order:42") == 5
     others = [row for row in rows if row not in dispatched_rows]
     assert {row.seq: (row.outcome, row.reason, row.at.timestamp() * 1_000) for row in others} == {
@@ -142,7 +142,7 @@ EVENTS = {"table": "history", "events": json.dumps({"0": [0, 5]})}
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"table": "batches"}, "table must be pending or history, got 'batches'"),
+        ({"table": "settlements"}, "table must be pending or history, got 'settlements'"),
         ({"partitions": "0"}, "partitions must be a number from 1 on, got '0'"),
         ({"partitions": "²"}, "partitions must be a number from 1 on, got '²'"),
         ({"dueFrom": "--5"}, "dueFrom must be an instant"),

@@ -20,7 +20,7 @@ ALONE = "A file of its own"
 #: Names that frameworks choose: Django finds these by name.
 GIVEN_NAMES = {"Meta", "Migration", "Command"}
 #: Pages of the admin: Django makes addresses and permissions of the names of their models.
-PAGE_NAMES = {"Batch", "Group", "Schedule", "Wheel"}
+PAGE_NAMES = {"Group", "Schedule", "Settlement", "Wheel"}
 
 #: A sentence has a named subject. ``What waits ...`` has none; a question may begin so.
 HEADLESS = re.compile(r"(What|Who|Whoever|Whom|Whose|Whichever|Whatever|Of|Those)\b")

@@ -2,7 +2,7 @@
 
 ::
 
-    ShardState ─┬─ Lanes ─── Lane     offset, watermark, horizon, ready rows, chunk in flight, batch
+    ShardState ─┬─ Lanes ─── Lane     offset, watermark, horizon, ready rows, chunk in flight, settlement
      one lock   ├─ Window             rows in memory, and the timing wheel of those that are not due
                 ├─ Gates              paused or metered tasks and queues
                 ├─ TombstoneFilter    ids that may have a tombstone in the store

@@ -1,11 +1,11 @@
-"""A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and batch.
+"""A lane in a holder's memory: it owns the lane's offset, watermark, ready rows, chunk and settlement.
 
 docs/architecture.md draws the positions and the states. Invariants, each checked where it could break (InvariantBroken)
 
 1. ``offset <= watermark``; the watermark lies before every open reservation and never passes the horizon.
 2. Memory holds every live row in (watermark, horizon], except rows under an open reservation.
 3. A late row gets a position after the watermark, so (…, watermark] never changes again.
-4. At most one chunk is in flight and one batch under way: of two, the later answer would move the offset back.
+4. At most one chunk is in flight and one settlement under way: of two, the later answer would move the offset back.
 
 A lane with a place is for rows of a gate, or of a destination that refused rows: later rows for that destination follow
 them in order, and the lane tries again, later each time. ``Lanes`` finds a row's lane::
@@ -297,7 +297,7 @@ class Lane:
     # -- settle ------------------------------------------------------------------------------------
 
     def leaving(self) -> Iterator[Row]:
-        """Yield the rows that the next batch moves to other lanes."""
+        """Yield the rows that the next settlement moves to other lanes."""
         if self.in_flight is not None:
             yield from (row for row, _ in self.in_flight.diverted)
         for done in (self.unsettled, self.settling):
@@ -305,21 +305,21 @@ class Lane:
                 yield from done.refused
 
     def begin_settling(self) -> Unsettled | None:
-        """Return the unsettled chunks to commit; None where there are none, or a batch is under way."""
+        """Return the unsettled chunks to commit; None where there are none, or a settlement is under way."""
         if self.settling is not None or self.unsettled is None:
             return None
         self.unsettled, self.settling = None, self.unsettled
         return self.settling
 
     def hold_settling(self) -> bool:
-        """Keep batches out while the lane's row is written as it is; False where one is under way."""
+        """Keep settlements out while the lane's row is written as it is; False where one is under way."""
         if self.settling is not None:
             return False
         self.settling = Unsettled(self.offset, self.offset)
         return True
 
     def settled(self, offset: Position) -> None:
-        """Move the offset: the batch is committed."""
+        """Move the offset: the settlement is committed."""
         if not self.offset <= offset <= self.watermark:
             raise InvariantBroken(f"the offset of lane {self.number} cannot go from {self.offset} to {offset}")
         self.offset, self.settling = offset, None

@@ -1,7 +1,7 @@
 """``archive``: the new history as Parquet, in folders by day, written before retention removes it from the store.
 
-An event's number is that of its batch or outcome: one sequence a shard, in the order of commits. A shard's mark is the
-number up to which the archive has every event; ``celery_wheel.pipeline.archive`` has the steps of a run.
+An event's number is that of its settlement or outcome: one sequence a shard, in the order of commits. A shard's mark is
+the number up to which the archive has every event; ``celery_wheel.pipeline.archive`` has the steps of a run.
 
 Promises: each event is in the archive once (``IDENTITY``), however often the job is killed and runs again; one that was
 dispatched twice is two events. A reader sees the archive before a run or after it. A run costs what is new. The events

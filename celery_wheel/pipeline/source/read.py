@@ -115,10 +115,10 @@ class ReadRequest:
         low, high = self.due_range()
         partitions = []
         given = (connection, shard_ranges, self.options.partitions)
-        for shard, after, upto in statements.event_ranges("wheel_batch", *given):
-            where = statements.number_conditions("b", shard, after, upto)
+        for shard, after, upto in statements.event_ranges("wheel_settlement", *given):
+            where = statements.number_conditions("s", shard, after, upto)
             if (low, high) != (FIRST_MS, LAST_MS):
-                where = where.add("b.to_due_ms >= ? AND b.from_due_ms <= ?", low, high)
+                where = where.add("s.to_due_ms >= ? AND s.from_due_ms <= ?", low, high)
             partitions.append(self.partition(statements.DISPATCHED[dialect], where))
         for shard, after, upto in statements.event_ranges("wheel_outcome", *given):
             where = statements.number_conditions("o", shard, after, upto)

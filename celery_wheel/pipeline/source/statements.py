@@ -7,9 +7,9 @@
 
 Instants are TIMESTAMP in UTC, exact to the millisecond; ``…_ms`` are the store's own integers. In ``history``, (lane,
 due_ms, seq) is the position from which a message was dispatched; for any other outcome it is (-1, instant, number of
-the outcome), which never changes. A batch covers the rows that had their position when it was numbered (``seq <
+the outcome), which never changes. A settlement covers the rows that had their position when it was numbered (``seq <
 number``): after a rollback of the broker, new rows may come into a range whose older rows were dispatched before. A
-replayed range has two batches.
+replayed range has two settlements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INT, LONG, STRING, INSTANT = IntegerType(), LongType(), StringType(), TimestampT
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column; ``sql`` is an expression over timer, route, batch and outcome that both databases understand."""
+    """A column; ``sql`` is an expression over timer, route, settlement and outcome that both databases understand."""
 
     name: str
     type: DataType
@@ -96,13 +96,13 @@ COLUMNS: dict[str, tuple[SourceColumn, ...]] = {
         *_MESSAGE,
         _ETA,
         *_ARRIVAL,
-        SourceColumn("dispatched", INSTANT, "b.dispatched_ms", "null"),
-        SourceColumn("lateness_ms", LONG, "b.dispatched_ms - t.eta_ms", "null"),
+        SourceColumn("dispatched", INSTANT, "s.dispatched_ms", "null"),
+        SourceColumn("lateness_ms", LONG, "s.dispatched_ms - t.eta_ms", "null"),
         SourceColumn("outcome", STRING, "'dispatched'", "o.kind"),
         SourceColumn("reason", STRING, "null", "o.reason"),
-        SourceColumn("at", INSTANT, "b.dispatched_ms", "o.at_ms"),
-        SourceColumn("epoch", LONG, "b.epoch", "null"),
-        SourceColumn("batch", LONG, "b.id", "null"),
+        SourceColumn("at", INSTANT, "s.dispatched_ms", "o.at_ms"),
+        SourceColumn("epoch", LONG, "s.epoch", "null"),
+        SourceColumn("settlement", LONG, "s.id", "null"),
         SourceColumn("size", INT, "t.size"),
     ),
 }
@@ -129,7 +129,7 @@ def open_for_reading(url: str) -> closing[SqlStore]:
 
 
 def last_numbers(connection: Connection) -> dict[int, int]:
-    """Return the highest number that each shard has given: all later batches and outcomes have greater ones."""
+    """Return the highest number that each shard has given: all later settlements and outcomes have greater ones."""
     rows = connection.execute(select(shard_table.c.shard, shard_table.c.seq).order_by(shard_table.c.shard))
     return {row.shard: row.seq for row in rows}
 
@@ -142,7 +142,7 @@ def lane_offsets(store: SqlStore, connection: Connection) -> list[LaneOffset]:
     ]
 
 
-_COUNTS = {"wheel_batch": "sum(count)", "wheel_outcome": "count(*)"}
+_COUNTS = {"wheel_settlement": "sum(count)", "wheel_outcome": "count(*)"}
 
 
 def _partition_count(rows: int, requested: int | None) -> int:
@@ -158,7 +158,7 @@ def split(after: int, upto: int, rows: int, requested: int | None) -> list[tuple
 def event_ranges(
     table: str, connection: Connection, shard_ranges: dict[int, tuple[int, int]], requested: int | None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (shard, after, upto) of batches or outcomes, without empty ranges."""
+    """Yield (shard, after, upto) of settlements or outcomes, without empty ranges."""
     groups = {shard: _groups(table, connection, shard, *range_) for shard, range_ in shard_ranges.items()}
     total = sum(count for shard_groups in groups.values() for _, count in shard_groups)
     most = max(1, -(-total // _partition_count(total, requested)))
@@ -184,16 +184,16 @@ def _groups(table: str, connection: Connection, shard: int, after: int, upto: in
 
 
 _COVERED = """
-    t.shard = b.shard AND t.lane = b.lane
-    AND (t.due_ms, t.seq) > (b.from_due_ms, b.from_seq) AND (t.due_ms, t.seq) <= (b.to_due_ms, b.to_seq)
-    AND t.seq < b.id
+    t.shard = s.shard AND t.lane = s.lane
+    AND (t.due_ms, t.seq) > (s.from_due_ms, s.from_seq) AND (t.due_ms, t.seq) <= (s.to_due_ms, s.to_seq)
+    AND t.seq < s.id
 """
 
-#: Batches first, then the rows of each by the index of positions. A planner without statistics of the ranges would
+#: Settlements first, then the rows of each by the index of positions. A planner without statistics of the ranges would
 #: scan the whole table: OFFSET 0 is PostgreSQL's optimisation fence, CROSS JOIN is SQLite's.
 DISPATCHED = {
-    "postgresql": f"wheel_batch b CROSS JOIN LATERAL (SELECT * FROM wheel_timer t WHERE {_COVERED} OFFSET 0) t",
-    "sqlite": f"wheel_batch b CROSS JOIN wheel_timer t ON {_COVERED}",
+    "postgresql": f"wheel_settlement s CROSS JOIN LATERAL (SELECT * FROM wheel_timer t WHERE {_COVERED} OFFSET 0) t",
+    "sqlite": f"wheel_settlement s CROSS JOIN wheel_timer t ON {_COVERED}",
 }
 OUTCOMES = {
     "postgresql": "wheel_outcome o JOIN wheel_timer t ON t.id = o.timer_id",
@@ -268,7 +268,7 @@ def pending_by_position(lane: LaneOffset, after: Position, upto: Position) -> tu
 
 
 def number_conditions(alias: str, shard: int, after: int, upto: int) -> Conditions:
-    """Batches (``b``) or outcomes (``o``) of a shard with a number in (after, upto]."""
+    """Settlements (``s``) or outcomes (``o``) of a shard with a number in (after, upto]."""
     return Conditions().add(f"{alias}.shard = ? AND {alias}.id > ? AND {alias}.id <= ?", shard, after, upto)
 
 

@@ -3,13 +3,13 @@
 ::
 
     {"store": UUID, "0": {"number": 5381, "offsets": {"0": "1800000000000 5120", "3": …}}, "1": …}
-                             │                └ offset of each lane at that number: the next batch begins there
-                             └ all batches and outcomes up to this number were read
+                             │                └ offset of each lane at that number: the next settlement begins there
+                             └ all settlements and outcomes up to this number were read
 
 No row is skipped and none occurs twice: the store gives numbers in the order of commits, so the rows between two
 offsets are the same at every attempt. The events of a task never occur in an earlier micro-batch than its older ones.
 A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
-batch must begin where the last one that was read ended. Outcomes are removed after the batches of their time.
+settlement must begin where the last one that was read ended. Outcomes are removed after the settlements of their time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_wheel.pipeline.source.read import ReadRequest
 from celery_wheel.pipeline.source.statements import StatementPartition, last_numbers, open_for_reading
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
-from celery_wheel.store.sql.schema import batch, outcome
+from celery_wheel.store.sql.schema import outcome, settlement
 from celery_wheel.store.sql.store import SqlStore
 
 
@@ -140,14 +140,14 @@ def _batch_end(connection: Connection, shard: int, after: int, upto: int, rows: 
     def within(table: Any) -> Any:
         return (table.c.shard == shard, table.c.id > after, table.c.id <= upto)
 
-    batches = select(batch.c.id, batch.c.count).where(*within(batch))
+    settlements = select(settlement.c.id, settlement.c.count).where(*within(settlement))
     outcomes = select(outcome.c.id, literal(1).label("count")).where(*within(outcome))
     if rows is None:
-        both = union_all(batches, outcomes).subquery()
+        both = union_all(settlements, outcomes).subquery()
         end: int | None = connection.scalar(select(func.max(both.c.id)))
         return end
     # An event has at least one row, so ``rows`` events of each table are enough; each table is read by its index.
-    firsts = [one.order_by("id").limit(rows).subquery() for one in (batches, outcomes)]
+    firsts = [one.order_by("id").limit(rows).subquery() for one in (settlements, outcomes)]
     events = union_all(*(select(one) for one in firsts)).subquery()
     end, count = None, 0
     for number, size in connection.execute(select(events).order_by(events.c.id)):
@@ -163,24 +163,26 @@ def _advance(connection: Connection, offset: StreamOffset, ends: dict[int, int])
     shards = dict(offset.shards)
     for shard, end in ends.items():
         before = offset.shard(shard)
-        new = (batch.c.shard == shard, batch.c.id > before.number, batch.c.id <= end)
-        last = select(func.max(batch.c.id)).where(*new).group_by(batch.c.lane)
-        offsets = select(batch.c.lane, batch.c.to_due_ms, batch.c.to_seq).where(batch.c.id.in_(last))
+        new = (settlement.c.shard == shard, settlement.c.id > before.number, settlement.c.id <= end)
+        last = select(func.max(settlement.c.id)).where(*new).group_by(settlement.c.lane)
+        columns = (settlement.c.lane, settlement.c.to_due_ms, settlement.c.to_seq)
+        offsets = select(*columns).where(settlement.c.id.in_(last))
         lanes = {row.lane: Position(row.to_due_ms, row.to_seq) for row in connection.execute(offsets)}
         shards[shard] = ShardProgress(end, before.offsets | lanes)
     return StreamOffset(offset.store, shards)
 
 
 def _check_loss(connection: Connection, shard: int, progress: ShardProgress) -> None:
-    """Raise StoreUnusable where retention, which removes batches in order, removed unread ones."""
+    """Raise StoreUnusable where retention, which removes settlements in order, removed unread ones."""
     if progress.number == 0:
         return
-    in_shard = batch.c.shard == shard
-    oldest = connection.scalar(select(func.min(batch.c.id)).where(in_shard))
+    in_shard = settlement.c.shard == shard
+    oldest = connection.scalar(select(func.min(settlement.c.id)).where(in_shard))
     if oldest is None or oldest <= progress.number:
         return
-    first = select(func.min(batch.c.id)).where(in_shard).group_by(batch.c.lane)
-    begins = select(batch.c.lane, batch.c.from_due_ms, batch.c.from_seq).where(batch.c.id.in_(first))
+    first = select(func.min(settlement.c.id)).where(in_shard).group_by(settlement.c.lane)
+    columns = (settlement.c.lane, settlement.c.from_due_ms, settlement.c.from_seq)
+    begins = select(*columns).where(settlement.c.id.in_(first))
     for lane, *place in connection.execute(begins):
         read = progress.offsets.get(lane, ORIGIN)
         if Position(*place) > read:

@@ -80,9 +80,9 @@ class Store(Protocol):
         """Commit all of ``change``, durably, or nothing."""
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
-        """Remove up to about ``limit`` rows of the history not to be kept, oldest batch first; returns how many.
+        """Remove up to about ``limit`` rows of the history not to be kept, oldest settlement first; returns how many.
 
-        History is the rows of batches and of lane STOPPED. Closed lanes without rows and batches are removed too.
+        History is the rows of settlements and of lane STOPPED. Closed lanes without rows and settlements go, too.
         """
 
     # -- reading --------------------------------------------------------------------------------------
@@ -124,9 +124,9 @@ class Store(Protocol):
     def rows(self, shard: int, row_ids: Sequence[int]) -> list[model.Row]:
         """Return the existing rows among these ids, in any lane."""
 
-    def batch_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
-        """Return ``from_`` of the lane's earliest batch that was dispatched at or after ``since_ms`` and begins before
-        ``upto``; None where no batch does. ``upto`` may be inside a batch, where a broker lost writes twice."""
+    def settlement_start(self, shard: int, lane: int, upto: model.Position, since_ms: int) -> model.Position | None:
+        """Return ``from_`` of the lane's earliest settlement that was dispatched at or after ``since_ms`` and begins
+        before ``upto``; None where none does. ``upto`` may be inside a settlement, where a broker lost writes twice."""
 
     def pending(self, shard: int) -> dict[model.TallyKey, int]:
         """Return the tally: pending rows by hour, queue and task, without zeros."""

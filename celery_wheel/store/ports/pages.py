@@ -89,8 +89,8 @@ class StoppedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledBatch:
-    """One batch: the messages of a lane in (from, to] were dispatched at ``dispatched_ms``."""
+class StoredSettlement:
+    """One settlement: the messages of a lane in (from, to] were dispatched at ``dispatched_ms``."""
 
     id: int
     shard: int
@@ -139,7 +139,7 @@ class Criteria:
     """The filter of a page; a field that is None does not filter.
 
     ``from_ms`` is included and ``to_ms`` is not. They limit the due time of a task, or the time of an outcome or of a
-    batch.
+    settlement.
     """
 
     shard: int | None = None
@@ -182,7 +182,7 @@ class Detail:
     body: bytes
     outcomes: list[StoppedTask]  #: as items of ``outcomes``
     lane: LaneState | None  #: None where the message is in no lane, because it was stopped
-    dispatches_ms: list[int]  #: of the batches around its position: the first dispatch, then repeated ones
+    dispatches_ms: list[int]  #: of the settlements around its position: the first dispatch, then repeated ones
 
     def __repr__(self) -> str:
         """Without headers and body: what is shown in a shell, a log or an error report is no place for arguments."""

@@ -83,7 +83,7 @@ _BURSTS = {"autovacuum_vacuum_scale_factor": "0", "autovacuum_vacuum_threshold":
 PARAMETERS = {
     "wheel_timer": _LOG,
     "wheel_outcome": _LOG,
-    "wheel_batch": _LOG,
+    "wheel_settlement": _LOG,
     "wheel_shard": _HOT,
     "wheel_snapshot": _HOT,
     "wheel_lane": _HOT,

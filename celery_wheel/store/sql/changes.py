@@ -27,7 +27,16 @@ from celery_wheel.store.sql.groups import write_groups
 from celery_wheel.store.sql.holding import advance, fence
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.schedules import write_schedules
-from celery_wheel.store.sql.schema import batch, lane, outcome, tally, task_ids_to_bytes, timer, total, uuids_to_bytes
+from celery_wheel.store.sql.schema import (
+    lane,
+    outcome,
+    settlement,
+    tally,
+    task_ids_to_bytes,
+    timer,
+    total,
+    uuids_to_bytes,
+)
 from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, in_order, places
 
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
@@ -40,8 +49,8 @@ class ChangeStatements:
     def __init__(self, statements: Statements) -> None:
         self.add_timer = statements.bulk(timer)
         self.add_outcome = ObjectInsert(statements.bulk(outcome), "shard")
-        self.add_batch = ObjectInsert(
-            statements.bulk(batch), "shard", "epoch", **_halves(**{"from": "from_", "to": "to"})
+        self.add_settlement = ObjectInsert(
+            statements.bulk(settlement), "shard", "epoch", **_halves(**{"from": "from_", "to": "to"})
         )
         move = (
             update(timer)
@@ -92,12 +101,12 @@ def write(
     if change.rows or change.blocks or change.rejects:
         to.add_timer.many(connection, _tuples(change, packed, route_ids, shard, to.add_timer.names))
     to.move.many(connection, change.moves, shard)
-    outcomes, batches = change.outcomes, change.batches
+    outcomes, settlements = change.outcomes, change.settlements
     if late:
         outcomes = [replace(one, id=one.id + late) for one in outcomes]
-        batches = [replace(one, id=one.id + late) for one in batches]
+        settlements = [replace(one, id=one.id + late) for one in settlements]
     to.add_outcome.many(connection, outcomes, shard)
-    to.add_batch.many(connection, batches, shard, epoch)
+    to.add_settlement.many(connection, settlements, shard, epoch)
     to.set_lane.many(connection, change.lanes, shard)
     closed = [{"at_shard": shard, "at_lane": number} for number in change.closed]
     to.close_lane.many(connection, in_order(to.close_lane, closed))
@@ -114,14 +123,14 @@ def write(
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: model.Change) -> int:
     """Fence; returns the number to add to the change's history ids, so that they exceed all committed numbers: threads
     take numbers before they have the shard's lock, so another one may have committed in between."""
-    first = min([*(one.id for one in change.outcomes), *(one.id for one in change.batches)], default=None)
+    first = min([*(one.id for one in change.outcomes), *(one.id for one in change.settlements)], default=None)
     if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
         advance(connection, statements, shard, epoch, change.seq)
         return 0
     last = fence(connection, statements, shard, epoch)  # while the lock is held, no other thread commits a number
     late = 0 if first is None else max(0, ((last >> model.SHARD_BITS) + 1 << model.SHARD_BITS | shard) - first)
     if first is not None or change.seq > last:
-        advance(connection, statements, shard, epoch, change.seq + late, sum(one.bytes for one in change.batches))
+        advance(connection, statements, shard, epoch, change.seq + late, sum(one.bytes for one in change.settlements))
     return late
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, func, select
 
 from celery_wheel.store.model import HOUR_MS, STOPPED, Position, RangeSummary, Row, TallyKey
 from celery_wheel.store.sql.catalogue import StorePart
-from celery_wheel.store.sql.schema import batch, bytes_to_task_id, outcome, route, tally, task_id_to_bytes, timer
+from celery_wheel.store.sql.schema import bytes_to_task_id, outcome, route, settlement, tally, task_id_to_bytes, timer
 from celery_wheel.store.sql.statement import ROW, Statements, constant, in_range, numbered, span
 
 #: The position of a row, as a plain tuple.
@@ -46,11 +46,11 @@ class DispatchStatements:
             )
             for more in ((), ROW)
         )
-        # The caller compares the ends of the batches: with the ends as a condition, SQLite uses their index, which
+        # The caller compares the ends of the settlements: with the ends as a condition, SQLite uses their index, which
         # covers the whole history, and not that of the time, which covers the last minutes.
-        of_lane = and_(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))
-        since = select(batch.c.from_due_ms, batch.c.from_seq).where(of_lane)
-        self.batches_since = statements(since.where(batch.c.dispatched_ms >= bindparam("since_ms")))
+        of_lane = and_(settlement.c.shard == bindparam("shard"), settlement.c.lane == bindparam("lane"))
+        since = select(settlement.c.from_due_ms, settlement.c.from_seq).where(of_lane)
+        self.settlements_since = statements(since.where(settlement.c.dispatched_ms >= bindparam("since_ms")))
         counts = select(tally.c.hour, route.c.target, route.c.task, tally.c.pending)
         by_route = counts.join(route, route.c.id == tally.c.route)
         self.pending = statements(by_route.where(tally.c.shard == bindparam("shard"), tally.c.pending > 0))
@@ -119,10 +119,10 @@ class SqlDispatch(StorePart):
             found = self._dispatch.rows.each(connection, "row", row_ids, shard=shard)
             return self._catalogue.rows(connection, found)
 
-    def batch_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
+    def settlement_start(self, shard: int, lane: int, upto: Position, since_ms: int) -> Position | None:
         with self._database.reading() as connection:
-            batches = self._dispatch.batches_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
-        return min((start for start in (Position(*one) for one in batches) if start < upto), default=None)
+            settlements = self._dispatch.settlements_since(connection, shard=shard, lane=lane, since_ms=since_ms).all()
+        return min((start for start in (Position(*one) for one in settlements) if start < upto), default=None)
 
     def pending(self, shard: int) -> dict[TallyKey, int]:
         with self._database.reading() as connection:

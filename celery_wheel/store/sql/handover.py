@@ -25,7 +25,7 @@ from celery_wheel.store.sql.holding import LeaseStatements, advance, fence, read
 from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
-from celery_wheel.store.sql.schema import batch, inbox, lane, outcome, revision, route, schedule, timer, watch
+from celery_wheel.store.sql.schema import inbox, lane, outcome, revision, route, schedule, settlement, timer, watch
 from celery_wheel.store.sql.statement import IN_PLACES, columns_of
 from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
 
@@ -210,10 +210,11 @@ class SqlHandover(StorePart):
     def mark_early_moved(self, hold: ShardEpoch, reason: str) -> int:
         """Give rows that were dispatched before they were due the outcome "moved"; returns their number."""
         done = 0
-        ahead = select(batch).where(batch.c.shard == hold.shard, batch.c.to_due_ms > batch.c.dispatched_ms)
+        is_ahead = settlement.c.to_due_ms > settlement.c.dispatched_ms
+        ahead = select(settlement).where(settlement.c.shard == hold.shard, is_ahead)
         with self._database.reading() as connection:
-            batches = connection.execute(ahead.order_by(batch.c.id)).all()
-        for early in batches:
+            settlements = connection.execute(ahead.order_by(settlement.c.id)).all()
+        for early in settlements:
             is_settled = exists().where(_SAME_LANE, _PLACE <= _OFFSET)
             rows = select(timer.c.id).where(_is_in(early), timer.c.due_ms > early.dispatched_ms, is_settled)
             page, more = rows.order_by(*_KEY).limit(ROWS_AT_ONCE), True
@@ -242,16 +243,16 @@ class SqlHandover(StorePart):
         advance(connection, self._statements, hold.shard, hold.epoch, moved[-1].id if moved else number)
 
     def _shrink(self, connection: Connection, hold: ShardEpoch, early: Any) -> None:
-        """Correct a batch to the rows that were due: later rows may get the positions of the moved ones."""
+        """Correct a settlement to the rows that were due: later rows may get the positions of the moved ones."""
         figures = select(func.count(), func.coalesce(func.sum(timer.c.size), 0), func.max(timer.c.due_ms))
         count, weight, last_ms = connection.execute(figures.where(_is_in(early))).one()
-        this = batch.c.id == early.id
+        this = settlement.c.id == early.id
         if count:
             last = select(func.max(timer.c.seq)).where(_is_in(early), timer.c.due_ms == last_ms)
             new = {"count": count, "bytes": int(weight), "to_due_ms": last_ms, "to_seq": connection.scalar(last)}
-            connection.execute(update(batch).where(this).values(new))
+            connection.execute(update(settlement).where(this).values(new))
         else:
-            connection.execute(delete(batch).where(this))
+            connection.execute(delete(settlement).where(this))
         advance(connection, self._statements, hold.shard, hold.epoch, weight=int(weight) - early.bytes)
 
     def offsets_to_correct(self, shard: int, now_ms: int) -> dict[int, model.Position]:
@@ -289,6 +290,6 @@ def _is_stopped(shard: int) -> ColumnElement[bool]:
 
 
 def _is_in(one: Any) -> ColumnElement[bool]:
-    """Match the rows of a batch, given as its row."""
+    """Match the rows of a settlement, given as its row."""
     first, last = tuple_(one.from_due_ms, one.from_seq), tuple_(one.to_due_ms, one.to_seq)
     return and_(timer.c.shard == one.shard, timer.c.lane == one.lane, first < _PLACE, last >= _PLACE)

@@ -1,17 +1,17 @@
-"""``forget``: remove history, oldest batch first, in small transactions; of archived history only where asked.
+"""``forget``: remove history, oldest settlement first, in small transactions; of archived history only where asked.
 
 ::
 
-    batch 1   batch 2   batch 3                   lane 0      lane STOPPED   ├── stopped before before_ms ──┤
-    ├─────────┼─────────┼────────┤     offset
-    └ too old, or too many bytes       │          never a row after the offset, whatever a batch says:
-      rows first, then the batch                  a rollback moves the offset back over batches that stay
+    settlements                                 lane 0      lane STOPPED   ├── stopped before before_ms ──┤
+    ├────1────┼────2────┼───3────┤     offset
+    └ too old, or too many bytes       │        never a row after the offset, whatever a settlement says:
+      rows first, then the settlement           a rollback moves the offset back over settlements that stay
 
 A timer goes with its outcomes, claims and run; skips of schedules go by their age. Transactions are short, since every
 other writer waits for them, and need not be durable: history that comes back is forgotten again.
 
-With ``wheel_history_archive`` a batch that must stay keeps all younger batches, and a row is forgotten only when every
-event of it is archived: its batch and each later one of the same positions (after a rollback of the broker), and
+With ``wheel_history_archive`` a settlement that must stay keeps all younger ones, and a row is forgotten only when each
+event of it is archived: its settlement and each later one of the same positions (after a rollback of the broker), and
 its outcomes, by the mark of their shard, which is not the row's where the store was resharded in between.
 """
 
@@ -28,7 +28,7 @@ from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
-from celery_wheel.store.sql.schema import batch, lane, outcome, shard, tally, timer, total
+from celery_wheel.store.sql.schema import lane, outcome, settlement, shard, tally, timer, total
 from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_range, numbered, span
 from celery_wheel.store.store_model import Retention
 
@@ -36,40 +36,42 @@ from celery_wheel.store.store_model import Retention
 #: warm; a quarter of that from a cold disk), since hardly two of them share a page. The number limits how long other
 #: writers wait.
 ROWS_AT_ONCE = 500
-BATCHES_AT_ONCE = 200
+SETTLEMENTS_AT_ONCE = 200
 
 
 class HistoryStatements:
     def __init__(self, statements: Statements) -> None:
-        of_shard = batch.c.shard == bindparam("shard")
-        self.oldest_batches = statements(select(batch).where(of_shard).order_by(batch.c.id).limit(bindparam("limit")))
+        of_shard = settlement.c.shard == bindparam("shard")
+        oldest = select(settlement).where(of_shard).order_by(settlement.c.id)
+        self.oldest_settlements = statements(oldest.limit(bindparam("limit")))
         in_order = (timer.c.due_ms, timer.c.seq)
         ids = select(timer.c.id).where(in_range()).order_by(*in_order)
         self.ids_in_range = statements(ids.limit(bindparam("limit")))
         gone: Any = bindparam("gone")
         self.forget_timer = statements(delete(timer).where(timer.c.id == gone))
         self.forget_outcome = statements(delete(outcome).where(outcome.c.timer_id == gone))
-        self.forget_batch = statements(delete(batch).where(batch.c.id == gone))
+        self.forget_settlement = statements(delete(settlement).where(settlement.c.id == gone))
         self.forget_tally = statements(delete(tally).where(tally.c.shard == bindparam("shard"), tally.c.pending == 0))
         place = (total.c.kind == bindparam("kind"), total.c.number < bindparam("before"))
         empty_sums = delete(total).where(*place, total.c.shard == bindparam("shard"), total.c.pending == 0)
         self.forget_total = statements(empty_sums)
-        empty = [_first(timer, "due_ms", "seq").is_(None), _first(batch, "to_due_ms", "to_seq").is_(None)]
+        empty = [_first(timer, "due_ms", "seq").is_(None), _first(settlement, "to_due_ms", "to_seq").is_(None)]
         self.forget_lanes = statements(delete(lane).where(lane.c.shard == bindparam("shard"), lane.c.closed, *empty))
         self._prepare_archive(statements)
 
     def _prepare_archive(self, statements: Statements) -> None:
         self.marks = statements(select(shard.c.history_bytes, shard.c.archived, shard.c.seq).where(held()))
         beyond = outcome.join(shard, and_(shard.c.shard == outcome.c.shard, outcome.c.id > shard.c.archived))
-        # For EXISTS, PostgreSQL may make a table of all outcomes beyond the marks, anew for each removed batch.
+        # For EXISTS, PostgreSQL may make a table of all outcomes beyond the marks, anew for each removed settlement.
         one = select(outcome.c.id).select_from(beyond).where(outcome.c.timer_id == timer.c.id).limit(constant(1))
         waits = one.scalar_subquery().is_not(None)
         ids = select(timer.c.id, waits.label("waits")).where(in_range()).order_by(timer.c.due_ms, timer.c.seq)
         self.archived_in_range = statements(ids.limit(bindparam("limit")))
-        order = (batch.c.from_due_ms, batch.c.from_seq)
-        nth = func.row_number().over(partition_by=batch.c.lane, order_by=order).label("nth")
-        of_shard = batch.c.shard == bindparam("shard")
-        beyond_mark = select(batch.c.lane, *order, nth).where(of_shard, batch.c.id > bindparam("after")).subquery()
+        order = (settlement.c.from_due_ms, settlement.c.from_seq)
+        nth = func.row_number().over(partition_by=settlement.c.lane, order_by=order).label("nth")
+        of_shard = settlement.c.shard == bindparam("shard")
+        is_later = settlement.c.id > bindparam("after")
+        beyond_mark = select(settlement.c.lane, *order, nth).where(of_shard, is_later).subquery()
         columns = (beyond_mark.c.lane, beyond_mark.c.from_due_ms, beyond_mark.c.from_seq)
         self.floors = statements(select(*columns).where(beyond_mark.c.nth == 1))
         # With the shard as a condition, SQLite reads all outcomes of the shard by the index that begins with it, and
@@ -101,10 +103,10 @@ class _ArchiveMark:
 
 
 class ArchiveFloors:
-    """For each lane, the lowest position of a batch that is not archived.
+    """For each lane, the lowest position of a settlement that is not archived.
 
-    Every transaction of ``forget`` needs the floors, and a million batches may follow the archive's mark, so each
-    batch is read once. One reading is enough, since numbers are in the order of commits.
+    Every transaction of ``forget`` needs the floors, and a million settlements may follow the archive's mark, so each
+    settlement is read once. One reading is enough, since numbers are in the order of commits.
     """
 
     def __init__(self) -> None:
@@ -132,7 +134,7 @@ class ForgetTransaction:
         self._history, self._floors = statements.of(HistoryStatements), floors
         self._shard, self._epoch, self._limit = shard, epoch, limit
         self._ids: set[int] = set()
-        self._batches: list[tuple[int]] = []
+        self._settlements: list[tuple[int]] = []
         self._highest = 0  #: of the numbers of forgotten events
         self._mark: int | None = None  #: events after it stay
         self._lowest: dict[int, Position] | None = None
@@ -141,23 +143,23 @@ class ForgetTransaction:
     def run(self, retention: Retention) -> int:
         """Remove history; returns the number of removed rows."""
         fence(self._connection, self._statements, self._shard, self._epoch)
-        self._collect_batches(retention)
+        self._collect_settlements(retention)
         if not self.more:
             self._collect(STOPPED, ORIGIN, Position(retention.before_ms, 0))
         self._remove(retention.before_ms)
         self._remove_skips(retention.before_ms)
         return len(self._ids)
 
-    def _collect_batches(self, retention: Retention) -> None:
-        """Collect whole batches while they are to be removed, up to one that does not fit or is not archived."""
+    def _collect_settlements(self, retention: Retention) -> None:
+        """Collect whole settlements while they are to be removed, up to one that does not fit or is not archived."""
         connection, statements = self._connection, self._history
         lanes = read_lanes(connection, self._statements, self._shard, closed=True)
         offsets = {one.lane: one.offset for one in lanes}
         shard = statements.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
         self._mark = shard.archived if retention.archived_only else None
         freed = 0
-        batches = statements.oldest_batches(connection, shard=self._shard, limit=BATCHES_AT_ONCE).all()
-        for one in batches:
+        settlements = statements.oldest_settlements(connection, shard=self._shard, limit=SETTLEMENTS_AT_ONCE).all()
+        for one in settlements:
             if one.dispatched_ms >= retention.before_ms and shard.history_bytes - freed <= retention.max_bytes:
                 break
             if self._mark is not None and not self._is_archived(one, shard.seq):
@@ -171,21 +173,21 @@ class ForgetTransaction:
                 self._highest = max(self._highest, one.id)
             if not whole:
                 break
-            self._batches.append((one.id,))
+            self._settlements.append((one.id,))
             freed += one.bytes
-        self.more |= len(self._batches) == BATCHES_AT_ONCE
+        self.more |= len(self._settlements) == SETTLEMENTS_AT_ONCE
         if freed:
             advance(connection, self._statements, self._shard, self._epoch, weight=-freed)
 
-    def _is_archived(self, batch: Any, last: int) -> bool:
-        """Whether an archive has the batch, and every later batch of the same positions."""
+    def _is_archived(self, settlement: Any, last: int) -> bool:
+        """Whether an archive has the settlement, and every later one of the same positions."""
         mark: Any = self._mark
-        if batch.id > mark:
+        if settlement.id > mark:
             return False
         if self._lowest is None:
             self._lowest = self._floors.of(self._connection, self._history, self._shard, mark, last)
-        to = Position(batch.to_due_ms, batch.to_seq)
-        return to <= self._lowest.get(batch.lane, to)
+        to = Position(settlement.to_due_ms, settlement.to_seq)
+        return to <= self._lowest.get(settlement.lane, to)
 
     def _collect(self, lane: int, after: Position, upto: Position) -> bool:
         """Collect the rows of a range, up to the limit or one that is not archived; returns whether that was all."""
@@ -210,7 +212,7 @@ class ForgetTransaction:
         forget_run = self._statements.of(ScheduleStatements).forget_run
         for statement in (statements.forget_timer, statements.forget_outcome, unwatch, forget_run):
             statement.many(connection, removed)
-        statements.forget_batch.many(connection, self._batches)
+        statements.forget_settlement.many(connection, self._settlements)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
             # Sums of hours and days go once they are over: to find others, each shard would read those of all shards.

@@ -90,7 +90,7 @@ def fence(connection: Connection, statements: Statements, shard: int, epoch: int
 def advance(
     connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0, weight: int = 0
 ) -> None:
-    """Fence, store a higher seq, and add the bytes of new batches."""
+    """Fence, store a higher seq, and add the bytes of new settlements."""
     advanced = statements.of(LeaseStatements).advance
     if advanced(connection, at_shard=shard, at_epoch=epoch, seq=seq, more=weight).rowcount == 0:
         raise_fenced(connection, statements, shard, epoch)

@@ -35,7 +35,6 @@ from celery_wheel.store.sql.loads import unfinished_in
 from celery_wheel.store.sql.schema import (
     answer,
     audit,
-    batch,
     gate,
     inbox,
     lane,
@@ -47,6 +46,7 @@ from celery_wheel.store.sql.schema import (
     run,
     schedule,
     schedule_skip,
+    settlement,
     shard,
     snapshot,
     tally,
@@ -74,7 +74,7 @@ SPREAD: tuple[tuple[Table, tuple[str, ...], str], ...] = (
 
 #: The tables in which a removed shard has rows, with its own row, beside those of its timers and their runs.
 OF_SHARD = (
-    *(watch, answer, tombstone, gate, outcome, batch, tally, total),
+    *(watch, answer, tombstone, gate, outcome, settlement, tally, total),
     *(schedule_skip, line, limit, rate, lane, snapshot, shard),
 )
 
@@ -136,16 +136,17 @@ class _Resharding:
             self._refuse(f"the load {one.name!r} is {one.state}", remedy)
 
     def _check_archived(self) -> None:
-        for table in (batch, outcome):
+        for table in (settlement, outcome):
             unarchived = and_(shard.c.shard == table.c.shard, table.c.id > shard.c.archived)
             found = select(table.c.shard).join(shard, unarchived).where(table.c.shard.in_(self._done.removed))
             for number in self._execute(found.limit(1)).scalars():
                 self._refuse(f"shard {number} has history that is not archived and would be removed", ARCHIVE)
-        is_pending = tuple_(batch.c.to_due_ms, batch.c.to_seq) > _OFFSET  # again, after a rollback of the broker
+        # Again, after a rollback of the broker.
+        is_pending = tuple_(settlement.c.to_due_ms, settlement.c.to_seq) > _OFFSET
         rolled_back = (
-            select(batch.c.shard)
-            .join(lane, and_(lane.c.shard == batch.c.shard, lane.c.lane == batch.c.lane, is_pending))
-            .join(shard, and_(shard.c.shard == batch.c.shard, batch.c.id > shard.c.archived))
+            select(settlement.c.shard)
+            .join(lane, and_(lane.c.shard == settlement.c.shard, lane.c.lane == settlement.c.lane, is_pending))
+            .join(shard, and_(shard.c.shard == settlement.c.shard, settlement.c.id > shard.c.archived))
         )
         for number in self._execute(rolled_back.limit(1)).scalars():
             self._refuse(
@@ -313,8 +314,11 @@ class _Resharding:
         self._execute(update(shard).where(shard.c.shard == number).values(seq=highest))
 
 
-#: Events are batches and outcomes: (table, instant, number of events).
-_EVENTS = ((batch, batch.c.dispatched_ms, func.sum(batch.c.count)), (outcome, outcome.c.at_ms, func.count()))
+#: Events are settlements and outcomes: (table, instant, number of events).
+_EVENTS = (
+    (settlement, settlement.c.dispatched_ms, func.sum(settlement.c.count)),
+    (outcome, outcome.c.at_ms, func.count()),
+)
 
 _MARKS = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived).order_by(shard.c.shard)
 

@@ -9,7 +9,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_lane               the offset and the watermark of a lane            the offsets of the log
     wheel_shard              epoch, holder and lease of a shard                locked first by every write
       └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
-    wheel_batch              a batch: rows in (from, to] are dispatched   ranges overlap only after a replay
+    wheel_settlement         a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
     wheel_line               a group's rows that wait for a queue              removed once none waits
@@ -260,9 +260,9 @@ shard = table(
     optional("holder", sa.Text, "the scheduler that holds the shard; none: it was given up"),
     optional("lease_until_ms", sa.BigInteger, "end of the holder's lease; instant, Unix milliseconds"),
     required("seq", sa.BigInteger, "highest seq taken"),
-    required("history_bytes", sa.BigInteger, "sum of the batches' bytes"),
-    required("archived", sa.BigInteger, "an archive has all batches and outcomes up to this number"),
-    required("forgotten", sa.BigInteger, "highest number of the batches and outcomes that were forgotten"),
+    required("history_bytes", sa.BigInteger, "sum of the settlements' bytes"),
+    required("archived", sa.BigInteger, "an archive has all settlements and outcomes up to this number"),
+    required("forgotten", sa.BigInteger, "highest number of the settlements and outcomes that were forgotten"),
 )
 
 # Apart from the shard's row, which every commit rewrites.
@@ -274,22 +274,22 @@ snapshot = table(
     optional("levels", sa.Text, "levels of the holder's wheel, 60 kB for a thousand buckets; JSON array"),
 )
 
-batch = table(
-    "batch",
+settlement = table(
+    "settlement",
     seq_id("a seq"),
     shard_column(),
     required("lane", sa.BigInteger, "number of the lane"),
-    required("from_due_ms", sa.BigInteger, "the batch begins after this position; instant, Unix milliseconds"),
+    required("from_due_ms", sa.BigInteger, "the settlement begins after this position; instant, Unix milliseconds"),
     required("from_seq", sa.BigInteger, "second half of that position"),
-    required("to_due_ms", sa.BigInteger, "the batch ends with this position; instant, Unix milliseconds"),
+    required("to_due_ms", sa.BigInteger, "the settlement ends with this position; instant, Unix milliseconds"),
     required("to_seq", sa.BigInteger, "second half of that position"),
     required("count", sa.Integer, "messages that the broker confirmed"),
     required("bytes", sa.BigInteger, "their size; bytes"),
     required("dispatched_ms", sa.BigInteger, "time of the dispatch; instant, Unix milliseconds"),
     required("epoch", sa.BigInteger, "epoch of the holder that settled them"),
-    sa.Index("wheel_batch_age", "shard", "id"),
-    sa.Index("wheel_batch_dispatched", "shard", "lane", "dispatched_ms"),
-    sa.Index("wheel_batch_range", "shard", "lane", "to_due_ms", "to_seq"),
+    sa.Index("wheel_settlement_age", "shard", "id"),
+    sa.Index("wheel_settlement_dispatched", "shard", "lane", "dispatched_ms"),
+    sa.Index("wheel_settlement_range", "shard", "lane", "to_due_ms", "to_seq"),
 )
 
 outcome = table(

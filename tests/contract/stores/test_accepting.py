@@ -178,9 +178,9 @@ def test_a_change_that_fails_leaves_nothing(sql_holder: Holder) -> None:
     "parts", [{"priority": 2**70}, {"task": "\ud800"}, {}], ids=["a number", "no text", "a later part"]
 )
 def test_a_value_that_no_database_can_store_is_a_store_error(sql_holder: Holder, parts: dict[str, Any]) -> None:
-    batches = [] if parts else [sql_holder.batch(ORIGIN, ORIGIN, weight=2**70)]
+    settlements = [] if parts else [sql_holder.settlement(ORIGIN, ORIGIN, weight=2**70)]
     with pytest.raises(StoreError, match=r"does not fit into the store|cannot keep a value"):
-        sql_holder.apply(rows=[sql_holder.row(NOW), sql_holder.row(NOW, **parts)], batches=batches)
+        sql_holder.apply(rows=[sql_holder.row(NOW), sql_holder.row(NOW, **parts)], settlements=settlements)
     assert sql_holder.ids() == []
     sql_holder.accept(NOW)
 

@@ -5,7 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_wheel.store.model import ORIGIN, STOPPED, Batch, Change, LaneState, Move, Position, StoredMessage, TallyKey
+from celery_wheel.store.model import (
+    ORIGIN,
+    STOPPED,
+    Change,
+    LaneState,
+    Move,
+    Position,
+    Settlement,
+    StoredMessage,
+    TallyKey,
+)
 from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import model
@@ -46,7 +56,7 @@ class Pair:
         if rng.random() < 0.4:
             from_, to = sorted((self.position(), self.position()))
             lane = rng.choice(LANES[1:])
-            change.batches = [Batch(holder.seq(), lane, from_, to, 1, rng.randrange(200), self.at_ms)]
+            change.settlements = [Settlement(holder.seq(), lane, from_, to, 1, rng.randrange(200), self.at_ms)]
             change.lanes = [LaneState(lane, *sorted((self.position(), to)))]
         change.tally = {TallyKey(hour, "q", "t"): rng.randrange(1, 5) for hour in range(rng.randrange(3))}
         change.seq = holder.highest_seq
@@ -80,7 +90,7 @@ class Pair:
                 self.same(lambda store: [values_of(row) for row in store.slice(0, lane, after, upto)])  # noqa: B023
                 self.same(lambda store: store.summary(0, lane, after, upto))  # noqa: B023
                 self.same(lambda store: store.slice_end(0, lane, after, upto, count, weight))  # noqa: B023
-                self.same(lambda store: store.batch_start(0, lane, upto, NOW + count))  # noqa: B023
+                self.same(lambda store: store.settlement_start(0, lane, upto, NOW + count))  # noqa: B023
         self.same(lambda store: store.lanes(0))
         self.same(lambda store: store.pending(0))
         self.same(lambda store: store.state(0).seq)

@@ -39,7 +39,7 @@ def test_a_dispatched_task_is_not_pending_and_has_its_dispatch_time(sql_holder: 
     assert ([one.id for one in rest.items], rest.next) == (ids(rows[1::-1]), None)
     sql_holder.put_offset(place(rows[7]))
     unknown = sql_store.browse.dispatched(EVERYTHING).items[0]
-    assert (unknown.id, unknown.dispatched_ms, unknown.late_ms) == (rows[7].id, None, None), "it is of no known batch"
+    assert (unknown.id, unknown.dispatched_ms, unknown.late_ms) == (rows[7].id, None, None), "no known settlement"
 
 
 def test_a_filter_reads_a_bounded_number_of_rows_and_returns_where_to_continue(
@@ -107,23 +107,23 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     assert sql_store.browse.lanes(0).next_due_ms == {}
 
 
-def test_batches_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW, NOW + 1)
     sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)
     sql_holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW + 2)
     second.settle(ORIGIN, place(second.accept(NOW)[0]), at_ms=NOW + 3)
-    page = sql_store.browse.batches(EVERYTHING, limit=2)
-    last = sql_store.browse.batches(EVERYTHING, page.next or ORIGIN, 2)
+    page = sql_store.browse.settlements(EVERYTHING, limit=2)
+    last = sql_store.browse.settlements(EVERYTHING, page.next or ORIGIN, 2)
     found = [one.dispatched_ms - NOW for one in [*page.items, *last.items]]
     assert (found, last.next) == ([3, 2, 1], None)
     assert page.items[1].to == place(rows[1])
 
 
-def test_tasks_of_a_rare_name_have_their_times_across_many_batches(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_tasks_of_a_rare_name_have_their_times_across_many_settlements(sql_holder: Holder, sql_store: SqlStore) -> None:
     rows = [sql_holder.row(NOW + n, task="app.rare" if n % 299 == 0 else "app.often") for n in range(600)]
     places = [ORIGIN, *map(place, rows)]
-    batches = [sql_holder.batch(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
-    sql_holder.apply(rows=rows, batches=batches, lanes=[LaneState(0, places[-1], places[-1])])
+    settlements = [sql_holder.settlement(places[n], places[n + 1], at_ms=NOW + n + 7) for n in range(600)]
+    sql_holder.apply(rows=rows, settlements=settlements, lanes=[LaneState(0, places[-1], places[-1])])
     page = sql_store.browse.dispatched(Criteria(task="app.rare"))
     assert [(one.due_ms - NOW, one.late_ms) for one in page.items] == [(598, 7), (299, 7), (0, 7)]
 
@@ -178,7 +178,7 @@ def test_pages_go_by_an_index(sql_store: SqlStore, sql_holder: Holder, second: H
     for criteria in (EVERYTHING, one_task):
         given = list[Any]()
         with reads_of(sql_store, given) as said:
-            for turn in (sql_store.browse.pending, sql_store.browse.dispatched, sql_store.browse.batches):
+            for turn in (sql_store.browse.pending, sql_store.browse.dispatched, sql_store.browse.settlements):
                 assert turn(criteria, limit=LIMIT).items
             assert sql_store.browse.outcomes(["rejected"], criteria, limit=LIMIT).items
         assert len(set(said)) > 8
@@ -192,12 +192,12 @@ LIMIT = 10
 
 
 def fill(holder: Holder) -> None:
-    """Accept 600 tasks: 200 are dispatched, in as many batches, 200 rejected and 200 pending."""
+    """Accept 600 tasks: 200 are dispatched, in as many settlements, 200 rejected and 200 pending."""
     rows = [holder.row(NOW + n) for n in range(600)]
     places = [ORIGIN, *map(place, rows[:200])]
-    batches = [holder.batch(before, to, at_ms=NOW + n) for n, (before, to) in enumerate(pairwise(places))]
+    settlements = [holder.settlement(before, to, at_ms=NOW + n) for n, (before, to) in enumerate(pairwise(places))]
     lanes = [LaneState(0, places[-1], places[-1])]
-    holder.apply(rows=rows, batches=batches, lanes=lanes, tally={hour_of(rows[0]): 200})
+    holder.apply(rows=rows, settlements=settlements, lanes=lanes, tally={hour_of(rows[0]): 200})
     outcomes = [holder.outcome(row.id, "rejected", row.due_ms - 400) for row in rows[400:]]
     holder.apply(moves=[holder.stop(row) for row in rows[400:]], outcomes=outcomes)
 
@@ -224,6 +224,6 @@ def postgresql_plan(connection: Connection, statement: str, values: Any, most: i
     while nodes:
         node = nodes.pop()
         nodes += node.get("Plans", [])
-        if node.get("Relation Name") in ("wheel_timer", "wheel_batch", "wheel_outcome"):
+        if node.get("Relation Name") in ("wheel_timer", "wheel_settlement", "wheel_outcome"):
             assert node["Node Type"] != "Seq Scan", (statement, plan)
             assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= most, (statement, plan)

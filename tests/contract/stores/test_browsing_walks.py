@@ -84,13 +84,13 @@ class World:
         holder = self.holders[shard]
         to = ahead[-1][0]
         again = self.rng.choice(before) if before and self.rng.random() < 0.3 else offset
-        batch = holder.batch(again, to, at_ms=self.now, lane=lane)
+        settlement = holder.settlement(again, to, at_ms=self.now, lane=lane)
         tally: dict[TallyKey, int] = {}
         for position, i in ahead:
             key = self.key(i, position)
             tally[key] = tally.get(key, 0) - 1
             self.left_ms[i] = self.now
-        holder.apply(batches=[batch], lanes=[LaneState(lane, to, to)], tally=tally)
+        holder.apply(settlements=[settlement], lanes=[LaneState(lane, to, to)], tally=tally)
         self.offsets[shard, lane] = to
 
     def key(self, row_id: int, position: Position) -> TallyKey:

@@ -22,22 +22,22 @@ LATER = NOW + 1_000
 
 
 def settled(holder: Holder, *groups: int, weight: int = 100) -> list[list[StoredMessage]]:
-    """Return batches of so many rows each, dispatched one millisecond after the other from NOW on."""
-    batches, start = [], ORIGIN
+    """Return settlements of so many rows each, dispatched one millisecond after the other from NOW on."""
+    settlements, start = [], ORIGIN
     for number, count in enumerate(groups):
         rows = holder.accept(*range(NOW + 100 * number, NOW + 100 * number + count))
         end = Position(NOW + 100 * number + 99, 0)
         holder.settle(start, end, at_ms=NOW + number, weight=weight)
-        batches.append(rows)
+        settlements.append(rows)
         start = end
-    return batches
+    return settlements
 
 
 def forget(holder: Holder, before_ms: int = LATER, max_bytes: int = NO_LIMIT, limit: int = 1_000) -> int:
     return holder.store.forget(0, holder.epoch, Retention(before_ms, max_bytes), limit)
 
 
-def test_batches_older_than_the_limit_are_removed_and_younger_stay(holder: Holder) -> None:
+def test_settlements_older_than_the_limit_are_removed_and_younger_stay(holder: Holder) -> None:
     assert forget(holder) == 0
     first, second, third = settled(holder, 2, 3, 4)
     assert forget(holder, before_ms=NOW + 2) == 5
@@ -57,7 +57,7 @@ def test_pending_rows_are_never_forgotten(holder: Holder) -> None:
     assert holder.ids(lane=4) == [row.id for row in ahead]
 
 
-def test_forget_removes_at_most_its_limit_and_the_oldest_batch_first(holder: Holder) -> None:
+def test_forget_removes_at_most_its_limit_and_the_oldest_settlement_first(holder: Holder) -> None:
     _, second = settled(holder, 4, 4)
     went = []
     while gone := forget(holder, limit=3):
@@ -67,14 +67,14 @@ def test_forget_removes_at_most_its_limit_and_the_oldest_batch_first(holder: Hol
     assert went == [3, 3, 2]
 
 
-def test_rows_after_a_given_position_stay_and_so_do_all_younger_batches(holder: Holder) -> None:
+def test_rows_after_a_given_position_stay_and_so_do_all_younger_settlements(holder: Holder) -> None:
     _, second, third = settled(holder, 2, 3, 4)
 
     def forget_upto(due_ms: int) -> int:
         upto = {0: Position(due_ms, 0), 7: ORIGIN}
         return holder.store.forget(0, holder.epoch, Retention(LATER, NO_LIMIT, upto=upto), 1_000)
 
-    assert forget_upto(NOW + 150) == 2, "the second batch ends after that"
+    assert forget_upto(NOW + 150) == 2, "the second settlement ends after that"
     assert holder.ids() == [row.id for row in [*second, *third]]
     assert forget_upto(NOW + 199) == 3
     assert forget(holder) == 4
@@ -90,7 +90,7 @@ def test_thousands_of_rows_can_be_removed_in_one_call(holder: Holder) -> None:
     assert holder.ids() == []
 
 
-def test_beyond_the_bytes_the_oldest_batches_are_removed_at_any_age(holder: Holder) -> None:
+def test_beyond_the_bytes_the_oldest_settlements_are_removed_at_any_age(holder: Holder) -> None:
     _, second, third = settled(holder, 2, 2, 2, weight=100)
     assert forget(holder, before_ms=0, max_bytes=300) == 0
     assert forget(holder, before_ms=0, max_bytes=299) == 2
@@ -136,21 +136,21 @@ def test_a_stopped_row_is_not_forgotten_with_its_former_range(holder: Holder) ->
 
 
 def test_rows_after_the_offset_stay_after_a_rollback(holder: Holder) -> None:
-    """Move the offset back: rows of old batches are pending again, and are dispatched again."""
+    """Move the offset back: rows of old settlements are pending again, and are dispatched again."""
     _, second, third = settled(holder, 2, 2, 2)
     holder.put_offset(Position(NOW + 99, 0))
     assert forget(holder, before_ms=NOW + 10**9, max_bytes=0) == 2
     assert holder.ids() == [row.id for row in [*second, *third]]
 
 
-def test_only_the_part_of_a_batch_up_to_the_offset_is_removed(holder: Holder) -> None:
+def test_only_the_part_of_a_settlement_up_to_the_offset_is_removed(holder: Holder) -> None:
     [rows] = settled(holder, 4)
     holder.put_offset(place(rows[1]))
     assert forget(holder, before_ms=NOW + 10**9, max_bytes=0) == 2
     assert holder.ids() == [rows[2].id, rows[3].id]
 
 
-def test_a_replayed_row_is_forgotten_with_its_new_batch(holder: Holder) -> None:
+def test_a_replayed_row_is_forgotten_with_its_new_settlement(holder: Holder) -> None:
     _, second, third = settled(holder, 2, 2, 2)
     holder.put_offset(Position(NOW + 99, 0))
     forget(holder, before_ms=NOW + 10)
@@ -167,13 +167,13 @@ def test_the_offset_of_another_lane_protects_no_rows(holder: Holder) -> None:
     assert holder.ids(lane=2) == []
 
 
-def test_a_batch_without_rows_does_not_stop_the_removal(holder: Holder) -> None:
+def test_a_settlement_without_rows_does_not_stop_the_removal(holder: Holder) -> None:
     for n in range(3):
         holder.settle(Position(n, 0), Position(n + 1, 0), at_ms=NOW)
     [row] = holder.accept(NOW)
     holder.settle(Position(3, 0), place(row), at_ms=NOW)
     assert forget(holder) == 1
-    assert holder.store.batch_start(0, 0, place(row), 0) is None
+    assert holder.store.settlement_start(0, 0, place(row), 0) is None
 
 
 def test_each_shard_forgets_for_itself(store: Store) -> None:
@@ -215,7 +215,7 @@ def marks(store: SqlStore, shard: int = 0) -> tuple[int, int]:
         return tuple(connection.execute(columns).one())  # type: ignore[return-value]
 
 
-def test_batches_go_up_to_the_mark_however_old_or_large_they_are(holder: Holder) -> None:
+def test_settlements_go_up_to_the_mark_however_old_or_large_they_are(holder: Holder) -> None:
     start, numbers, left = ORIGIN, [], []
     for n in range(3):
         [row] = holder.accept(NOW + n)
@@ -251,8 +251,8 @@ def test_stopped_rows_stay_until_their_last_outcome_is_archived(holder: Holder) 
     assert forget_archived(holder) == 1
 
 
-def test_a_replayed_row_stays_until_its_second_batch_is_archived(holder: Holder) -> None:
-    """After a rollback of the broker a range is dispatched twice, and its rows belong to both batches."""
+def test_a_replayed_row_stays_until_its_second_settlement_is_archived(holder: Holder) -> None:
+    """After a rollback of the broker a range is dispatched twice, and its rows belong to both settlements."""
     rows = holder.accept(*range(NOW, NOW + 4))
     holder.settle(ORIGIN, place(rows[1]), at_ms=NOW)
     holder.settle(place(rows[1]), place(rows[3]), at_ms=NOW)
@@ -265,8 +265,8 @@ def test_a_replayed_row_stays_until_its_second_batch_is_archived(holder: Holder)
     assert forget_archived(holder) == 4
 
 
-def test_batches_since_the_last_read_of_the_floors_count(holder: Holder) -> None:
-    """The first read covers all batches that are not archived, each later read the new ones."""
+def test_settlements_since_the_last_read_of_the_floors_count(holder: Holder) -> None:
+    """The first read covers all settlements that are not archived, each later read the new ones."""
     rows = holder.accept(*range(NOW, NOW + 3))
     holder.settle(ORIGIN, place(rows[0]), at_ms=NOW)
     holder.settle(place(rows[0]), place(rows[1]), at_ms=NOW)
@@ -299,13 +299,13 @@ def test_each_shard_has_a_mark_of_its_own_that_is_only_raised(sql_store: SqlStor
 def test_the_highest_forgotten_number_is_stored(sql_store: SqlStore, sql_holder: Holder) -> None:
     _, second, third = sql_holder.accept(NOW, NOW + 1, NOW + 2)
     sql_holder.settle(ORIGIN, place(second), at_ms=NOW)
-    batch = sql_holder.highest_seq
+    settlement = sql_holder.highest_seq
     sql_holder.apply(moves=[sql_holder.stop(third, NOW + 5)], outcomes=[sql_holder.outcome(third.id)])
     outcome = sql_holder.highest_seq
     sql_store.forget(0, sql_holder.epoch, Retention(NOW, NO_LIMIT), 100)
     assert marks(sql_store) == (0, 0)
     sql_store.forget(0, sql_holder.epoch, Retention(NOW + 1, NO_LIMIT), 1)
-    assert marks(sql_store) == (0, batch), "also of a batch that was removed in part"
+    assert marks(sql_store) == (0, settlement), "also of a settlement that was removed in part"
     sql_store.forget(0, sql_holder.epoch, Retention(NOW + 9, NO_LIMIT), 100)
     assert marks(sql_store) == (0, outcome)
 

@@ -15,7 +15,7 @@ import pytest
 
 from celery_wheel.errors import Fenced
 from celery_wheel.store import open_store
-from celery_wheel.store.model import ORIGIN, Batch, Change, LaneState, Position, TallyKey
+from celery_wheel.store.model import ORIGIN, Change, LaneState, Position, Settlement, TallyKey
 from celery_wheel.store.ports import Renewal, Retention, Store
 from celery_wheel.store.sql.store import SqlStore
 from tests.contract.stores.backends import SqlBackend
@@ -119,7 +119,7 @@ def full_change(holder: Holder) -> Change:
         rows=[row],
         rejects=[holder.reject()],
         outcomes=[holder.outcome(row.id)],
-        batches=[Batch(holder.seq(), 0, ORIGIN, Position(NOW, 1), 1, 1, NOW)],
+        settlements=[Settlement(holder.seq(), 0, ORIGIN, Position(NOW, 1), 1, 1, NOW)],
         lanes=[LaneState(0, Position(NOW, 1), Position(NOW, 1)), LaneState(7, ORIGIN, ORIGIN)],
         tally={TallyKey(1, "q", "t"): 1},
     )
@@ -141,7 +141,7 @@ def test_a_former_epoch_can_write_nothing(holder: Holder) -> None:
     assert holder.slice()[0].due_ms == NOW + 50
     assert holder.store.count(0, -1, *EVERYTHING) == 0
     assert holder.store.lanes(0) == [LaneState(0, ORIGIN, ORIGIN)]
-    assert holder.store.batch_start(0, 0, Position(NOW, 1), 0) is None
+    assert holder.store.settlement_start(0, 0, Position(NOW, 1), 0) is None
     assert holder.store.pending(0) == {}
     assert holder.store.read_inbox(0, 10) == [item]
     assert holder.store.state(0).seq == before

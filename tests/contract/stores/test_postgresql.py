@@ -213,7 +213,7 @@ def explained(store: SqlStore, statement: Prepared, places: tuple[object, ...]) 
 
 
 def test_removed_rows_are_looked_up_one_by_one_among_unarchived_outcomes(pg_store: SqlStore) -> None:
-    """A removed batch must not read all of those outcomes: there may be a million."""
+    """A removed settlement must not read all of those outcomes: there may be a million."""
     holder = Holder(pg_store)
     rows = holder.accept(*range(NOW, NOW + 3_000))
     holder.apply(outcomes=[holder.outcome(row.id, "moved") for row in rows])
@@ -335,7 +335,7 @@ def test_a_transaction_makes_one_version_of_its_row_at_most(
     [row] = holder.accept(NOW)
     assert versions() == {"wheel_shard": 1}
     holder.settle(ORIGIN, place(row), at_ms=NOW - 1)
-    assert versions() == {"wheel_shard": 1}, "a batch has a new seq, and bytes"
+    assert versions() == {"wheel_shard": 1}, "a settlement has a new seq, and bytes"
     holder.apply(lanes=[LaneState(0, place(row), place(row))])
     holder.apply(answers=[Answer("01900000-0000-7000-8000-000000000001", {}, NOW)])
     holder.store.expire(0, holder.epoch, NOW, NOW)

@@ -127,13 +127,13 @@ def test_settling_moves_the_offset_and_keeps_the_rows(holder: Holder) -> None:
     assert holder.store.count(0, 0, lane.offset, EVERYTHING[1]) == 1
 
 
-def test_a_replay_begins_with_the_earliest_batch_since(holder: Holder) -> None:
+def test_a_replay_begins_with_the_earliest_settlement_since(holder: Holder) -> None:
     at = [ORIGIN, Position(10, 1), Position(20, 2), Position(30, 3)]
     for n in range(3):
         holder.settle(at[n], at[n + 1], at_ms=NOW + n)
 
     def start(since_ms: int, upto: Position = at[3], lane: int = 0) -> Position | None:
-        return holder.store.batch_start(0, lane, upto, since_ms)
+        return holder.store.settlement_start(0, lane, upto, since_ms)
 
     assert start(NOW - 99) == start(NOW) == at[0]
     assert start(NOW + 1) == at[1]
@@ -142,24 +142,24 @@ def test_a_replay_begins_with_the_earliest_batch_since(holder: Holder) -> None:
     assert start(NOW, lane=1) is None
 
 
-def test_a_batch_that_begins_before_counts_as_far_as_it_does(holder: Holder) -> None:
-    """After a broker lost writes, the offset may be inside a batch, and the broker may lose writes again."""
+def test_a_settlement_that_begins_before_counts_as_far_as_it_does(holder: Holder) -> None:
+    """After a broker lost writes, the offset may be inside a settlement, and the broker may lose writes again."""
     holder.settle(ORIGIN, Position(10, 1), at_ms=NOW)
     holder.settle(Position(10, 1), Position(20, 2), at_ms=NOW + 1)
-    assert holder.store.batch_start(0, 0, Position(20, 1), NOW + 1) == Position(10, 1)
-    assert holder.store.batch_start(0, 0, Position(20, 1), NOW) == ORIGIN
-    assert holder.store.batch_start(0, 0, Position(10, 1), NOW + 1) is None
-    assert holder.store.batch_start(0, 0, Position(10, 0), NOW) == ORIGIN
+    assert holder.store.settlement_start(0, 0, Position(20, 1), NOW + 1) == Position(10, 1)
+    assert holder.store.settlement_start(0, 0, Position(20, 1), NOW) == ORIGIN
+    assert holder.store.settlement_start(0, 0, Position(10, 1), NOW + 1) is None
+    assert holder.store.settlement_start(0, 0, Position(10, 0), NOW) == ORIGIN
 
 
 def test_a_replayed_range_counts_from_its_lowest_position(holder: Holder) -> None:
-    """After a replay the batches are no longer in the order of their positions."""
+    """After a replay the settlements are no longer in the order of their positions."""
     at = [ORIGIN, Position(10, 1), Position(20, 2)]
     holder.settle(at[0], at[1], at_ms=NOW)
     holder.settle(at[1], at[2], at_ms=NOW + 10)
     holder.put_offset(at[0])
     holder.settle(at[0], at[1], at_ms=NOW + 20)
-    assert holder.store.batch_start(0, 0, at[2], NOW + 5) == at[0]
+    assert holder.store.settlement_start(0, 0, at[2], NOW + 5) == at[0]
 
 
 #: A lane is numbered by a seq: beyond 32 bits.
@@ -170,8 +170,8 @@ def settled_lane(holder: Holder, number: int = NUMBER) -> StoredMessage:
     row = holder.row(NOW, lane=number)
     holder.apply(rows=[row], lanes=[LaneState(number, ORIGIN, ORIGIN, "slow")])
     end = place(row)
-    batch = holder.batch(ORIGIN, end, lane=number)
-    holder.apply(batches=[batch], lanes=[LaneState(number, end, end, "slow")], closed=[number])
+    settlement = holder.settlement(ORIGIN, end, lane=number)
+    holder.apply(settlements=[settlement], lanes=[LaneState(number, end, end, "slow")], closed=[number])
     return row
 
 
@@ -236,7 +236,7 @@ def test_a_task_of_a_closed_lane_is_shown_as_dispatched(sql_holder: Holder, sql_
     assert (detail.state, detail.task.dispatched_ms, detail.blocked_by) == ("dispatched", NOW, None)
     assert (detail.lane and detail.lane.lane, detail.dispatches_ms) == (NUMBER, [NOW])
     assert [one.id for one in sql_store.browse.dispatched(Criteria()).items] == [row.id]
-    assert [one.lane for one in sql_store.browse.batches(Criteria()).items] == [NUMBER]
+    assert [one.lane for one in sql_store.browse.settlements(Criteria()).items] == [NUMBER]
     assert sql_store.browse.pending(Criteria()).items == []
     assert sql_store.browse.find_pending(0, [row.message.task_id]) == []
     lanes, due = sql_store.browse.lanes(0)

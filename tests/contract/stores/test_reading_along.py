@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_wheel.store.model import Batch, Change, LaneState, Position, StoredMessage, TallyKey
+from celery_wheel.store.model import Change, LaneState, Position, Settlement, StoredMessage, TallyKey
 from celery_wheel.store.ports import Retention, Store
 from tests.kit.holder import EVERYTHING, LEASE, NOW, Holder
 
@@ -56,15 +56,15 @@ def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
     """Accepting, settling, renewing and forgetting at once: no row is lost, and no thread blocks for ever."""
     store, epoch = holder.store, holder.epoch
     groups: list[list[StoredMessage]] = [[holder.row(NOW + n) for _ in range(GROUP)] for n in range(GROUPS)]
-    batches = [Batch(holder.seq(), 1, Position(n, 0), Position(n + 1, 0), 1, 10, NOW) for n in range(GROUPS)]
+    settlements = [Settlement(holder.seq(), 1, Position(n, 0), Position(n + 1, 0), 1, 10, NOW) for n in range(GROUPS)]
 
     def ingest() -> None:
         for rows in groups:
             store.apply(0, epoch, Change(seq=rows[-1].seq, rows=rows, tally={KEY: len(rows)}))
 
     def settle() -> None:
-        for batch in batches:
-            store.apply(0, epoch, Change(batches=[batch], lanes=[LaneState(1, batch.to, batch.to)]))
+        for settlement in settlements:
+            store.apply(0, epoch, Change(settlements=[settlement], lanes=[LaneState(1, settlement.to, settlement.to)]))
 
     def tend() -> None:
         for n in range(GROUPS):
@@ -73,7 +73,7 @@ def test_an_engines_threads_write_side_by_side(holder: Holder) -> None:
 
     run_all(ingest, settle, tend)
     assert store.count(0, 0, *EVERYTHING) == GROUP * GROUPS
-    assert store.lanes(0)[1].offset == batches[-1].to
+    assert store.lanes(0)[1].offset == settlements[-1].to
     assert store.state(0).snapshot == {"n": GROUPS - 1}
     assert store.state(0).seq == groups[-1][-1].seq
     assert store.pending(0) == {KEY: GROUP * GROUPS}

@@ -36,13 +36,14 @@ def rows_of(store: SqlStore, table: Table) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(select(table).order_by(*table.primary_key)).mappings()]
 
 
-def test_a_batch_has_range_time_and_epoch(sql_holder: Holder, sql_store: SqlStore) -> None:
+def test_a_settlement_has_range_time_and_epoch(sql_holder: Holder, sql_store: SqlStore) -> None:
     sql_holder.acquire()
     sql_holder.settle(Position(1, 2), Position(3, 4), at_ms=NOW, weight=700, lane=5)
-    [batch] = rows_of(sql_store, schema.batch)
-    del batch["id"]
+    [settlement] = rows_of(sql_store, schema.settlement)
+    del settlement["id"]
     positions = {"from_due_ms": 1, "from_seq": 2, "to_due_ms": 3, "to_seq": 4}
-    assert batch == {"shard": 0, "lane": 5, **positions, "count": 1, "bytes": 700, "dispatched_ms": NOW, "epoch": 2}
+    figures = {"count": 1, "bytes": 700, "dispatched_ms": NOW, "epoch": 2}
+    assert settlement == {"shard": 0, "lane": 5, **positions, **figures}
 
 
 def test_an_outcome_has_kind_reason_actor_and_time(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -62,9 +63,9 @@ def test_history_is_numbered_in_the_order_of_commits(sql_holder: Holder, sql_sto
     sql_store.apply(0, sql_holder.epoch, change)
 
     outcomes = {row["timer_id"]: row["id"] for row in rows_of(sql_store, schema.outcome)}
-    [batch] = rows_of(sql_store, schema.batch)
-    assert outcomes[second.id] < batch["id"] < outcomes[first.id] == sql_store.state(0).seq
-    assert batch["id"] == sql_holder.highest_seq, "what is in order keeps the number that the holder gave"
+    [settlement] = rows_of(sql_store, schema.settlement)
+    assert outcomes[second.id] < settlement["id"] < outcomes[first.id] == sql_store.state(0).seq
+    assert settlement["id"] == sql_holder.highest_seq, "what is in order keeps the number that the holder gave"
 
 
 def test_a_row_has_columns_that_the_window_does_not_need(sql_holder: Holder, sql_store: SqlStore) -> None:
@@ -84,15 +85,15 @@ def test_forgetting_removes_every_part_of_a_row(sql_holder: Holder, sql_store: S
     sql_store.forget(0, sql_holder.epoch, Retention(NOW + 1, NO_LIMIT), 100)
     assert [row["id"] for row in rows_of(sql_store, schema.timer)] == [waiting.id]
     assert [row["timer_id"] for row in rows_of(sql_store, schema.outcome)] == [waiting.id]
-    assert rows_of(sql_store, schema.batch) == []
+    assert rows_of(sql_store, schema.settlement) == []
 
 
-def test_the_weight_of_the_history_is_that_of_its_batches(sql_holder: Holder, sql_store: SqlStore) -> None:
-    """The shard's row has the sum, since adding up millions of batches would take seconds."""
+def test_the_weight_of_the_history_is_that_of_its_settlements(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """The shard's row has the sum, since adding up millions of settlements would take seconds."""
 
     def weight() -> tuple[int, int]:
         kept = rows_of(sql_store, schema.shard)[0]["history_bytes"]
-        return kept, sum(batch["bytes"] for batch in rows_of(sql_store, schema.batch))
+        return kept, sum(settlement["bytes"] for settlement in rows_of(sql_store, schema.settlement))
 
     start = ORIGIN
     for n in range(5):

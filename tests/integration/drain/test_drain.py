@@ -88,7 +88,7 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingSt
     wheel = Wheel(stack.app)
     assert [shard.pending for shard in wheel.status()] == [0, 0]
     assert wheel.get(ids[0]).state == "moved"  # type: ignore[union-attr]
-    assert wheel.history().items == wheel.batches().items == []
+    assert wheel.history().items == wheel.settlements().items == []
     wheel.close()
 
 
@@ -210,7 +210,7 @@ def test_postgresql_is_drained_as_sqlite_is(
         assert [one["id"] for one in queued(stack)] == ids
         with closing(Wheel(stack.app)) as wheel:
             assert len(wheel.outcomes("moved", limit=1_000).items) == 300
-            assert wheel.batches().items == []
+            assert wheel.settlements().items == []
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

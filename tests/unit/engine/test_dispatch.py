@@ -311,9 +311,9 @@ def test_rows_in_doubt_that_are_not_due_wait_for_their_time() -> None:
     rig = RabbitRig(limits=AHEAD)
     in_doubt(rig)
     assert rig.sent_as == []
-    batches = len(rig.data.batches)
+    settlements = len(rig.data.settlements)
     rig.run(rounds=5)
-    assert len(rig.data.batches) == batches, "and nothing is written meanwhile"
+    assert len(rig.data.settlements) == settlements, "and nothing is written meanwhile"
     rig.run(rounds=3, after_ms=60_000)
     assert rig.sent_as == [("due soon", True)]
     rig.send_in("new", eta_ms=rig.clock.now_ms())

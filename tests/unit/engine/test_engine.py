@@ -79,15 +79,15 @@ def test_a_task_beyond_the_window_is_only_in_the_store_until_it_is_near() -> Non
     assert rig.pushed == ["far"]
 
 
-def test_one_batch_moves_the_offset_over_many_chunks() -> None:
+def test_one_settlement_moves_the_offset_over_many_chunks() -> None:
     rig = Rig(Limits(chunk_count=2))
     rig.send_all(map(str, range(10)), 0)
     rig.run("tend", "ingest", "prefetch")
     rig.run("dispatch", rounds=6)
     rig.run("settle")
     shard = rig.data
-    assert sum(batch.count for batch in shard.batches) == 10
-    assert len(shard.batches) == 1
+    assert sum(settlement.count for settlement in shard.settlements) == 10
+    assert len(shard.settlements) == 1
     assert shard.lanes[0].offset == max(stored.row.position for stored in shard.rows.values())
     assert not any(shard.tally.values())
 
@@ -179,11 +179,11 @@ def test_standing_down_settles_and_frees_the_shard_at_once(rig: Rig) -> None:
     assert shard.lanes[0].offset > Position(0, 0)
 
 
-def test_nothing_is_dispatched_between_the_last_batch_and_the_release(rig: Rig) -> None:
+def test_nothing_is_dispatched_between_the_last_settlement_and_the_release(rig: Rig) -> None:
     rig.send("a", 0)
     rig.send("b", 10)
     rig.run("tend", "ingest", "prefetch", "dispatch")
-    steps = rig.stopped_at("release", "batch made")
+    steps = rig.stopped_at("release", "settlement made")
     rig.pass_time(100)
     assert rig.run("dispatch") is Round.FAILED
     run_round(steps)
@@ -318,7 +318,7 @@ class TestBrokerRollback:
     @pytest.mark.parametrize(
         ("limits", "replayed"),
         [(Limits(), ["0", "1", "2"]), (Limits(rollback_window_ms=90_000), ["2"])],
-        ids=["all", "at most the batches of the rollback window"],
+        ids=["all", "at most the settlements of the rollback window"],
     )
     def test_messages_that_the_broker_lost_are_replayed_also_when_no_other_is_due(
         self, limits: Limits, replayed: list[str]

@@ -266,7 +266,7 @@ def test_tasks_of_the_copy_that_were_dispatched_since_count_as_dispatched_and_th
     assert OLDER_STORE in caplog.text
 
 
-def test_a_holder_that_ended_before_its_batch_is_no_older_copy(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_holder_that_ended_before_its_settlement_is_no_older_copy(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.send("a", 0)
     rig.send("b", 1_000)
     rig.run(rounds=2)

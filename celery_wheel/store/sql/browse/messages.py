@@ -1,7 +1,7 @@
 """Messages by their ids: one with everything that the store knows of it, or many without their bytes.
 
-The batch around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
-then the earliest batch counts. Where the batch is forgotten, the time is unknown.
+The settlement around its position says when a task was dispatched, its row does not. After a replay ranges overlap;
+then the earliest settlement counts. Where the settlement is forgotten, the time is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_wheel.store.model import ORIGIN, PAUSED, STOPPED, WAITING, LaneState
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, MessageHead, StoppedTask, Task
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state
-from celery_wheel.store.sql.schema import batch, gate, lane, outcome, route, timer
+from celery_wheel.store.sql.schema import gate, lane, outcome, route, settlement, timer
 from celery_wheel.store.sql.statement import Prepared, columns_of
 
 #: Ids in one query; parts of a statement, of which SQLite allows 500; and its values: SQLite before 3.32 allows 999.
@@ -28,8 +28,8 @@ IDS, PARTS, VALUES = 500, 400, 4_000 if sqlite3.sqlite_version_info >= (3, 32) e
 #: Most rows of one task id that are returned: a retried task has a row for each try.
 MAX_DETAILS = 100
 
-#: Batches compared for one position, of those that end at or after it: a replay in smaller parts puts the original
-#: batch after all of its own.
+#: Settlements compared for one position, of those that end at or after it: a replay in smaller parts puts the original
+#: settlement after all of its own.
 NEAR = 32
 
 Lanes = dict[tuple[int, int], LaneState]  #: by shard and lane
@@ -46,10 +46,10 @@ _BYTES = (timer.c.packing, timer.c.message)
 
 
 def _dispatches() -> Select[Any]:
-    """Select (timer, batch, time) of a position's batches."""
+    """Select (timer, settlement, time) of a position's settlements."""
     place = tuple_(bindparam("due_ms"), bindparam("seq"))
-    ends = (batch.c.to_due_ms, batch.c.to_seq)
-    near = select(batch).where(batch.c.shard == bindparam("shard"), batch.c.lane == bindparam("lane"))
+    ends = (settlement.c.to_due_ms, settlement.c.to_seq)
+    near = select(settlement).where(settlement.c.shard == bindparam("shard"), settlement.c.lane == bindparam("lane"))
     some: Any = near.where(tuple_(*ends) >= place).order_by(*ends).limit(literal_column(str(NEAR)))
     some = some.offset(literal_column("0")).subquery("near")
     found = select(cast(bindparam("timer"), BigInteger).label("timer"), some.c.id, some.c.dispatched_ms)

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select, tuple_
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Position
-from celery_wheel.store.ports.pages import END, Criteria, Page, SettledBatch, StoppedTask, Task
+from celery_wheel.store.ports.pages import END, Criteria, Page, StoppedTask, StoredSettlement, Task
 from celery_wheel.store.sql.browse.messages import OUTCOME, OUTCOMES, TASK, TASKS, Messages, lanes_of, of_each, rows_of
-from celery_wheel.store.sql.schema import batch, outcome, route, tally, timer, total
+from celery_wheel.store.sql.schema import outcome, route, settlement, tally, timer, total
 from celery_wheel.store.sql.statement import columns_of
 
 #: Most rows read for one page, shared by its ranges: each row costs a visit to the table's tree, 2 µs.
@@ -64,8 +64,8 @@ class Lines(NamedTuple):
 _DISPATCHED = Lines(Task, (timer.c.shard, timer.c.lane), (timer.c.due_ms, timer.c.seq), TASK, TASKS)
 _PENDING = _DISPATCHED._replace(newest_first=False)
 _OUTCOMES = Lines(StoppedTask, (outcome.c.shard, outcome.c.kind), (outcome.c.at_ms, outcome.c.id), OUTCOME, OUTCOMES)
-_SETTLED = (batch.c.shard, batch.c.lane), (batch.c.dispatched_ms, batch.c.id)
-_BATCHES = Lines(SettledBatch, *_SETTLED, columns_of(SettledBatch, batch), batch)
+_SETTLED = (settlement.c.shard, settlement.c.lane), (settlement.c.dispatched_ms, settlement.c.id)
+_SETTLEMENTS = Lines(StoredSettlement, *_SETTLED, columns_of(StoredSettlement, settlement), settlement)
 
 
 class Pages(Messages):
@@ -106,16 +106,16 @@ class Pages(Messages):
         with self._database.snapshot() as connection:
             return self._page(connection, _OUTCOMES, ranges, criteria, limit)
 
-    def batches(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[SettledBatch]:
-        """Return batches, the latest first. ``before`` is (dispatched_ms, id)."""
+    def settlements(self, criteria: Criteria, before: Position = END, limit: int = 100) -> Page[StoredSettlement]:
+        """Return settlements, the latest first. ``before`` is (dispatched_ms, id)."""
         bounds, of_all = _between(criteria, before), replace(criteria, task=None, queue=None, key=None, group=None)
         with self._database.snapshot() as connection:
             lanes = lanes_of(connection, shards_of(self.shards, criteria))
-            return self._page(connection, _BATCHES, [(*place, *bounds) for place in lanes], of_all, limit)
+            return self._page(connection, _SETTLEMENTS, [(*place, *bounds) for place in lanes], of_all, limit)
 
     def dispatched_since(self, since_ms: int) -> int:
         """Return how many tasks were dispatched at or after the instant, as far as the history goes."""
-        found = select(func.sum(batch.c.count)).where(batch.c.dispatched_ms >= since_ms)
+        found = select(func.sum(settlement.c.count)).where(settlement.c.dispatched_ms >= since_ms)
         with self._database.reading() as connection:
             return int(connection.scalar(found) or 0)
 

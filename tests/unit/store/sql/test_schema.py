@@ -37,7 +37,7 @@ def test_every_table_has_our_prefix_a_single_key_and_comments_with_units(table: 
             assert re.search("instant, Unix milliseconds|duration in milliseconds", column.comment), column
 
 
-@pytest.mark.parametrize("name", ["timer", "outcome", "batch"])
+@pytest.mark.parametrize("name", ["timer", "outcome", "settlement"])
 def test_rows_are_in_the_order_of_their_ids(name: str) -> None:
     ddl = str(CreateTable(getattr(schema, name)).compile(dialect=sqlite.dialect()))
     assert "id INTEGER NOT NULL" in ddl
@@ -52,7 +52,7 @@ def test_the_statements_are_made_for_postgresql_too() -> None:
 
 def test_inserts_take_tuples_in_the_order_of_the_columns() -> None:
     statements = Statements(sqlite.dialect(paramstyle="qmark"), sqlite.insert)
-    for name in ("outcome", "batch"):
+    for name in ("outcome", "settlement"):
         table = getattr(schema, name)
         assert getattr(statements.of(ChangeStatements), f"add_{name}").statement.names == tuple(table.columns.keys())
 
@@ -87,10 +87,10 @@ PLANS = {
         "SEARCH wheel_timer USING INDEX wheel_timer_task (shard=? AND task_id=?)",
         "USE TEMP B-TREE FOR ORDER BY",
     ],
-    "dispatch.batches_since": [
-        "SEARCH wheel_batch USING INDEX wheel_batch_dispatched (shard=? AND lane=? AND dispatched_ms>?)"
+    "dispatch.settlements_since": [
+        "SEARCH wheel_settlement USING INDEX wheel_settlement_dispatched (shard=? AND lane=? AND dispatched_ms>?)"
     ],
-    "history.oldest_batches": ["SEARCH wheel_batch USING INDEX wheel_batch_age (shard=?)"],
+    "history.oldest_settlements": ["SEARCH wheel_settlement USING INDEX wheel_settlement_age (shard=?)"],
     "intake.read_inbox": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
     "intake.inbox_sizes": ["SEARCH wheel_inbox USING INDEX wheel_inbox_shard (shard=?)"],
     "dispatch.pending": [
@@ -155,7 +155,7 @@ PLANS = {
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH wheel_timer USING COVERING INDEX wheel_timer_position (shard=? AND lane=?)",
         "CORRELATED SCALAR SUBQUERY 2",
-        "SEARCH wheel_batch USING COVERING INDEX wheel_batch_range (shard=? AND lane=?)",
+        "SEARCH wheel_settlement USING COVERING INDEX wheel_settlement_range (shard=? AND lane=?)",
     ],
     "control.tombstones": [
         "SEARCH wheel_tombstone USING INDEX sqlite_autoindex_wheel_tombstone_1 (shard=? AND task_id=?)"
