@@ -304,7 +304,8 @@ class ModelStore:
 
     def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
         with self.disk.lock:
-            return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
+            same = [one.inbox for one in self.disk.shards.values() if item in one.inbox]
+            return any(inbox[item].payload == command[2] and inbox.pop(item) is not None for inbox in same)
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         return self.answers([command_id]).get(command_id)

@@ -279,10 +279,11 @@ def test_a_withdrawn_command_is_not_passed_on(shards: Shards) -> None:
     shards.create(FREE[1])
     shards.tick(1_500)
     shards.put("pause", [NAME])
+    payload = shards.disk.shard(0).inbox[shards.item].payload
     steps = shards.engines[0].ingest()
     while next(steps) != "changes prepared":
         pass
-    assert shards.store.withdraw(shards.item, (0, SCHEDULE, b""))
+    assert shards.store.withdraw(shards.item, (0, SCHEDULE, payload))
     run_round(steps)
     shards.run()
     assert not shards.found()[1].paused
