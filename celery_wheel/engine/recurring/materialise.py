@@ -134,6 +134,7 @@ class Occurrences:
         """Note in the agenda that the occurrences are committed."""
         for schedule in self._moved:
             self.state.agenda.has_left(schedule)
+            self.state.failing.forget(schedule.id)
         if self._was_read:
             at_ms = 0 if self._more else self._ready_ms
             self.state.agenda.read(at_ms, self.ctx.clock.monotonic_ms(), self._waiting)
