@@ -39,6 +39,7 @@ from celery_wheel.engine.round import (
     OnPublished,
     Round,
     RoundSteps,
+    ShardOf,
     Steps,
 )
 from celery_wheel.engine.settle import next_settlement, settle
@@ -68,6 +69,7 @@ class Engine:
         renderer: OccurrenceRenderer | None = None,
         on_overlap: OnOverlap | None = None,
         on_published: OnPublished | None = None,
+        shard_of: ShardOf | None = None,
         readings: ClockReadings | None = None,
     ) -> None:
         limits = limits or Limits()
@@ -88,6 +90,7 @@ class Engine:
             self.delivery,
             self.clock,
             limits,
+            shard_of or (lambda _: shard),
             stamps=RevokedStamps() if stamps is None else stamps,
             depths=depths_of(limits.depths) if depths is None else depths,
             on_cancelled=on_cancelled,

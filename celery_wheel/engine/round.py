@@ -66,6 +66,10 @@ def run_round(steps: RoundSteps, on_step: Callable[[], None] = lambda: None) -> 
 OnCancelled = Callable[[Sequence[Row]], set[int]]
 
 
+#: Returns the shard of a group, or of the name of a schedule that is of no group.
+ShardOf = Callable[[str], int]
+
+
 #: Called after each publish with its rows, and with the due times at which it began and ended. A call is short.
 OnPublished = Callable[[Sequence[Row], int, int], None]
 
@@ -107,6 +111,7 @@ class Context:
     delivery: Delivery
     clock: DueClock
     limits: Limits
+    shard_of: ShardOf
     stats: Stats = field(default_factory=Stats)
     wake: Signal = field(default_factory=Signal)  #: set when dispatch may have more to do
     room: Signal = field(default_factory=Signal)  #: set when prefetch may have more to read

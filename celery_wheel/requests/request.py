@@ -7,8 +7,8 @@ it is withdrawn and put in again, unless a holder has carried it out. A withdraw
 long as the time-out. Only where the store is away all the time, RequestInDoubt says which shards are uncertain.
 
 Every shard gets a request for tasks, since a task's shard depends on the key with which it was sent, and a retry may
-have another key. A request for schedules goes to the shards of their names, and one for limits to the
-shard of its group.
+have another key. A request for schedules goes to the shards of their names, which pass it on to those of their groups.
+One for limits goes to the shard of its group.
 """
 
 from __future__ import annotations
@@ -168,9 +168,8 @@ class Request:
         """Whether the request is committed; all its commands were put in one transaction."""
         store = self.open_store().store
         return all(
-            # The number of an item that was rolled back may be another item's by now, so the payload is compared. An
-            # answered item is deleted.
-            store.command_payload(one.item) == one.payload or store.answer(one.id) is not None
+            # The number of an item that was rolled back may be another item's by now. An answered item is deleted.
+            one.id.encode() in (store.command_payload(one.item) or b"") or store.answer(one.id) is not None
             for one in self._commands[:1]
         )
 

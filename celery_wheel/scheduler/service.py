@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.conf.limits import LimitValues
@@ -125,6 +126,7 @@ class WheelService:
                 renderer=renderer,
                 on_overlap=on_overlap,
                 on_published=DispatchSpans(shard) if conf.opentelemetry else None,
+                shard_of=partial(shard_of, task_id="", shards=conf.shards),
                 readings=readings,
             )
             engines.append(engine)

@@ -449,6 +449,14 @@ class GroupLimit:
     at_ms: int
 
 
+class PassedOn(NamedTuple):
+    """An inbox item that goes to another shard; it keeps its id."""
+
+    item: int
+    shard: int
+    payload: bytes
+
+
 @dataclass(slots=True)
 class Change(ScheduleChange):
     """The writes of one transaction of a holder. An empty part costs nothing.
@@ -469,6 +477,7 @@ class Change(ScheduleChange):
     closed: list[int] = field(default_factory=list)  #: numbers of lanes, after ``lanes``
     tally: dict[TallyKey, int] = field(default_factory=dict)
     inbox: list[int] = field(default_factory=list)
+    passed_on: list[PassedOn] = field(default_factory=list)  #: inbox items that another shard carries out
     loaded: list[int] = field(default_factory=list)  #: ids of chunks of loads
     answers: list[Answer] = field(default_factory=list)
     tombstones: list[Tombstone] = field(default_factory=list)  #: each replaces an earlier one of its task id

@@ -7,7 +7,8 @@
     10:30  paused: next_ms = None, since_ms = 10:30
     12:15  resumed: next_ms = 13:00, a skip (11:00 … 12:00, 2, "paused")
 
-A schedule belongs to the shard of its name, and only that shard's holder writes it: changes come by the inbox. A
+A schedule is created in the shard of its name, and moves to the shard of its group when the first occurrence is made.
+Only the holder of the shard in which it is writes it: changes come by the inbox, through the shard of the name. A
 definition is opaque here. Each instant that was due and did not run has a skip with its reason; one may have several
 runs: an edit withdraws one and makes another, and users trigger runs. Instants that a calendar or a gap leaves out have
 no skips: ``Recurrence.why_not`` returns their reason.
@@ -223,6 +224,7 @@ class ScheduleChange:
     added_schedules: list[Schedule] = field(default_factory=list)  #: each is new
     schedules: list[Schedule] = field(default_factory=list)  #: each is new, or replaces the schedule of its id
     schedule_steps: list[ScheduleStep] = field(default_factory=list)  #: of existing schedules, or nothing is written
+    moved_schedules: dict[int, int] = field(default_factory=dict)  #: id → another shard; after all other writes of it
     revisions: list[Revision] = field(default_factory=list)
     #: A run without a group is new. One with a group is new, or adds the group to a run that has none.
     runs: list[Run] = field(default_factory=list)

@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from celery_wheel.broker import shard_of
 from celery_wheel.control import Wheel
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.requests.results import ScheduleAnswer
@@ -92,10 +91,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _sources(wheel: Wheel, names: Sequence[str]) -> dict[str, str]:
-    store, by_shard = wheel.store, dict[int, list[str]]()
-    for name in names:
-        by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
-    return {one.name: one.source for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
+    return {one.name: one.source for _, one in wheel.store.schedules_named(names)}
 
 
 def log_answers(request: HttpRequest, label: Promise, answers: Answers, reason: str) -> None:

@@ -80,7 +80,8 @@ class Asking(Users):
 
     def repent(self) -> str:
         number, question = self._rng.choice(list(self.questions.items()))
-        in_time = self._store.withdraw(question.item, (0, question.kind, b""))
+        payload = self._store.command_payload(question.item) or b""
+        in_time = self._store.withdraw(question.item, (0, question.kind, payload))
         if in_time:
             self.withdrawn.add(f"user {number}")
             del self.questions[number]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Limits, Round
@@ -26,13 +27,12 @@ NAMES = ("a", "b", "c")
 
 class Scheduler:
     def __init__(self, fleet: Fleet, name: str) -> None:
-        self.name = name
+        self.name, self.activities, self.fleet = name, fleet.activities, fleet
         self.clock = ManualClock(fleet.clock_ms)
-        store = ModelStore(fleet.disk)
+        store = ModelStore(fleet.disk, fleet.fault)
+        limits, options = fleet.limits, fleet.engine_options()
         self.engines = [
-            Engine(
-                shard, name, store, ModelRedis(server, lambda: fleet.clock_ms, pushed=fleet.pushed), self.clock, LIMITS
-            )
+            Engine(shard, name, store, fleet.broker(server), self.clock, limits, **options)
             for shard, server in enumerate(fleet.servers)
         ]
         self.balance = Balance(store, name, self.engines, self.clock)
@@ -42,6 +42,7 @@ class Scheduler:
         place = shard, activity
         if place not in self.rounds:
             self.rounds[place] = getattr(self.engines[shard], activity)()
+        self.fleet.acting = activity
         step = next(self.rounds[place], None)
         if step is None or isinstance(step, Round):
             del self.rounds[place]
@@ -54,7 +55,7 @@ class Scheduler:
     def leave(self) -> None:
         """Stop as a process does on a signal: finish every round, then release the shards."""
         for shard in range(len(self.engines)):
-            for activity in ACTIVITIES:
+            for activity in self.activities:
                 while (shard, activity) in self.rounds:
                     self.step(shard, activity)
             self.finish(shard, "release")
@@ -64,6 +65,11 @@ LIMITS = Limits(lease_ms=300, window_ms=5_000, retention_ms=10**10)
 
 
 class Fleet:
+    limits = LIMITS
+    activities: tuple[str, ...] = ACTIVITIES
+    weights: tuple[int, ...] = WEIGHTS
+    steps = (0, 0, 1, 3)  #: milliseconds between two events
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
@@ -74,16 +80,27 @@ class Fleet:
             self.disk.shard(shard)
         self.pushes: Counter[tuple[str, int]] = Counter()
         self.sent = self.started = 0
+        self.acting = ""  #: the activity of the present step
         self.schedulers = {"a": Scheduler(self, "a")}
+
+    def engine_options(self) -> dict[str, Any]:
+        return {}
+
+    def broker(self, server: RedisServer) -> ModelRedis:
+        return ModelRedis(server, lambda: self.clock_ms, pushed=self.pushed)
+
+    def fault(self, point: str) -> None:
+        """Raise a fault of the store, or do not."""
 
     def run(self) -> Fleet:
         for _ in range(1_200):
             self._happen()
-        for n in range(300):  # calm: no scheduler starts or stops
+        for n in range(300):
+            self._calm_down(n)
             for scheduler in self.schedulers.values():
                 scheduler.balance.once()
                 for shard in range(len(self.servers)):
-                    for activity in ACTIVITIES:
+                    for activity in self.activities:
                         scheduler.finish(shard, activity)
             self._pass(200)
             if n == 250:
@@ -93,7 +110,7 @@ class Fleet:
 
     def _happen(self) -> None:
         dice, rng = self.rng.random(), self.rng
-        self._pass(rng.choice((0, 0, 1, 3)))
+        self._pass(rng.choice(self.steps))
         if dice < 0.03:
             self._send()
         elif dice < 0.035:
@@ -102,7 +119,10 @@ class Fleet:
             rng.choice(list(self.schedulers.values())).balance.once()
         else:
             scheduler = rng.choice(list(self.schedulers.values()))
-            scheduler.step(rng.randrange(len(self.servers)), rng.choices(ACTIVITIES, WEIGHTS)[0])
+            scheduler.step(rng.randrange(len(self.servers)), rng.choices(self.activities, self.weights)[0])
+
+    def _calm_down(self, n: int) -> None:
+        """Act in the last part, in which no scheduler starts or stops."""
 
     def _come_or_go(self, name: str) -> None:
         if name not in self.schedulers:

@@ -161,8 +161,6 @@ def apply_schedules(data: ShardData, change: model.Change) -> None:
     for removed in change.removed_schedules:
         del data.schedules[removed]
     data.schedules.update({one.id: replace(one) for one in [*change.added_schedules, *change.schedules]})
-    names = [one.name for one in data.schedules.values()]
-    assert len(names) == len(set(names)), "a name is unique"
     for step in change.schedule_steps:
         one = data.schedules[step.id]
         one.next_ms, one.made, one.last_ms = step.next_ms, step.made, step.last_ms
@@ -218,4 +216,4 @@ def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) ->
         row = stored.row
         if not pending_only or (row.lane != model.STOPPED and row.position > data.lanes[row.lane].offset):
             found.append((replace(run), stored))
-    return sorted(found, key=lambda one: (one[0].at_ms, one[0].timer_id), reverse=True)
+    return found

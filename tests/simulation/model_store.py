@@ -132,7 +132,7 @@ class ModelStore:
         with self.disk.lock:
             self.fault("before commit")
             data = self._held(shard, epoch)
-            if any(item_id not in data.inbox for item_id in change.inbox):
+            if any(item_id not in data.inbox for item_id in (*change.inbox, *(one.item for one in change.passed_on))):
                 raise RequestWithdrawn("simulated")
             for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
                 self._insert(
@@ -161,6 +161,8 @@ class ModelStore:
                 data.tally[key] = data.tally.get(key, 0) + n
             for item_id in change.inbox:
                 del data.inbox[item_id]
+            for item_id, to, payload in change.passed_on:
+                self.disk.shard(to).inbox[item_id] = replace(data.inbox.pop(item_id), payload=payload)
             self.disk.loads.accept(change.loaded)
             data.answers.update({one.id: one for one in change.answers})
             data.tombstones.update({one.task_id: one for one in change.tombstones})
@@ -171,6 +173,10 @@ class ModelStore:
                 data.gates.pop(place, None)
             data.gates.update({(one.scope, one.name): one for one in change.gates})
             model_history.apply_schedules(data, change)
+            for id_, to in change.moved_schedules.items():
+                self.disk.shard(to).schedules[id_] = data.schedules.pop(id_)
+            names = [one.name for each in self.disk.shards.values() for one in each.schedules.values()]
+            assert len(names) == len(set(names)), "a name is unique"
             model_history.apply_groups(data, change)
             data.seq = max(data.seq, change.seq)
             self.fault("after commit")
@@ -298,7 +304,8 @@ class ModelStore:
 
     def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
         with self.disk.lock:
-            return any(data.inbox.pop(item, None) is not None for data in self.disk.shards.values())
+            same = [one.inbox for one in self.disk.shards.values() if item in one.inbox]
+            return any(inbox[item].payload == command[2] and inbox.pop(item) is not None for inbox in same)
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         return self.answers([command_id]).get(command_id)
@@ -377,18 +384,22 @@ class ModelStore:
         found = self.due_schedules(shard, 2**62, skip + 1)[skip:]
         return found[0].next_ms if found else None
 
-    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+    def schedules_named(self, names: Sequence[str]) -> list[tuple[int, Schedule]]:
         self.fault("read")
         with self.disk.lock:
-            return [replace(one) for one in self.disk.shard(shard).schedules.values() if one.name in names]
+            schedules = [(shard, one) for shard, data in self.disk.shards.items() for one in data.schedules.values()]
+            return [(shard, replace(one)) for shard, one in schedules if one.name in names]
 
-    def runs_of(
-        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
-    ) -> list[tuple[Run, model.Row]]:
+    def runs_of(self, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, model.Row, int]]:
         self.fault("read")
         with self.disk.lock:
-            found = model_history.runs_of(self.disk.shard(shard), schedule_ids, pending_only)[:limit]
-            return [(run, task_row(stored)) for run, stored in found]
+            found = [
+                (run, task_row(stored), shard)
+                for shard, data in self.disk.shards.items()
+                for run, stored in model_history.runs_of(data, schedule_ids, pending_only)
+            ]
+        found.sort(key=lambda one: (one[0].at_ms, one[0].timer_id), reverse=True)
+        return found[:limit]
 
     def runs_at(self, timer_ids: Sequence[int]) -> list[tuple[int, Run]]:
         self.fault("read")

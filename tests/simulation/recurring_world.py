@@ -47,7 +47,8 @@ class Renderer:
         headers = json.dumps({OCCURRENCE: header_of(schedule, definition, occurrence)}).encode()
         task_id = f"{schedule.name} {instant_ms} {self.rendered}"
         self.decided[task_id] = self._decided()
-        return message(task_id=task_id, task="tasks.recurring", created_ms=instant_ms, headers=headers)
+        parts = {"task_id": task_id, "task": "tasks.recurring", "created_ms": instant_ms, "headers": headers}
+        return message(**parts, group=definition.call.wheel.get("group"))
 
 
 class RecurringWorld(World):

@@ -41,7 +41,7 @@ def drain(store: ModelStore, names: Collection[str], now_ms: int) -> tuple[list[
     data.holder, data.owner, data.lease_until_ms = None, None, 0
     epoch = store.acquire(0, "drain", now_ms, 1)
     assert epoch is not None
-    found = store.schedules_named(0, list(names))
+    found = [one for _, one in store.schedules_named(list(names))]
     revisions = {one.id: [change for change in data.revisions if change.schedule == one.id] for one in found}
     lines = [schedule_line_of(HandoverSchedule(0, one, revisions[one.id])) for one in found]
     removed = [

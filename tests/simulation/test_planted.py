@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from tests.simulation import planted_collapsing, planted_groups, planted_rabbit, planted_recurring  # noqa: F401  (their import plants their bugs)
+from tests.simulation import (  # noqa: F401  (their import plants their bugs)
+    planted_collapsing,
+    planted_groups,
+    planted_rabbit,
+    planted_recurring,
+    planted_schedules,
+)
 from tests.simulation.happenings import Violation
 from tests.simulation.planted import PLANTED, Plant
 from tests.simulation.world import World

@@ -8,6 +8,7 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.rabbit_world import PackWorld, RabbitPackWorld, RabbitWorld
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
+from tests.simulation.schedule_fleet import ScheduleFleet
 from tests.simulation.seeds import as_long_as_it_takes, seeds
 from tests.simulation.world import World
 
@@ -92,6 +93,10 @@ HAPPENS_TO_GROUPS = [
     *("pushed by a rate", "limits raised", "limits lowered", "limits withdrawn", "groups paused"),
 ]
 
+HAPPENS_TO_MOVED_SCHEDULES = [
+    *("occurrences of groups", "shards of a schedule", "changes", "requested", "withdrawn", "faults"),
+]
+
 HAPPENS_WITH_PACKS = ["packed", "sent again in a pack", "known", "cancelled"]
 
 #: The least number of seeds on any machine: each planted bug shows in one of them, and every event of the list.
@@ -125,6 +130,15 @@ def test_no_seed_breaks_a_promise_while_schedulers_share_shards() -> None:
     fleets = [Fleet(seed).run() for seed in seeds(20, 60, budget_s=6)]
     assert sum(fleet.sent for fleet in fleets) > 15 * len(fleets)
     assert {len(fleet.schedulers) for fleet in fleets} == {1, 2, 3}
+
+
+@as_long_as_it_takes
+def test_no_seed_breaks_a_promise_while_schedules_move_to_the_shards_of_their_groups() -> None:
+    happened: Counter[str] = Counter()
+    for seed in seeds(10, 200, budget_s=6):
+        happened += ScheduleFleet(seed).run().happened()
+    never = [event for event in HAPPENS_TO_MOVED_SCHEDULES if not happened[event]]
+    assert not never, f"the simulation no longer reaches: {never}"
 
 
 @pytest.mark.parametrize("world", [World, RabbitWorld])

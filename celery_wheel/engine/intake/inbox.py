@@ -20,6 +20,7 @@
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
                   {"source": "api", "after_ms": {name: int}}
                   backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str or null}
+                  {"results": {name: {…}}}: those of names that other shards have carried out before
     run_ended     {"run": int}, the id of a run that is over; or {"slot": int}: the run of a group is over, or will be
                   retried as another one. No answer. Workers send it to the wheel queue
 
@@ -95,6 +96,8 @@ class ScheduleCommand:
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
     overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
     after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
+    payload: bytes = field(default=b"", repr=False)  #: as it was read
+    results: dict[str, Any] = field(default_factory=dict)  #: of names that other shards have carried out
     audit: AuditHead | None = None
 
     @property
@@ -187,7 +190,8 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     for at_ms in after_ms.values():
         _check_instant("after_ms", at_ms)
     about = *_actor_and_reason(fields), _answer_to(fields)
-    return ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
+    found = ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
+    return replace(found, payload=item.payload, results=dict(fields.get("results") or {}))
 
 
 def _run_ended(item: model.InboxItem) -> RunEnded:

@@ -17,20 +17,24 @@
               ``next_ms`` is made, and those up to now were missed; each field is checked, or a commit would fail
 
 A result "done" has as "too_late" the instants of occurrences to withdraw that may have been published. Only rounds of
-ingest change schedules, so a schedule that was read stays as it is until the commit.
+ingest change schedules, so a schedule that was read stays as it is until the commit. A schedule that was moved
+(``location``) may have pending occurrences in its former shard: they count as too late. A pause and a delete ask that
+shard to cancel them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.commands import commit_command
-from celery_wheel.engine.intake.inbox import DEFINING, ScheduleCommand
+from celery_wheel.engine.intake.inbox import DEFINING, MAX_NAMES, ScheduleCommand
+from celery_wheel.engine.recurring.location import conclude, locate
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
 from celery_wheel.engine.recurring.overlap import skips_between
 from celery_wheel.engine.recurring.runs import ALL_RUNS
@@ -49,13 +53,14 @@ from celery_wheel.recurring.definition import (
     to_text,
 )
 from celery_wheel.store import schedule_model
-from celery_wheel.store.model import Row
+from celery_wheel.store.model import CANCEL, NewItem, Row
+from celery_wheel.values import parts
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
 logger = logging.getLogger(__name__)
 
 Result = dict[str, Any]
-Pending = Sequence[tuple[schedule_model.Run, Row]]
+Pending = Sequence[tuple[schedule_model.Run, Row, int]]
 
 DONE: Result = {"result": "done"}
 ALREADY: Result = {"result": "already"}
@@ -92,29 +97,31 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     """Carry out a change; returns False where the command stays in the inbox for another round."""
     with state.active():
         mark = state.mark()
-    schedules = {one.name: one for one in ctx.store.schedules_named(ctx.shard, command.names)}
+    schedules, elsewhere = locate(ctx, command)
     yield "schedules found"
-    pending: dict[int | None, list[tuple[schedule_model.Run, Row]]] = {}
+    pending: dict[int | None, list[tuple[schedule_model.Run, Row, int]]] = {}
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
     if changed and command.do != "resume":
-        for found in ctx.store.runs_of(ctx.shard, [one.id for one in changed.values()], True, ALL_RUNS):
+        for found in ctx.store.runs_of([one.id for one in changed.values()], True, ALL_RUNS):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
     work = UnitOfWork(state, ctx.clock.now_ms())
-    results = dict.fromkeys(command.names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
+    names = [name for name in command.names if name not in elsewhere]
+    results = dict.fromkeys(names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
     _warn_of_kept(ctx, command, kept)
     # Before the lock: reading definitions and counting instants take time, and under the lock nothing is dispatched.
     changes = {name: _Alteration(work, command, one, pending.get(one.id, ())) for name, one in changed.items()}
-    new = [name for name in command.names if name not in schedules] if command.do in (*KEEPING, "put") else []
+    new = [name for name in names if name not in schedules] if command.do in (*KEEPING, "put") else []
     created = {name: _new(command, name, work.now_ms) for name in new}
     yield "changes prepared"
     with state.active():
-        if state.may_be_diverted((row for found in pending.values() for _, row in found), mark):
+        own = (row for found in pending.values() for _, row, shard in found if shard == ctx.shard)
+        if state.may_be_diverted(own, mark):
             return False
         results |= {name: one.carry_out() for name, one in changes.items()}
         results |= {name: _create(work, command, one) for name, one in created.items()}
-        work.answer(command, results)
+        conclude(work.change, command, results, elsewhere, work.now_ms)
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
@@ -122,7 +129,21 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
             state.failing.forget(one.id)
         state.agenda.reopen()
         ctx.stats.add(cancelled=len(work.rows))
+        if items := _cancels(command, changes.values()):
+            ctx.store.put_inboxes(items)
     return True
+
+
+def _cancels(command: ScheduleCommand, changes: Iterable[_Alteration]) -> dict[int, list[NewItem]]:
+    """Return the commands that cancel pending occurrences in other shards, by shard. Without them, these occurrences
+    are what the answer says: too late."""
+    found = defaultdict[int, list[NewItem]](list)
+    for change in changes if command.do in ("pause", "delete") else ():
+        for shard, task_ids in change.elsewhere.items():
+            about = {"actor": command.actor, "reason": change.reason}
+            for part in parts(task_ids, MAX_NAMES):
+                found[shard].append((CANCEL, json.dumps({"task_ids": part, **about}).encode()))
+    return found
 
 
 def _warn_of_kept(ctx: Context, command: ScheduleCommand, kept: Mapping[str, schedule_model.Schedule]) -> None:
@@ -206,6 +227,7 @@ class _Alteration:
         self._refusal: Result | None = None
         self._unmade: list[schedule_model.Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
+        self.elsewhere = defaultdict[int, list[str]](list)  #: shard → ids of tasks to withdraw
         try:
             if command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
@@ -301,19 +323,21 @@ class _Alteration:
 
     def _withdraw(self, pending: Pending) -> tuple[list[schedule_model.Run], list[int]]:
         """Cancel pending occurrences; returns their runs, and the instants of those that may have been published."""
-        why = Retirement("cancelled", self._reason(), self.command.actor)
+        why = Retirement("cancelled", self.reason, self.command.actor)
         withdrawn, too_late = [], []
-        for run, row in pending:
-            if self.work.take_out(row):
+        for run, row, shard in pending:
+            if shard == self.work.state.shard and self.work.take_out(row):
                 self.work.cancel(row, why)
                 withdrawn.append(run)
-            else:
-                too_late.append(run.at_ms)
+                continue
+            too_late.append(run.at_ms)
+            if shard != self.work.state.shard:
+                self.elsewhere[shard].append(row.task_id)
         return withdrawn, sorted(too_late)
 
     def _published_upto(self, too_late: list[int]) -> int:
         """Return the last instant that may have been published: now, unless due time has gone back."""
-        of_instant = [run.at_ms for run, row in self.pending if row.eta_ms == self._due_ms(run)]
+        of_instant = [run.at_ms for run, row, _ in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
 
     def _due_ms(self, run: schedule_model.Run) -> int:
@@ -323,7 +347,8 @@ class _Alteration:
             return run.at_ms
         return call.due_ms(self.schedule.id, self.schedule.name, run.at_ms)
 
-    def _reason(self) -> str:
+    @property
+    def reason(self) -> str:
         reason = f"its schedule {self.schedule.name} was {_WHAT[self.command.do]}"
         return f"{reason}: {self.command.reason}" if self.command.reason else reason
 

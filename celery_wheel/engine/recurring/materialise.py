@@ -7,7 +7,8 @@
     3 render     each instant that is made becomes a message, due at the instant and its jitter; after an error of the
                  project's code the schedule is tried again, with back-off, and is broken after BROKEN_AFTER_MS
     4 cancel     runs that a later one replaces (overlap "cancel_running"): before the commit, so after a crash again
-    5 record     in ingest's unit of work: the run of each row, the steps, the skips
+    5 record     in ingest's unit of work: the run of each row, the steps, the skips; a schedule whose message is of a
+                 group of another shard moves there, without a row (``location``)
 
 An envelope id is made of schedule, revision and instant, with the store's secret: an instant that is made once more
 becomes no second row, no two stores make the same id, and no producer can guess it.
@@ -24,8 +25,9 @@ import traceback
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 
-from celery_wheel.engine.intake.inbox import ScheduleCommand, audit_entries
+from celery_wheel.engine.intake.inbox import ScheduleCommand
 from celery_wheel.engine.recurring import overlap
+from celery_wheel.engine.recurring.location import conclude, locate
 from celery_wheel.engine.recurring.occurrence import Occurrence
 from celery_wheel.engine.recurring.runs import read_occupied
 from celery_wheel.engine.round import Context, Steps
@@ -34,7 +36,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
 from celery_wheel.recurring.definition import ALLOW, Definition, read_definition
-from celery_wheel.store.model import Answer, Change, Message, with_header
+from celery_wheel.store.model import Change, Message, with_header
 from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import RUN, Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -94,12 +96,14 @@ class Occurrences:
         self._more = False  #: schedules that are due were not made in this round
         self._failed_ms = 0  #: the time that failed tries have taken
         self._was_read = False
+        self._moved: list[Schedule] = []  #: to other shards
         self._of: dict[str, Run] = {}  #: envelope id → the run, without its row
         self._reported: set[str] = set()  #: envelope ids of those whose workers report the end
 
     def __bool__(self) -> bool:
         change = self.change
-        return bool(self.messages or change.schedules or change.schedule_steps or change.inbox)
+        steps = change.schedules or change.schedule_steps or change.moved_schedules
+        return bool(self.messages or steps or change.inbox or change.passed_on)
 
     # -- into ingest's unit of work ------------------------------------------------------------------
 
@@ -120,12 +124,17 @@ class Occurrences:
         change.schedules += own.schedules
         change.schedule_steps += own.schedule_steps
         change.skips += own.skips
+        change.moved_schedules |= own.moved_schedules
         change.inbox = change.inbox + own.inbox
+        change.passed_on += own.passed_on
         change.answers += own.answers
         change.audits += own.audits
 
     def close(self) -> None:
         """Note in the agenda that the occurrences are committed."""
+        for schedule in self._moved:
+            self.state.agenda.has_left(schedule)
+            self.state.failing.forget(schedule.id)
         if self._was_read:
             at_ms = 0 if self._more else self._ready_ms
             self.state.agenda.read(at_ms, self.ctx.clock.monotonic_ms(), self._waiting)
@@ -176,7 +185,7 @@ class Occurrences:
             self.ctx.shard, times.upto_ms, most + self._waiting + agenda.herd_waiting
         )
         yield "herd read"
-        before, waiting = len(self.messages), self._waiting
+        before, waiting, moved = len(self.messages), self._waiting, len(self._moved)
         for schedule in schedules:
             if len(self.messages) >= before + most:
                 break
@@ -189,7 +198,7 @@ class Occurrences:
         # Schedules that wait for their instants, at most so many, are read again in each round, before the others.
         waits, self._waiting = min(self._waiting - waiting, 1_000), waiting
         self._apart = True
-        if len(self.messages) > before or waits > agenda.herd_waiting:
+        if len(self.messages) > before or len(self._moved) > moved or waits > agenda.herd_waiting:
             self._look_at(times.now_ms + HERD_ROUND_MS)
         else:
             agenda.herd_ms = None
@@ -227,6 +236,8 @@ class Occurrences:
             self._failed_ms += self.ctx.clock.monotonic_ms() - began_ms
             self._failed(schedule, error)
             return
+        if self._has_left(schedule, messages):
+            return
         if messages:
             self.state.failing.forget(schedule.id)
         self._step(schedule, decision, messages, ahead_ms)
@@ -255,6 +266,16 @@ class Occurrences:
             messages.append(message)
             previous_ms = after_ms = instant_ms
         return messages
+
+    def _has_left(self, schedule: Schedule, messages: Sequence[Message]) -> bool:
+        """Whether the schedule moves in this round; it does if its messages are of a group of another shard."""
+        moved = self.change.moved_schedules
+        if messages and schedule.id not in moved and self.state.agenda.may_leave(schedule):
+            shard = self.ctx.shard_of(messages[0].group or schedule.name)
+            if shard != self.ctx.shard:
+                moved[schedule.id] = shard
+                self._moved.append(schedule)
+        return schedule.id in moved
 
     def _step(self, schedule: Schedule, decision: overlap.Decision, messages: Sequence[Message], ahead_ms: int) -> None:
         make, next_ms, change = decision.make, decision.next_ms, self.change
@@ -335,10 +356,12 @@ class Occurrences:
 
     def answer(self, request: ScheduleCommand) -> Steps:
         """Make the occurrences that a trigger or a backfill asks for."""
-        schedules = {one.name: one for one in self.ctx.store.schedules_named(self.ctx.shard, request.names)}
+        schedules, elsewhere = locate(self.ctx, request)
         yield "requested schedules read"
         results, room, now_ms = dict[str, Mapping[str, object]](), overlap.MAX_BACKFILL, self.times.now_ms
         for name in request.names:
+            if name in elsewhere:
+                continue
             if (schedule := schedules.get(name)) is None:
                 results[name] = {"result": "unknown"}
                 continue
@@ -354,16 +377,16 @@ class Occurrences:
             except Exception as error:
                 results[name] = {"result": "refused", "reason": reason_of(error)}
                 continue
+            if self._has_left(schedule, messages):
+                elsewhere[name] = self.change.moved_schedules[schedule.id]
+                continue
             room -= len(messages)
             self._add(schedule, wanted, messages)
             of_all = f"{wanted.left_out} of {wanted.left_out + len(messages)} instants"
             task_ids = [message.task_id for message in messages]
             why = {"reason": f"the overlap policy of the backfill leaves out {of_all}"} if wanted.left_out else {}
             results[name] = {"result": "done", "task_ids": task_ids, **why}
-        self.change.inbox.append(request.item_id)
-        if request.answer_to is not None:
-            self.change.answers.append(Answer(request.answer_to, dict(results), now_ms))
-        self.change.audits += audit_entries(request, results, now_ms)
+        conclude(self.change, request, results, elsewhere, now_ms)
 
     def cancel_replaced(self) -> Steps:
         """Cancel the runs that later ones replace."""

@@ -19,7 +19,7 @@ from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.recurring.definition import Definition
-from celery_wheel.store.model import NewItem, Row
+from celery_wheel.store.model import WAITING, NewItem, Row
 from celery_wheel.store.schedule_model import RUN_ENDED, Run, RunEnd, RunReport
 
 #: A run matters while it is among so many latest ones of its schedule.
@@ -34,15 +34,19 @@ def read_occupied(
     ctx: Context, state: ShardState, schedule_id: int, definition: Definition, now_ms: int
 ) -> Generator[str, None, Occupied]:
     """Return the runs of a schedule, as far as they keep its instants from starting."""
-    found = ctx.store.runs_of(ctx.shard, [schedule_id], False, LATEST_RUNS)
+    found = ctx.store.runs_of([schedule_id], False, LATEST_RUNS)
     yield "runs read"
     with state.active():
         known = _known(state, found)
     return occupied(known, definition.max_runtime_ms, now_ms)
 
 
-def _known(state: ShardState, found: Iterable[tuple[Run, Row]]) -> list[KnownRun]:
-    return [KnownRun(run, row, state.may_be_published(row)) for run, row in found]
+def _known(state: ShardState, found: Iterable[tuple[Run, Row, int]]) -> list[KnownRun]:
+    """Judge runs by memory; a row of another shard may have been published unless it waits for its group."""
+    return [
+        KnownRun(run, row, state.may_be_published(row) if shard == state.shard else row.lane != WAITING)
+        for run, row, shard in found
+    ]
 
 
 def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Generator[str, None, bool]:
@@ -59,7 +63,7 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
     slots = {one.run for one in ended if one.of_slot} - elsewhere.keys()
     schedules = {run.schedule for run in over if run.schedule is not None}
     queues = _queues(ctx, list(schedules)) if schedules else {}
-    latest = {id_: ctx.store.runs_of(ctx.shard, [id_], False, LATEST_RUNS) for id_ in queues}
+    latest = {id_: ctx.store.runs_of([id_], False, LATEST_RUNS) for id_ in queues}
     yield "ended runs read"
     if elsewhere:
         _pass_on(ctx, ended, elsewhere)
@@ -114,7 +118,9 @@ def _pass_on(ctx: Context, ended: Iterable[RunEnded], shards: Mapping[int, int])
 def _queues(ctx: Context, schedule_ids: list[int]) -> dict[int, list[tuple[Run, Row]]]:
     """Return the queued rows of backfills by schedule, with their runs, in the order in which they run."""
     found: dict[int, list[tuple[Run, Row]]] = {}
-    for run, row in ctx.store.runs_of(ctx.shard, schedule_ids, True, ALL_RUNS):
-        if run.schedule is not None and run.requested and "queued" in read_header(row):
+    for run, row, shard in ctx.store.runs_of(schedule_ids, True, ALL_RUNS):
+        if shard != ctx.shard or run.schedule is None or not run.requested:
+            continue
+        if "queued" in read_header(row):
             found.setdefault(run.schedule, []).append((run, row))
     return {id_: sorted(queue, key=lambda one: one[1].position) for id_, queue in found.items()}

@@ -17,6 +17,9 @@ LOOK_MS = 1_000
 EARLY_MS = 50
 NEVER = 2**62
 
+#: Moved schedules that a holder remembers.
+MOST_LEFT = 10_000
+
 
 class Agenda:
     """Used by ingest; other jobs only call ``wait_ms``."""
@@ -26,6 +29,7 @@ class Agenda:
         self.herd_ms: int | None = None  #: schedules up to this instant are made ahead (see ``materialise``)
         self.herd_look_ms = 0  #: monotonic: the next search for a herd
         self.herd_waiting = 0  #: as ``waiting``, for a herd
+        self._left = dict[int, int]()  #: schedules that have moved to other shards, with their revisions
         self._at_ms = 0  #: due time
         self._until_ms = 0  #: monotonic
 
@@ -40,6 +44,17 @@ class Agenda:
         self._at_ms = NEVER if at_ms is None else at_ms
         self._until_ms = monotonic_ms + LOOK_MS
         self.waiting = waiting
+
+    def may_leave(self, schedule: Schedule) -> bool:
+        """Whether a schedule may move to another shard. One that has come back without a change stays: schedulers with
+        different code disagree about its group, and would hand it to each other for ever."""
+        return self._left.get(schedule.id) != schedule.revision
+
+    def has_left(self, schedule: Schedule) -> None:
+        self._left.pop(schedule.id, None)
+        self._left[schedule.id] = schedule.revision
+        if len(self._left) > MOST_LEFT:
+            del self._left[next(iter(self._left))]
 
     def reopen(self) -> None:
         """Read again in the next round: a schedule has changed, or a run is over."""

@@ -355,7 +355,8 @@ def _remove_schedules(hold: ShardHold, held: list[ShardEpoch], file: Path, heade
 
 
 def _remove(hold: ShardHold, shard: ShardEpoch, written: list[DrainedSchedule], reason: str) -> None:
-    stored = {one.id: one for one in hold.store.schedules_named(shard.shard, [one.schedule.name for one in written])}
+    found = hold.store.schedules_named([one.schedule.name for one in written])
+    stored = {one.id: one for where, one in found if where == shard.shard}
     same = [one.schedule for one in written if stored.get(one.schedule.id) == one.schedule]
     revisions = [revised(one, "deleted", "drain", reason, shard.now_ms)[1] for one in same]
     if same:

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from celery_wheel.broker import shard_of
 from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
@@ -82,8 +84,10 @@ class ShardHold:
         self.name = f"drain {socket.gethostname()}/{secrets.token_hex(3)}/{os.getpid()}"
         self._lease_ms = conf.lease_ms
         limits = replace(limits_of(conf), ahead_ms=ahead_ms)
+        home = partial(shard_of, task_id="", shards=store.shards)
         self.engines = [
-            Engine(shard, self.name, store, self.broker, self.clock, limits) for shard in range(store.shards)
+            Engine(shard, self.name, store, self.broker, self.clock, limits, shard_of=home)
+            for shard in range(store.shards)
         ]
         self._epochs: dict[int, int] = {}
         self._turn = threading.Lock()

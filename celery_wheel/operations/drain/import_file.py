@@ -246,8 +246,8 @@ class _Import:
         for number, one in self._schedules:
             by_shard[shard_of(None, one.schedule.name, self._store.shards)].append((number, one))
         for shard, group in by_shard.items():
-            found = self._store.schedules_named(shard, [one.schedule.name for _, one in group])
-            stored, fresh = {one.name: one for one in found}, dict[str, Any]()
+            found = self._store.schedules_named([one.schedule.name for _, one in group])
+            stored, fresh = {one.name: one for _, one in found}, dict[str, Any]()
             for number, one in group:
                 if (here := stored.get(one.schedule.name)) is None:
                     fresh[one.schedule.name] = one.document

@@ -1,4 +1,4 @@
-"""``app.wheel.schedules``: recurring schedules, changed by the holders of their names' shards.
+"""``app.wheel.schedules``: recurring schedules, changed by the holders of their shards.
 
 A request for schedules is answered, withdrawn, or part of a transaction, as every other request of ``app.wheel``.
 """

@@ -191,10 +191,7 @@ class Follower:
 
 def schedules_named(store: FullStore, names: Sequence[str]) -> dict[str, Schedule]:
     """Return the store's schedules with these names, of all sources."""
-    by_shard: dict[int, list[str]] = {}
-    for name in names:
-        by_shard.setdefault(shard_of(None, name, store.shards), []).append(name)
-    return {one.name: one for shard, part in by_shard.items() for one in store.schedules_named(shard, part)}
+    return {one.name: one for _, one in store.schedules_named(names)}
 
 
 def _after_ms(entries: Mapping[str, SourceEntry], names: Sequence[str]) -> dict[str, Any]:

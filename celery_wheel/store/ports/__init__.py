@@ -226,7 +226,7 @@ class Store(Protocol):
             wanted: (number of a line, the most rows of it), each line once.
         """
 
-    # -- recurring schedules: the holder of their names' shard reads and writes them ----------------------
+    # -- recurring schedules: the holder of their shard writes them ---------------------------------------
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         """Return the schedules with ``next_ms <= upto_ms``, the earliest first."""
@@ -234,13 +234,13 @@ class Store(Protocol):
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
         """Return the earliest ``next_ms`` after ``skip`` earlier ones; None where there are no more."""
 
-    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
-        """Return the existing schedules among these names, in no order."""
+    def schedules_named(self, names: Sequence[str]) -> list[tuple[int, Schedule]]:
+        """Return the existing schedules among these names, each with its shard, in no order."""
 
-    def runs_of(
-        self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int
-    ) -> list[tuple[Run, model.Row]]:
-        """Return runs with their rows, in any lane, the latest instant first; a forgotten row has no run.
+    def runs_of(self, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, model.Row, int]]:
+        """Return runs with their rows, in any lane, and the rows' shards; the latest instant first.
+
+        A forgotten row has no run. A schedule that was moved has runs in other shards.
 
         Args:
             pending_only: only rows after the offset of their lane. All runs of a schedule without such rows are read.

@@ -112,7 +112,7 @@ def write(
     to.close_lane.many(connection, in_order(to.close_lane, closed))
     _add_tally(connection, to, shard, change.tally, named, route_ids)
     intake = statements.of(IntakeStatements)
-    _delete_items(connection, intake, shard, change.inbox)
+    _take_items(connection, intake, shard, change)
     loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
     intake.accept_chunk.many(connection, in_order(intake.accept_chunk, loaded))
     write_control(connection, statements, shard, change)
@@ -134,13 +134,16 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     return late
 
 
-def _delete_items(connection: Connection, intake: IntakeStatements, shard: int, items: Sequence[int]) -> None:
-    """Delete the inbox items; raises RequestWithdrawn for a missing item: its sender was promised no effect."""
-    rows = [{"item": item, "at_shard": shard} for item in items]
-    deleted = intake.delete_item.many(connection, in_order(intake.delete_item, rows))
-    if deleted != len(items):
+def _take_items(connection: Connection, intake: IntakeStatements, shard: int, change: model.Change) -> None:
+    """Delete inbox items, or pass them on; raises RequestWithdrawn for a missing item: its sender was promised no
+    effect."""
+    rows = [{"item": item, "at_shard": shard} for item in change.inbox]
+    taken = intake.delete_item.many(connection, in_order(intake.delete_item, rows))
+    passed = [{"item": item, "at_shard": shard, "to": to, "payload": payload} for item, to, payload in change.passed_on]
+    taken += intake.pass_on.many(connection, in_order(intake.pass_on, passed))
+    if taken != (wanted := len(rows) + len(passed)):
         raise RequestWithdrawn(
-            f"{len(items) - deleted} of {len(items)} inbox items of shard {shard} were withdrawn; nothing was written; "
+            f"{wanted - taken} of {wanted} inbox items of shard {shard} were withdrawn; nothing was written; "
             "the remaining items are read again"
         )
 

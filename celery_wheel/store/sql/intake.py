@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, or_, select
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, or_, select, update
 
 from celery_wheel.store.model import COMMITTED, BulkLoadChunk, InboxItem, NewItem
 from celery_wheel.store.sql.catalogue import StorePart
@@ -53,6 +53,8 @@ class IntakeStatements:
         self.delete_item = statements(
             delete(inbox).where(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
         )
+        here = and_(inbox.c.id == bindparam("item"), inbox.c.shard == bindparam("at_shard"))
+        self.pass_on = statements(update(inbox).where(here).values(shard=bindparam("to"), payload=bindparam("payload")))
         at_shard: Any = bindparam("shard")
         envelopes: list[Any] = [bindparam(name) for name in ENVELOPES]
         known = (timer.c.envelope_id, timer.c.task_id, timer.c.id)

@@ -6,7 +6,8 @@
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a restored broker delivered it to the former shard too
-    schedules   a schedule to the shard of its name, with its skips and its pending rows; its definition stays
+    schedules   a schedule to the shard of its name, with its skips and those pending rows that are of no group; its
+                definition stays; if it is of a group, it moves on with its next occurrence
     groups      an open run of a group, the group's own limits and its used rate, to the shard of the group
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
     shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
@@ -184,7 +185,7 @@ class _Resharding:
         is_unpublished = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane, place > _WATERMARK)
         found = (
             select(timer.c.id, *_KEY, timer.c.key, timer.c.task_id, timer.c.envelope_id, route.c.target, route.c.task)
-            .add_columns(timer.c.line, schedule.c.name.label("schedule"))  # the schedule of an occurrence
+            .add_columns(timer.c.line, timer.c.group, schedule.c.name.label("schedule"))  # that of an occurrence
             .select_from(timer)
             .join(route, route.c.id == timer.c.route)
             .join(lane, is_unpublished)
@@ -201,7 +202,7 @@ class _Resharding:
         moves, counts = list[dict[str, int]](), defaultdict[int, Counter[TallyKey]](Counter)
         leaving = defaultdict[int, list[Any]](list)
         for row in rows:
-            to = self._shard_of(row.schedule or row.key, row.task_id, self._done.after)
+            to = self._shard_of(row.group or row.schedule or row.key, row.task_id, self._done.after)
             if to != number:
                 leaving[to].append(row)
         for to, row in self._once_each(number, leaving, counts):

@@ -58,6 +58,7 @@ class ScheduleStatements:
         step: Any = {name: bindparam(name) for name in ("next_ms", "made", "last_ms")}
         self.step = ObjectInsert(statements(update(schedule).where(here).values(**step)), "at_shard", at_id="id")
         self.remove = statements(delete(schedule).where(here))
+        self.move = statements(update(schedule).where(here).values(shard=bindparam("to")))
         values = names_of(Revision)
         self.add_revision = ObjectInsert(statements.bulk(revision, insert(revision).inline().values(places(*values))))
         place = ("schedule", "number")
@@ -154,16 +155,16 @@ class SqlSchedules(StorePart):
             next_ms: int | None = self._of_schedules.next(connection, shard=shard, skip=skip).scalar()
         return next_ms
 
-    def schedules_named(self, shard: int, names: Sequence[str]) -> list[Schedule]:
+    def schedules_named(self, names: Sequence[str]) -> list[tuple[int, Schedule]]:
         with self._database.reading() as connection:
             rows = self._of_schedules.named.each(connection, "name", names)
-        return list({row.id: schedule_of(row[1:]) for row in rows if row.shard == shard}.values())
+        return list({row.id: (int(row.shard), schedule_of(row[1:])) for row in rows}.values())
 
-    def runs_of(self, shard: int, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row]]:
+    def runs_of(self, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row, int]]:
         query = self._of_schedules.pending_runs if pending_only else self._of_schedules.runs
         with self._database.reading() as connection:
             rows = [row for one in schedule_ids for row in query(connection, schedule=one, limit=limit)]
-            found = self._runs(connection, shard, rows)
+            found = self._runs(connection, rows)
         found.sort(key=lambda one: (one[0].at_ms, one[0].timer_id), reverse=True)
         return found[:limit]
 
@@ -176,13 +177,11 @@ class SqlSchedules(StorePart):
         with self._database.reading() as connection:
             return [run_of(row) for row in self._of_schedules.open_runs(connection, shard=shard, now_ms=now_ms)]
 
-    def _runs(self, connection: Connection, shard: int, rows: Iterable[Any]) -> list[tuple[Run, Row]]:
-        """Return the runs of a shard; a resharding leaves dispatched rows in their shard."""
+    def _runs(self, connection: Connection, rows: Iterable[Any]) -> list[tuple[Run, Row, int]]:
         row_of = self._catalogue.row
         return [
-            (run_of(one[:RUN_COLUMNS]), row_of(connection, one[-ROW_COLUMNS:], one.task_id))
+            (run_of(one[:RUN_COLUMNS]), row_of(connection, one[-ROW_COLUMNS:], one.task_id), int(one.shard))
             for one in rows
-            if one.shard == shard
         ]
 
 
@@ -219,6 +218,8 @@ def write_schedules(connection: Connection, statements: Statements, shard: int, 
             f"a step of shard {shard} is of a schedule that the store does not have; nothing was written; the shard is "
             "adopted anew, which reads the stored schedules; if this repeats, please report it"
         )
+    moved = [{"at_id": number, "at_shard": shard, "to": home} for number, home in change.moved_schedules.items()]
+    to.move.many(connection, in_order(to.move, moved))
     # Creations come first, in the order of a history. A row that was restored from a copy has an earlier revision, so
     # the number of its next one may be taken.
     to.add_revision.many(connection, [one for one in change.revisions if not one.before])

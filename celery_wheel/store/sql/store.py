@@ -49,6 +49,8 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         packed = self._catalogue.pack(changes.plain(change))
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
+        if change.passed_on:
+            self._database.ring()
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)

@@ -14,6 +14,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store import bell as files
 from celery_wheel.store import open_store
 from celery_wheel.store.bell import FileBell
+from celery_wheel.store.model import PassedOn
 from celery_wheel.store.ports import Bell
 from celery_wheel.store.postgresql import bell as notifications
 from celery_wheel.store.postgresql.bell import NotifyBell
@@ -81,6 +82,14 @@ def test_a_holder_does_not_ring(store: SqlStore) -> None:
         holder.accept(NOW)
         store.renew(0, holder.epoch, NOW, 2_000, {})
         assert not rings(bell, 0.01)
+
+
+def test_a_holder_that_passes_an_item_on_rings(store: SqlStore) -> None:
+    holder, item = Holder(store), store.put_command(0, "cancel", b"{}")
+    with closing(store.bell()) as bell:
+        assert not rings(bell, 0.01)
+        holder.apply(passed_on=[PassedOn(item, 1, b"{}")])
+        assert rings(bell, patience(PATIENCE_S))
 
 
 def test_a_system_without_inotify_is_polled(make_url: MakeUrl) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
-from celery_wheel.store.model import MESSAGES, STOPPED, UNANNOUNCED, Answer, Change, Gate, Tombstone, Watch
+from celery_wheel.store.model import MESSAGES, STOPPED, UNANNOUNCED, Answer, Change, Gate, PassedOn, Tombstone, Watch
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql import control as desk
 from celery_wheel.store.sql.store import SqlStore
@@ -307,3 +307,25 @@ def test_either_the_withdrawal_or_the_command_counts(holder: Holder) -> None:
     assert [item.id for item in store.read_inbox(0, 10)] == [kept, other]
     holder.apply(inbox=[kept, other])
     assert store.read_inbox(0, 10) == []
+
+
+def test_an_item_that_is_passed_on_keeps_its_id(holder: Holder) -> None:
+    """Its sender can still withdraw it, unless its payload has changed: then a part of it was carried out."""
+    store, payload = holder.store, CANCEL[2]
+    whole, part, gone = (store.put_command(*CANCEL) for _ in range(3))
+    assert store.withdraw(gone, CANCEL)
+    with pytest.raises(RequestWithdrawn):
+        holder.apply(inbox=[whole], passed_on=[PassedOn(gone, 1, payload)])
+    holder.apply(passed_on=[PassedOn(whole, 1, payload), PassedOn(part, 1, b"{} ")])
+    assert store.read_inbox(0, 9) == []
+    assert [(item.id, item.payload) for item in store.read_inbox(1, 9)] == [(whole, payload), (part, b"{} ")]
+    assert store.command_payload(part) == b"{} "
+    assert store.withdraw(whole, CANCEL)
+    assert [item.id for item in store.read_inbox(1, 9)] == [part]
+
+
+def test_an_item_with_another_payload_is_not_withdrawn(sql_holder: Holder) -> None:
+    store, item = sql_holder.store, sql_holder.store.put_command(*CANCEL)
+    sql_holder.apply(passed_on=[PassedOn(item, 1, b"{} ")])
+    assert not store.withdraw(item, CANCEL)
+    assert [item.id for item in store.read_inbox(1, 9)] == [item]

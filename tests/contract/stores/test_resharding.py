@@ -218,8 +218,8 @@ def test_a_schedule_goes_to_the_shard_of_its_name_with_its_pending_runs(sql_stor
     assert {row["schedule"]: row["shard"] for row in rows_of(sql_store, schema.schedule_skip)} == expected
     for name, (one, _, second) in filled.items():
         number = expected[one.id]
-        assert sql_store.schedules_named(number, [name]) == [one]
-        [(run, row)] = sql_store.runs_of(number, [one.id], True, 9)
+        assert sql_store.schedules_named([name]) == [(number, one)]
+        [(run, row, _)] = sql_store.runs_of([one.id], True, 9)
         assert (run, row.seq & 0xFF) == (second, number)
     assert pending(sql_store, shards) == len(NAMES)
 
@@ -262,9 +262,9 @@ def test_new_holders_go_on_where_the_former_ones_stopped(sql_store: SqlStore) ->
     sql_store.maintenance.reshard(3, shard_of, DUE_LATER)
     holders = [Holder(sql_store, shard=number) for number in range(3)]
     assert sum(materialise(holder, NOW + 2 * MINUTE) for holder in holders) == len(NAMES)
-    for name, (one, _, second) in filled.items():
-        runs = sql_store.runs_of(shard_of(name, "", 3), [one.id], True, 9)
-        assert [run.instant_ms for run, _ in runs] == [NOW + 2 * MINUTE, second.instant_ms]
+    for one, _, second in filled.values():
+        runs = sql_store.runs_of([one.id], True, 9)
+        assert [run.instant_ms for run, *_ in runs] == [NOW + 2 * MINUTE, second.instant_ms]
     first = filled[NAMES[0]][0]
     holder = holders[shard_of(first.name, "", 3)]
     holder.apply(schedule_steps=[step(first)])

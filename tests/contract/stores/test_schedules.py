@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import Fenced, StoreError
 from celery_wheel.store.model import ORIGIN, Change, LaneState, Position
-from celery_wheel.store.ports import Retention
+from celery_wheel.store.ports import Retention, Store
 from celery_wheel.store.schedule_model import MISSED, PAUSED, Run, RunEnd, Schedule, ScheduleStep, Skip, revised
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.schedules import revision_of, schedule_of
@@ -26,13 +26,14 @@ TABLES = (schema.schedule, schema.revision, schema.run, schema.schedule_skip, sc
 
 
 def named(holder: Holder, *names: str) -> list[Schedule]:
-    return sorted(holder.store.schedules_named(holder.shard, names), key=lambda one: one.name)
+    return sorted((one for _, one in holder.store.schedules_named(names)), key=lambda one: one.name)
 
 
 def runs(holder: Holder, *schedules: Schedule, pending_only: bool = False, limit: int = 100) -> list[Run]:
-    found = holder.store.runs_of(holder.shard, [one.id for one in schedules], pending_only, limit)
-    assert [run.timer_id for run, _ in found] == [row.id for _, row in found]
-    return [run for run, _ in found]
+    found = holder.store.runs_of([one.id for one in schedules], pending_only, limit)
+    assert [run.timer_id for run, *_ in found] == [row.id for _, row, _ in found]
+    assert {shard for *_, shard in found} <= {holder.shard}
+    return [run for run, *_ in found]
 
 
 def content(store: SqlStore) -> dict[str, list[dict[str, Any]]]:
@@ -103,7 +104,7 @@ def test_an_instant_may_have_several_runs(holder: Holder) -> None:
     [one] = create(holder, "report")
     row, run = occurrence(holder, one, NOW, task_id="t-1", body=b"[1]", headers=b'{"h": 1}')
     holder.apply(rows=[row], runs=[run])
-    [(found, of_run)] = holder.store.runs_of(0, [one.id], True, 9)
+    [(found, of_run, _)] = holder.store.runs_of([one.id], True, 9)
     assert (found, of_run.task_id) == (run, "t-1")
     assert values_of(replace(of_run, task_id="")) == values_of(holder.slice()[0])
     again = holder.row(NOW)
@@ -218,11 +219,35 @@ def test_each_shard_has_its_schedules(sql_store: SqlStore) -> None:
     [first], [second] = create(one, "first"), create(other, "second", next_ms=NOW + 1)
     assert (sql_store.due_schedules(0, LATER, 9), sql_store.due_schedules(1, LATER, 9)) == ([first], [second])
     assert (sql_store.next_schedule_ms(0), sql_store.next_schedule_ms(1)) == (NOW, NOW + 1)
-    assert sql_store.schedules_named(0, ["first", "second"]) == [first]
+    assert sql_store.schedules_named(["first"]) == [(0, first)]
     with pytest.raises(StoreError):
         one.apply(schedule_steps=[step(second)])
     one.apply(removed_schedules=[second.id])
-    assert sql_store.schedules_named(1, ["second"]) == [second]
+    assert sql_store.schedules_named(["second"]) == [(1, second)]
+
+
+def test_a_schedule_moves_to_another_shard_and_its_runs_stay(store: Store) -> None:
+    one, other = Holder(store, shard=0), Holder(store, shard=1)
+    first, second = create(one, "first", "second")
+    row, run = occurrence(one, first, NOW)
+    one.apply(rows=[row], runs=[run], schedule_steps=[step(first)], moved_schedules={first.id: 1})
+    moved = replace(first, next_ms=NOW + MINUTE, made=1, last_ms=NOW)
+    assert store.schedules_named(["first"]) == [(1, moved)]
+    assert (store.due_schedules(0, LATER, 9), store.due_schedules(1, LATER, 9)) == ([second], [moved])
+    assert materialise(other, NOW + MINUTE) == 1
+    found = store.runs_of([first.id], False, 9)
+    assert [(run.instant_ms, row.id & 0xFF, shard) for run, row, shard in found] == [(NOW + MINUTE, 1, 1), (NOW, 0, 0)]
+    assert [shard for *_, shard in store.runs_of([first.id], True, 9)] == [1, 0]
+    assert [shard for *_, shard in store.runs_of([first.id], False, 1)] == [1]
+    other.apply(moved_schedules={first.id: 0})
+    assert [shard for shard, _ in store.schedules_named(["first", "second"])] == [0, 0]
+
+
+def test_only_the_holder_of_its_shard_moves_a_schedule(sql_store: SqlStore) -> None:
+    one, other = Holder(sql_store, shard=0), Holder(sql_store, shard=1)
+    [first] = create(one, "first")
+    other.apply(moved_schedules={first.id: 1})
+    assert sql_store.schedules_named(["first"]) == [(0, first)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 51, 170])
@@ -430,5 +455,5 @@ def test_many_new_schedules_are_stored_whole(holder: Holder) -> None:
     """PostgreSQL gets them by COPY."""
     made = [schedule(holder, f"n{n}", None if n % 2 else NOW, note=f"ü {n}", paused=n % 3 == 0) for n in range(30)]
     holder.apply(added_schedules=made, revisions=[revision(one) for one in made])
-    found = holder.store.schedules_named(holder.shard, [one.name for one in made])
-    assert sorted(found, key=lambda one: one.id) == made
+    found = holder.store.schedules_named([one.name for one in made])
+    assert sorted(found, key=lambda one: one[1].id) == [(holder.shard, one) for one in made]

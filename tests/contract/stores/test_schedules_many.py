@@ -69,7 +69,7 @@ def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore) ->
         "the next": lambda: store.next_schedule_ms(0),
         "after a thousand": lambda: store.next_schedule_ms(0, 1_000),
         "the next of another shard": lambda: store.next_schedule_ms(1),
-        "by name": lambda: store.schedules_named(0, ["schedule-77", "none"]),
+        "by name": lambda: store.schedules_named(["schedule-77", "none"]),
     }
     for state in ("new", "after steps", "with statistics"):
         if state == "after steps":

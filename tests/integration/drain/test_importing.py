@@ -277,7 +277,7 @@ def three(stack: LeavingStack) -> dict[str, Schedule]:
 def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     """Make the next occurrence, as the scheduler does shortly before its time."""
     holder = Holder(store)
-    [schedule] = store.schedules_named(0, [name])
+    [(_, schedule)] = store.schedules_named([name])
     instant_ms = schedule.next_ms or 0
     own = {"schedule": name, "id": schedule.id, "scheduled_for": instant_ms}
     headers = json.dumps({RUN: 1, "task": "note", "id": task_id, OCCURRENCE: own, SLOT: 2}).encode()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.broker import shard_of
 from tests.kit.patience import wait_until
 from tests.kit.project import read_lines
 from tests.kit.servers.postgres import PostgresServer
@@ -162,3 +163,26 @@ def test_a_retry_with_a_countdown_gives_its_slot_back(stack: Stack) -> None:
     wait_for_ends(stack, {first, second})
     wait_until(lambda: stack.pending() == [1], "the retry alone is pending")
     assert Spans(stack).most_at_once() == {"tenant:a": 1}
+
+
+def test_occurrences_and_calls_share_the_limit_of_their_group_on_several_shards(stack: Stack) -> None:
+    """The name of the schedule is of another shard than its group; so is that of a schedule whose task has a route."""
+    group, shards = "tenant:a", 3
+    home = shard_of(group, "", shards)
+    names = [name for name in (f"job-{n}" for n in range(20)) if shard_of(None, name, shards) != home][:3]
+    routed = {"span": {"wheel": {"group": group}}}
+    stack.change(wheel_limits={"tenant": {"concurrency": 1}}, wheel_shards=shards, task_routes=routed)
+    beat = stack.beat()
+    wait_until(lambda: set(stack.holders().values()) == {beat.pid}, "the scheduler holds all shards")
+    stack.worker(*EIGHT)
+    schedules = stack.app.wheel.schedules
+    call: dict[str, Any] = {"task": "span", "kwargs": {"tag": "occurrence", "ms": 400}}
+    schedules.create(names[0], 1, wheel={"group": group}, **call)
+    schedules.create_many({name: {"recurrence": 1, **call} for name in names[1:]})
+    while Spans(stack).tags().count("occurrence") < 4:
+        wait_for_ends(stack, set(send(stack, group, 2)))
+    assert [one.name for one in schedules.list(shard=home).items] == sorted(names)
+    assert set(schedules.pause(names).values())
+    spans = Spans(stack)
+    assert spans.most_at_once() == {group: 1}
+    assert schedules.delete(names)

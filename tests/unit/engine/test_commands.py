@@ -423,7 +423,7 @@ def test_a_withdrawn_request_moves_no_clock(monkeypatch: pytest.MonkeyPatch) -> 
     rig.run("tend")
     item = ask_for_the_clock(rig)
     steps = rig.stopped_at("ingest", "peeked")
-    assert rig.store.withdraw(item, (0, ACCEPT_CLOCK, b""))
+    assert rig.store.withdraw(item, (0, ACCEPT_CLOCK, rig.store.command_payload(item) or b""))
     run_round(steps)
     assert rig.engine.clock.disputed_ms == 30_000
     assert rig.store.answer(NUMBER) is None
@@ -450,7 +450,7 @@ def interrupted(rig: Rig, kind: str, payload: dict[str, object], at: str) -> boo
     in_time = None
     for step in rig.engine.ingest():
         if step == at:
-            in_time = rig.store.withdraw(item, (0, kind, b""))
+            in_time = rig.store.withdraw(item, (0, kind, rig.store.command_payload(item) or b""))
     assert in_time is not None, f"there was no step {at!r}"
     return in_time
 

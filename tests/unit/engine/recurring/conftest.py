@@ -54,7 +54,7 @@ class ScheduleRig(Rig):
     # -- reading, with instants as milliseconds after the start ----------------------------------------
 
     def schedule(self, name: str = "report") -> Schedule:
-        return self.store.schedules_named(0, [name])[0]
+        return self.store.schedules_named([name])[0][1]
 
     def ran(self, name: str = "report") -> list[int]:
         """Return the instants of the occurrences that were published, in order."""

@@ -107,7 +107,7 @@ def backfill(rig: ScheduleRig, **more: Any) -> dict[str, Any]:
 
 def due(rig: ScheduleRig) -> list[int]:
     """Return when the pending rows are due, in milliseconds after the start."""
-    return sorted(row.due_ms - START_MS for _, row in rig.store.runs_of(0, [rig.schedule().id], True, 99))
+    return sorted(row.due_ms - START_MS for _, row, _ in rig.store.runs_of([rig.schedule().id], True, 99))
 
 
 @pytest.mark.parametrize(
