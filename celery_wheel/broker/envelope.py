@@ -62,7 +62,9 @@ class Envelope(msgspec.Struct):
     queue: Annotated[_Text | None, Meta(description="the task's own queue, where the producer named one")] = None
     priority: Annotated[_Priority | None, Meta(description="AMQP priority")] = None
     expires_ms: Annotated[_Instant | None, Meta(description="the task's own `expires`; Unix milliseconds")] = None
-    queue_expires_ms: Annotated[_Count | None, Meta(description="`x-expires` of the queue; milliseconds")] = None
+    queue_expires_ms: Annotated[
+        _Count | None, Meta(description="`x-expires` of the queue, to which Redis renews an expiry; milliseconds")
+    ] = None
     key: Annotated[_Text | None, Meta(description="option `key`: it chooses the shard")] = None
     misfire_ms: Annotated[
         _Duration | None, Meta(description="option `misfire`: the message expires when found later; milliseconds")

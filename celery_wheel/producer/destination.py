@@ -120,7 +120,7 @@ def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], optio
 
 
 def queue_expires_ms(queue: Any) -> int | None:
-    """Return ``x-expires`` of a queue's declaration, which the Redis edge obeys.
+    """Return ``x-expires`` of a queue's declaration, to which the Redis edge renews an expiry.
 
     Kombu obeys it on Redis since 5.7. With an older one a queue, whose workers do not keep it alive, would lose tasks.
     """

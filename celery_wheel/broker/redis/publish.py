@@ -145,7 +145,7 @@ def _properties(stored: bytes) -> dict[str, object]:
 
 @dataclass(slots=True)
 class _List:
-    expires_ms: int = 0  #: 0: never; as in kombu, the x-expires of the last row for a queue counts
+    expires_ms: int = 0  #: the longest x-expires of its rows, to which an expiry is renewed; 0: none
     priorities: tuple[bytes, ...] = ()  #: all lists of a queue that expires
     ids: list[str] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -209,5 +209,5 @@ def _lists(call: PublishCall, route: Route, own: RedisRoute) -> list[_List]:
     lists = [call.lists.setdefault(key, _List()) for key in own.lists]
     for key, part in zip(own.lists, lists, strict=True):
         if key in own.expiring:
-            part.expires_ms, part.priorities = route.queue_expires_ms or 0, own.expiring
+            part.expires_ms, part.priorities = max(part.expires_ms, route.queue_expires_ms or 0), own.expiring
     return lists
