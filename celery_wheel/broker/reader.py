@@ -13,6 +13,7 @@ which serves the rest, and words what is wrong with bytes that are no JSON. A me
 from __future__ import annotations
 
 import json
+import sys
 from binascii import a2b_base64
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import msgspec
 from celery_wheel.broker import is_own_name
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
 
 #: Namespace of the UUIDs made of unreadable bytes.
@@ -98,7 +100,7 @@ class QueuedMessageReader:
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
-            raise ValueError(f"message must be at most {self.max_message_bytes:,} bytes, got {len(data):,}")
+            raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
 
     def message(
         self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
@@ -106,7 +108,7 @@ class QueuedMessageReader:
         """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
         fields = headers.get(HEADER)
         if type(fields) is not dict:
-            raise ValueError(f"header {HEADER!r} must be an envelope, got {type(fields).__name__}")
+            raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
         one = check(fields)
         self._check_destination(one)
         if "own" in fields:
@@ -145,7 +147,7 @@ class QueuedMessageReader:
     def _check_destination(self, envelope: Envelope) -> None:
         for name in (envelope.queue, "" if envelope.exchange else envelope.routing_key):
             if name and is_own_name(self.namespace, name):
-                raise ValueError(f"a task's queue must not be one of the wheel's own, got {name!r}")
+                raise Malformed(f"a task's queue must not be one of the wheel's own, got {name!r}")
 
 
 def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
@@ -160,10 +162,8 @@ def unreadable(error: Exception, raw: bytes) -> Unreadable:
     """Return the bytes with the reason why they are no message; raise a MemoryError, which says nothing about them."""
     if isinstance(error, MemoryError):
         raise error
-    deep = isinstance(error, RecursionError)
-    reason = "JSON must not be nested this deeply" if deep else str(error) or type(error).__name__
     digest = sha1(_UNREADABLE + raw, usedforsecurity=False).digest()
-    return Unreadable(str(UUID(bytes=digest[:16], version=5)), reason, raw, _name_and_id(raw))
+    return Unreadable(str(UUID(bytes=digest[:16], version=5)), error_text(error), raw, _name_and_id(raw))
 
 
 def _name_and_id(raw: bytes) -> tuple[str, str]:
@@ -177,14 +177,19 @@ def _name_and_id(raw: bytes) -> tuple[str, str]:
 
 def _parse(raw: bytes) -> _Queued:
     text = raw.decode().strip()
-    message, end = _scan(text)
+    try:
+        message, end = _scan(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise Malformed(f"numbers must have at most {sys.get_int_max_str_digits():,} digits") from None
     if type(message) is not dict or end != len(text):
-        raise ValueError("message must be one JSON object")
+        raise Malformed("message must be one JSON object")
     found = _Queued(_object(message, "headers"), _object(message, "properties"), message.get("body"))
     for name in ("content_type", "content_encoding"):
         value = message.get(name.replace("_", "-"))
         if type(value) is not str and value is not None:
-            raise ValueError(f"{name} must be text, got {short_repr(value)}")
+            raise Malformed(f"{name} must be text, got {short_repr(value)}")
         setattr(found, name, value)
     return found
 
@@ -212,19 +217,21 @@ def _body(body: Any, encoding: Any) -> bytes:
         kind, body = body.get("__type__"), body.get("__value__")
         encoding = {"base64": "base64", "bytes": None}.get(kind, kind) if type(kind) is str else kind
     if type(body) is not str:
-        raise ValueError(f"body must be text, got {type(body).__name__}")
+        raise Malformed(f"body must be text, not {type(body).__name__}")
     if encoding == "base64":
         try:
             return msgspec.convert(body, bytes)  # a third of the time of binascii, which words what is wrong
         except ValueError:
+            if not body.isascii():
+                raise Malformed("body must be base64, which is ASCII") from None
             return a2b_base64(body, strict_mode=True)
     if encoding is None or (type(encoding) is str and encoding.lower() == "utf-8"):
         return body.encode()
-    raise ValueError(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
+    raise Malformed(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
 
 
 def _object(message: dict[str, Any], name: str) -> dict[str, Any]:
     part = message.get(name)
     if type(part) is not dict:
-        raise ValueError(f"{name} must be an object, got {type(part).__name__}")
+        raise Malformed(f"{name} must be an object, not {type(part).__name__}")
     return part

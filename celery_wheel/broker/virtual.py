@@ -43,6 +43,7 @@ from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.store.schedule_model import SLOT
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.ids import dispatch_ids
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,13 @@ def is_transient(error: BaseException) -> bool:
 
 def format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def refusal_text(error: BaseException) -> str:
+    """Return the server's code, or the kind of the error, by which a message was refused: its text may quote it."""
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return f"{type(error).__name__} {code}" if isinstance(code, str) else error_text(error)
 
 
 def ensure_connection(connection: Any) -> None:
@@ -230,7 +238,7 @@ class KombuPublisher:
                     reason = self._rejection(row, error)
                     stale |= not is_transient(error)
                     if not reason:
-                        waiting[row.route.target] = answer.refused[row.id] = format_error(error)
+                        waiting[row.route.target] = answer.refused[row.id] = refusal_text(error)
                         continue
                 if reason:
                     answer.failed[row.id] = reason
@@ -258,7 +266,7 @@ class KombuPublisher:
         row_id, tries = self._refused.pop(target, (row.id, 0))
         tries = (tries if row_id == row.id else 0) + (not is_transient(error))
         if tries >= TRIES:
-            return f"refused {tries} times: {format_error(error)}"
+            return f"refused {tries} times: {refusal_text(error)}"
         if len(self._refused) >= MOST_PLACES:
             self._refused.pop(next(iter(self._refused)))
         self._refused[target] = row.id, tries
@@ -267,7 +275,7 @@ class KombuPublisher:
                 "%s does not accept a task %s (%s); tasks for this destination wait and are tried again",
                 target,
                 row.route.task,
-                format_error(error),
+                refusal_text(error),
                 extra={"action": "refused", "target": target},
             )
         return ""
@@ -297,7 +305,7 @@ class KombuPublisher:
                 **properties,
             )
         except (TypeError, ValueError) as error:
-            return f"it cannot be sent by this transport: {error}"
+            return f"it cannot be sent by this transport: {error_text(error)}"
         return ""
 
     def _has_route(self, row: Row) -> bool:
@@ -402,9 +410,9 @@ class KombuBroker(DeliveryBroker):
 def _body(message: Any) -> bytes:
     """Return the body as its sender made it: kombu has decompressed it, and left the header with the compression."""
     if message.errors:
-        raise ValueError(f"body must have the compression that its header names: {message.errors[0][1]}")
+        raise Malformed(f"body must have the compression that its header names: {error_text(message.errors[0][1])}")
     body = message.body.encode() if isinstance(message.body, str) else message.body
     if body is None:
-        raise ValueError("message must have a body")
+        raise Malformed("message must have a body")
     compression = (message.headers or {}).get("compression")
     return bytes(compress(body, compression)[0] if compression else body)  # type: ignore[no-untyped-call]

@@ -40,6 +40,7 @@ from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
+from celery_wheel.values.error_text import error_text
 
 logger = logging.getLogger(__name__)
 
@@ -326,7 +327,7 @@ class RescueStrategy:
             received = self._reader.read(message, body)
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             # An eta that is no time, a name that is too long: Celery's strategy reports it.
-            _log_not_forwarded(message, body, f"the wheel cannot accept it: {error}")
+            _log_not_forwarded(message, body, f"the wheel cannot accept it: {error_text(error)}")
             return False
         if received is None:
             return False
@@ -336,7 +337,7 @@ class RescueStrategy:
             self._forwarder.publish(received)
         except Exception as error:  # each transport has its own classes
             self._forwarder.quiet_until_s = time.monotonic() + QUIET_S
-            _log_not_forwarded(message, body, f"publishing to the wheel queue failed ({type(error).__name__}: {error})")
+            _log_not_forwarded(message, body, f"publishing to the wheel queue failed ({error_text(error)})")
             return False
         envelope = received.envelope
         logger.info(

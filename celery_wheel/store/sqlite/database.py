@@ -328,6 +328,7 @@ def _engine(path: str, connections: int, cache_kib: int) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=path),
         isolation_level="AUTOCOMMIT",
+        hide_parameters=True,  # an error would quote the bodies of its statement
         pool_size=connections,
         pool_use_lifo=True,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},

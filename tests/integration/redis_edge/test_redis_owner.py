@@ -305,7 +305,11 @@ def test_the_command_claims_shards_that_no_other_store_uses_if_confirmed(
     ("data", "grade", "text"),
     [
         (raw(1), None, ""),
-        (raw(1).replace(b'"v": 1', b'"v": 2'), Grade.ERROR, "envelope version must be 1, got 2"),
+        (
+            raw(1).replace(b'"v": 1', b'"v": 2'),
+            Grade.ERROR,
+            "envelope version must be 1 (a newer producer needs a newer scheduler), got …",
+        ),
         (b"no message", Grade.ERROR, "cannot be read"),
     ],
 )

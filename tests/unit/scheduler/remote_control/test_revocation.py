@@ -200,7 +200,7 @@ def test_an_unexpected_error_of_a_scan_ends_no_later_scan(
     revokes.revoke_stamps({"campaign": ["spring"]})
     wait_until(lambda: scanned == [0, 0], "the shard is scanned again")
     revokes.stop()
-    assert "LookupError: a defect" in caplog.text
+    assert "LookupError in " in caplog.text
 
 
 HEADERS = {"argsrepr": "(1,)", "kwargsrepr": "{'user': 7, 'password': 'hunter2'}"}
