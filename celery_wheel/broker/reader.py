@@ -3,7 +3,8 @@
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
    ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
-3. A message whose destination is one of the wheel's own queues is Unreadable: it would return for ever.
+3. A message whose destination is reserved (see ``celery_wheel.broker``) is Unreadable: in a wheel queue it would return
+   for ever, and in the others be a command, an event or a result.
 
 As everywhere in kombu, the last of duplicated keys counts, NaN and Infinity pass, and values such as
 ``{"__type__": …}`` pass untouched. msgspec reads and writes nearly all messages in half the time of Python's own JSON,
@@ -23,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from celery_wheel.broker import is_own_name
+from celery_wheel.broker import reserved_name
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
@@ -145,9 +146,9 @@ class QueuedMessageReader:
         )
 
     def _check_destination(self, envelope: Envelope) -> None:
-        for name in (envelope.queue, "" if envelope.exchange else envelope.routing_key):
-            if name and is_own_name(self.namespace, name):
-                raise Malformed(f"a task's queue must not be one of the wheel's own, got {name!r}")
+        name = reserved_name(self.namespace, envelope.exchange, envelope.routing_key, envelope.queue)
+        if name is not None:
+            raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 
 
 def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Consumer, Producer
 from kombu.utils import json
 
-from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker import is_own_name, is_reserved, wheel_queue_name
 from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.envelope import REDELIVERED
@@ -206,8 +206,9 @@ class KombuIngress(Deliveries):
 class KombuPublisher:
     """Publishes rows on a connection of its own; the app's queues have the declarations of exchanges and queues."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, namespace: str) -> None:
         self._app = app
+        self._namespace = namespace
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None
@@ -290,10 +291,13 @@ class KombuPublisher:
                 headers[REDELIVERED] = True
             if row.reports:
                 headers[SLOT] = row.id  # a retry has inherited another one
-            if not self._has_route(row):
+            queues = self._queues(row)
+            if not queues:
                 return (
                     f"no queue is bound to exchange {row.route.exchange!r} with routing key {row.route.routing_key!r}"
                 )
+            if reserved := next(filter(self._is_reserved, queues), None):
+                return f"queue {reserved!r} is one of the wheel, of Celery or of kombu"
             if row.expires_ms is not None:
                 properties["expiration"] = max(0, row.expires_ms - now_ms) / 1000
             producer.publish(
@@ -308,8 +312,13 @@ class KombuPublisher:
             return f"it cannot be sent by this transport: {error_text(error)}"
         return ""
 
-    def _has_route(self, row: Row) -> bool:
-        """Declare the destination's queues, once for each connection; returns whether a queue is bound.
+    def _is_reserved(self, queue: str) -> bool:
+        rename = getattr(self._channel, "entity_name", str)
+        return is_reserved(self._namespace, queue) or is_own_name(self._namespace, queue, rename)
+
+    def _queues(self, row: Row) -> Collection[str]:
+        """Declare the destination's queues, once for each connection; return those that get the row, none if none is
+        bound, and the exchange where it alone is known.
 
         A virtual transport keeps no exchanges: undeclared, a topic exchange would count as direct and drop the message.
         """
@@ -324,14 +333,16 @@ class KombuPublisher:
             self._declared.add(place)
         channel = self._channel
         if not row.route.exchange or not hasattr(channel, "get_table"):
-            return True
+            return [row.route.exchange or row.route.routing_key]
         if row.route.exchange_type == "fanout" and channel.supports_fanout:
-            return True
+            return [row.route.exchange]
         try:
             table = channel.get_table(row.route.exchange)
         except KeyError:
-            return False
-        return bool(channel.typeof(row.route.exchange).lookup(table, row.route.exchange, row.route.routing_key, None))
+            return []
+        kind = channel.typeof(row.route.exchange)
+        found: Collection[str] = kind.lookup(table, row.route.exchange, row.route.routing_key, None)
+        return found
 
     def _producer(self) -> Any:
         if self._connection is None:
@@ -358,7 +369,7 @@ class KombuBroker(DeliveryBroker):
     def __init__(self, app: Any, reader: QueuedMessageReader) -> None:
         super().__init__(reader)
         self._connect: Callable[[], Any] = app.connection_for_write
-        self._outgoing = KombuPublisher(app)
+        self._outgoing = KombuPublisher(app, reader.namespace)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False

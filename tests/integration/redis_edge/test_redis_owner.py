@@ -59,7 +59,7 @@ def test_no_task_goes_to_a_key_of_wheel_or_kombu(
     before = client.hgetall(OFFSETS)
     row = make_row(1, queue, priority=priority, queue_expires_ms=1)
     failed = publish_rows(broker, ORIGIN, at(1), [row, make_row(2)]).failed
-    assert failed == {1: f"queue {queue!r} has the name of a key of the wheel or of kombu"}
+    assert failed == {1: f"queue {queue!r} is one of the wheel, of Celery or of kombu"}
     assert set(client.keys()) == {OFFSETS.encode(), b"mail"}
     assert client.hget(OFFSETS, "uuid") == before[b"uuid"]
     assert client.pttl(OFFSETS) == -1
@@ -67,8 +67,8 @@ def test_no_task_goes_to_a_key_of_wheel_or_kombu(
 
 def test_configured_names_of_those_keys_are_respected(server: RedisServer, connect: Connect) -> None:
     broker = adopted(connect(server, transport_options={"unacked_key": "held"}))
-    rows = [make_row(1, "held"), make_row(2, "unacked")]
-    assert publish_rows(broker, ORIGIN, at(2), rows).failed.keys() == {1}
+    rows = [make_row(1, "held"), make_row(2, "unacked"), make_row(3)]
+    assert publish_rows(broker, ORIGIN, at(3), rows).failed.keys() == {1, 2}
 
 
 @pytest.mark.parametrize("kind", ["string", "hash"])

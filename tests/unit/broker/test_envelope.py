@@ -304,8 +304,59 @@ def test_a_task_for_a_wheel_queue_is_unreadable(fields: dict[str, Any]) -> None:
     data = raw(headers={"task": "proj.add", "wheel": encode(envelope(**fields))})
     found = QueuedMessageReader("night").decode(data)
     assert isinstance(found, Unreadable)
-    assert "must not be one of the wheel's own" in found.reason
+    assert "is no task's queue, but one of the wheel, of Celery or of kombu" in found.reason
     assert isinstance(QueuedMessageReader("day").decode(data), Message)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "celery.pidbox",
+            "reply.celery.pidbox",
+            "Shop.PIDBOX",
+            "celery@host.celery.pidbox",
+            "celery-pidbox",
+            "a/pidbox",
+        ),
+        *("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10.reply.celery.pidbox", "5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10"),
+        *("celeryev", "celeryev.5f7c", "CeleryEv", "_kombu.binding.celery", "app:_kombu.binding.celery"),
+        *("unacked", "unacked_index", "unacked_mutex", "app:unacked", "celery-task-meta-t", "celery-taskset-meta-g.j"),
+        *("amq.rabbitmq.reply-to.g1", "amq.gen-JzTY", "WHEEL.0", "wheel.0 ", "wheel.0.holder", "wheel.0\x06\x163"),
+        *("unacked\x06\x169", "celery.pidbox\x06\x163", " celery.pidbox"),
+    ],
+)
+def test_a_message_reaches_no_queue_that_is_not_a_tasks(name: str) -> None:
+    """A message there would be a command to workers, an event, a result, or stop workers by a key of another type."""
+    for fields in (
+        {"routing_key": name, "queue": None},
+        {"routing_key": "k", "queue": name},
+        *({"exchange": name, "exchange_type": kind, "routing_key": "k"} for kind in ("fanout", "direct", "topic")),
+    ):
+        found = holds(raw(headers={"task": "proj.add", "wheel": encode(envelope(**fields))}))
+        assert isinstance(found, Unreadable)
+        assert "is no task's queue" in found.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "pidboxes",
+            "mypidbox",
+            "pidbox.mail",
+            "celeryevents",
+            "unacknowledged",
+            "not_unacked",
+            "amq.topic",
+            "wheel-0",
+        ),
+        *("celery", "wheel", "celery@host.dq", "C.dq2", "task-meta", "mail\x06\x163", "5f7c1e0a-7d0c-5c5e-9a55"),
+    ],
+)
+def test_names_near_those_are_allowed(name: str) -> None:
+    for fields in ({"routing_key": name, "queue": name}, {"exchange": name, "routing_key": "k"}):
+        assert isinstance(holds(raw(headers={"task": "t", "wheel": encode(envelope(**fields))})), Message)
 
 
 @pytest.mark.parametrize("queue", ["night", "night.x", "night.", "night.0x", "nights.0", "night.1.2", "night.offset.x"])
