@@ -18,7 +18,6 @@ second time with the header ``wheel_redelivered``. Nothing guards against two st
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -45,8 +44,9 @@ from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.store.schedule_model import SLOT
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.ids import dispatch_ids
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFETCH = 200
 CONNECT_S = 5

@@ -20,8 +20,9 @@ from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import Lap, ShardState
 from celery_wheel.store.model import Change, Row
 from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Rows announced in one call; each has its body, which may be large.
 MAX_ROWS = 50

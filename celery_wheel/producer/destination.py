@@ -15,7 +15,6 @@ For the destination Celery has resolved routes, queues and keys. Three rules rem
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,8 +24,9 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from celery_wheel.broker.transport import missing_client, unsupported_reason
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def is_eligible(app: Any, connection: Any, producer: Any) -> bool:

@@ -21,7 +21,6 @@ exchange, both matching), or if it has protocol 1 within protocol 2, whose eta i
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from dataclasses import dataclass
@@ -41,8 +40,9 @@ from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
 from celery_wheel.values.error_text import error_text
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After a failed publication the worker holds the messages for this time before the next try, which may block the
 #: worker.

@@ -41,8 +41,10 @@ from kombu import compression, serialization
 
 from celery_wheel.broker.envelope import BATCH, REDELIVERED
 from celery_wheel.values.error_text import Malformed, error_text
+from celery_wheel.values.log import make_visible
 
 logger = get_task_logger(__name__)
+logger.addFilter(make_visible)
 
 # Without types in kombu.
 _decompress: Any = compression.decompress

@@ -13,7 +13,6 @@ Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollbac
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import threading
 import time
@@ -39,6 +38,7 @@ from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
 from celery_wheel.values.format import format_duration
+from celery_wheel.values.log import get_logger
 
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
 TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
@@ -47,7 +47,7 @@ TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 SLICE = 512
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 _RESULTS = {

@@ -23,7 +23,6 @@ ingest change schedules, so a schedule that was read stays as it is until the co
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -50,9 +49,10 @@ from celery_wheel.recurring.definition import (
 )
 from celery_wheel.store import schedule_model
 from celery_wheel.store.model import Row
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Result = dict[str, Any]
 Pending = Sequence[tuple[schedule_model.Run, Row]]

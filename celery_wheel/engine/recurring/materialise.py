@@ -37,9 +37,10 @@ from celery_wheel.store.model import Answer, Change, Message, with_header
 from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import RUN, Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A schedule whose messages cannot be made for so long is broken. It is longer than a deployment, a migration or a
 #: failover of the project's database takes, and short enough that a mistake is found on the same day.

@@ -33,6 +33,7 @@ from celery_wheel.scheduler.remote_control.revocation import RevokeListener
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 
 #: As often as a worker.
 EVERY_S = 2.0
@@ -154,7 +155,7 @@ class Commands:
         return {"ok": f"task events {'already ' if on == before else ''}{'enabled' if on else 'disabled'}"}
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 

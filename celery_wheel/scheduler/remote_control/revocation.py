@@ -29,9 +29,10 @@ from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values import parts
 from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Ids kept while the store does not answer: 20 MB of UUIDs.
 MAX_KEPT = 100_000

@@ -32,6 +32,7 @@ from kombu.exceptions import SerializationError
 
 from celery_wheel.store.model import Row
 from celery_wheel.timing import RetryLog
+from celery_wheel.values.log import get_logger
 
 _decompress: Any = compressions.decompress  # kombu carries no types
 _loads: Any = serialization.loads
@@ -92,7 +93,7 @@ def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> di
     return {}
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 #: After so many failures in a row a call ends: each may take a minute.
