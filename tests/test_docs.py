@@ -175,7 +175,9 @@ def test_a_link_has_the_title_of_a_page_and_not_the_name_of_its_file(path: Path)
 
 def test_every_file_of_the_deployment_can_be_read_on_the_site() -> None:
     shown = set(re.findall(r"```\{literalinclude\} \.\./(\S+)", page("deployment.md")))
-    linked = {link.removeprefix("../") for name in ("deployment.md", "alerts.md") for link in links(page(name))}
+    linked = {
+        link.removeprefix("../") for name in ("deployment.md", "alerts.md", "roles.md") for link in links(page(name))
+    }
     folder = ROOT / "example_project/deploy"
     files = {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files <= linked

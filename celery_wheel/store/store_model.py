@@ -102,6 +102,7 @@ class ServerState(NamedTuple):
     oldest: OpenTransaction | None
     unseen: int  #: sessions of other users, whose transactions this user may not see
     dead_rows: int  #: replaced and deleted rows of the wheel's tables that are not yet removed
+    is_superuser: bool
 
     @property
     def risks(self) -> list[tuple[str, str, str]]:

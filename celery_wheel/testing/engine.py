@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
@@ -19,6 +21,7 @@ from typing import Any, Literal, cast
 from kombu.utils import json as kombu_json
 
 from celery_wheel.broker.batches import publish_merged
+from celery_wheel.broker.envelope import BATCH, MAX_BATCH
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual import KombuPublisher
@@ -37,7 +40,7 @@ from celery_wheel.store.schedule_model import RUN_ENDED, RunReport
 from celery_wheel.testing.clock import VirtualClock
 from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
 
-#: One task in a step: it may affect the next, even one that is due at the same instant.
+#: One task in a step: it may affect the next, even one that is due at the same instant. Or the calls of one batch.
 LIMITS = Limits(chunk_count=1)
 
 
@@ -126,6 +129,8 @@ class SteppedEngine(TransactionalInbox):
         store, sent = self._opened(), self._broker.sent
         with self._lock:
             sent.clear()
+            if self._engine is not None:
+                self._engine.ctx.limits = replace(LIMITS, chunk_count=self._calls_with(store, first))
             while self._round("prefetch", "release_rows", "dispatch", "settle") and not sent:
                 pass  # each round moves one paused task to a lane of its own, or into the line of its group
             wait_ms = self._engine.wait_ms() if self._engine else 0
@@ -134,9 +139,18 @@ class SteppedEngine(TransactionalInbox):
                 raise WheelError(f"task {first.task} with id {first.task_id} was due and was not dispatched")
             self._retry_ms = self._clock.now_ms() + wait_ms
             return []
-        # Mostly this task alone. A freezer that was set back causes several lanes, each of which dispatches a task.
+        # Mostly this task alone, or its batch. A freezer that was set back causes several lanes, each with a dispatch.
         others = [store.browse.detail(row.id) for row in sent if row.id != first.id]
         return [*([first] if len(others) < len(sent) else []), *(other.task for other in others if other is not None)]
+
+    def _calls_with(self, store: FullStore, first: Task) -> int:
+        """Return how many of the next tasks are one message: the calls of a batch that are due together."""
+        if getattr(self._app.tasks.get(first.task), "wheel_batch", None) is None:
+            return 1
+        due = store.browse.pending(Criteria(to_ms=first.due_ms + 1), limit=MAX_BATCH).items
+        details = filter(None, (store.browse.detail(task.id) for task in due))
+        names = [_loads(detail.headers or b"{}").get(BATCH) for detail in details]
+        return max(1, len(list(takewhile(lambda name: name is not None and name == names[0], names))))
 
     def turn(self) -> None:
         with self._lock:

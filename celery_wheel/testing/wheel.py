@@ -238,37 +238,42 @@ class VirtualWheel:
         return worker.ready.popleft()
 
     def _execute(self, delivery: QueuedTask, propagate: bool) -> list[Execution]:
-        began, task = self.now, self._dispatched.pop(delivery.id, None)
+        began = self.now
         self._executing.add(delivery.id)
         try:
-            trace = self._worker.run(delivery)
+            traces = self._worker.run(delivery)
         finally:
             self._executing.discard(delivery.id)
-        if trace.state is None:
-            self.skipped.append(SkippedMessage(delivery.task, delivery.id, began, trace.reason))
-            return []
-        for report in reports_of(delivery.message.headers or {}, retried=trace.state == "RETRY"):
-            self._engine.end_run(report)
-        args, kwargs = delivery.call()
-        failed = trace.state != "SUCCESS"
-        ran = Execution(
-            delivery.task,
-            args,
-            kwargs,
-            delivery.id,
-            delivery.queue,
-            at=began,
-            state=trace.state,
-            result=None if failed else trace.value,
-            exception=trace.value if failed else None,
-            eta=at(task.eta_ms) if task else delivery.eta,
-            key=task.key if task else None,
-            retries=trace.retries,
-        )
-        self.ran.append(ran)
-        if propagate and trace.state == "FAILURE" and isinstance(trace.value, BaseException):
-            raise trace.value
-        return [ran]
+        ran = list[Execution]()
+        for trace in traces:
+            task = self._dispatched.pop(trace.id, None)
+            if trace.state is None:
+                self.skipped.append(SkippedMessage(delivery.task, trace.id, began, trace.reason))
+                continue
+            for report in reports_of(delivery.message.headers or {}, retried=trace.state == "RETRY"):
+                self._engine.end_run(report)
+            failed = trace.state != "SUCCESS"
+            ran.append(
+                Execution(
+                    delivery.task,
+                    trace.args,
+                    trace.kwargs,
+                    trace.id,
+                    delivery.queue,
+                    at=began,
+                    state=trace.state,
+                    result=None if failed else trace.value,
+                    exception=trace.value if failed else None,
+                    eta=at(task.eta_ms) if task else delivery.eta,
+                    key=task.key if task else None,
+                    retries=trace.retries,
+                )
+            )
+        self.ran += ran
+        for one in ran:
+            if propagate and one.state == "FAILURE" and isinstance(one.exception, BaseException):
+                raise one.exception
+        return ran
 
     def _run_at_once(self, task_id: str, propagate: bool) -> None:
         """Run a task that an eager app has just sent; a retry runs after the try that sent it has ended."""

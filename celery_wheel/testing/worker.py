@@ -19,7 +19,7 @@ from queue import Empty
 from types import SimpleNamespace
 from typing import Any
 
-from celery import signals
+from celery import signals, states
 from celery.app import trace
 from celery.app.task import Task
 from celery.utils.imports import symbol_by_name
@@ -37,6 +37,7 @@ from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
 from celery_wheel.testing.clock import at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
+from celery_wheel.worker.batches import BatchCall
 
 HOSTNAME = "wheel@testing"
 
@@ -64,10 +65,13 @@ class QueuedTask:
 class Trace:
     """The end of an execution; ``state`` is None for one that was not begun, with the ``reason``."""
 
+    id: str
     state: str | None
     value: Any = None
     reason: str = ""
     retries: int = 0
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 class VirtualTimeRequest:
@@ -134,19 +138,22 @@ class Worker:
             arguments = {**command["arguments"], "terminate": False}  # there is no process to terminate
             Panel.data[command["method"]](SimpleNamespace(app=self._app, consumer=None), **arguments)
 
-    def run(self, delivery: QueuedTask) -> Trace:
+    def run(self, delivery: QueuedTask) -> list[Trace]:
+        """Execute a task; returns its end, or that of each call of a batch."""
         task = self._task(delivery.task)
         if task is None:
-            return Trace(None, reason="not a task of this app")
+            return [Trace(delivery.id, None, reason="not a task of this app")]
         request = self._request(delivery, task)
         signals.task_received.send(sender=self, request=request)
-        with _recorded_traces(self._app, task) as traced, _stack_protection():
+        with _recorded_traces(self._app, task) as traced, _recorded_calls(delivery.id) as calls, _stack_protection():
             request.execute()
+        if calls:
+            return calls
         if not traced:
-            return Trace(None, reason="expired" if getattr(request, "expired", False) else "revoked")
+            return [Trace(delivery.id, None, reason="expired" if getattr(request, "expired", False) else "revoked")]
         value, info = traced[0][:2]
-        retries = request._request_dict.get("retries") or 0
-        return Trace(info.state, info.retval, retries=retries) if info else Trace("SUCCESS", value, retries=retries)
+        state, value = (info.state, info.retval) if info else (states.SUCCESS, value)
+        return [Trace(delivery.id, state, value, "", request._request_dict.get("retries") or 0, *delivery.call())]
 
     def _task(self, name: str) -> Any:
         if name not in self._app.tasks and not self._imported:
@@ -183,6 +190,28 @@ def _recorded_traces(app: Any, task: Any) -> Iterator[list[Any]]:
         yield traced
     finally:
         task.__trace__ = before
+
+
+@contextmanager
+def _recorded_calls(message_id: str) -> Iterator[list[Trace]]:
+    """Record the ends of the calls of a batch, each of which has its own signals within the run of their message."""
+    calls: list[Trace] = []
+
+    def ended(task_id: str, task: Any, args: Any, kwargs: Any, retval: Any, state: str, **_: Any) -> None:
+        if task.request.get("wheel_outcome") is not None and task_id != message_id:
+            calls.append(Trace(task_id, state, retval, "", task.request.retries, tuple(args), dict(kwargs)))
+
+    def revoked(request: Any, **_: Any) -> None:
+        if isinstance(request, BatchCall):
+            calls.append(Trace(request.id, None, reason="expired"))
+
+    signals.task_postrun.connect(ended, weak=False)
+    signals.task_revoked.connect(revoked, weak=False)
+    try:
+        yield calls
+    finally:
+        signals.task_postrun.disconnect(ended)
+        signals.task_revoked.disconnect(revoked)
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import celery
@@ -145,7 +144,7 @@ class Batches(celery.Task):  # type: ignore[misc]
             at = call.expires and maybe_make_aware(maybe_iso8601(call.expires), self.app.timezone)
         except (TypeError, ValueError):  # Celery's worker runs it, too
             return False
-        if not at or at > datetime.now(UTC):
+        if not at or at > self.app.now():
             return False
         logger.info("Discarding expired call: %s[%s]", self.name, call.id)
         self.backend.mark_as_revoked(call.id, "expired", request=call, store_result=stores_result(self, call))

@@ -144,13 +144,17 @@ def add_tasks(app: Any, folder: Path) -> Any:
         if again_s is not None and self.request.retries < 1:
             raise self.retry(countdown=again_s)
 
-    @app.task(name="many", base=Batches, flush_every=20, flush_interval=1, shared=False)
+    options: Any = {"autoretry_for": (LookupError,), "retry_kwargs": {"countdown": 0.4}, "retry_jitter": False}
+
+    @app.task(name="many", base=Batches, flush_every=20, flush_interval=1, shared=False, **options)
     def many(calls: list[Any]) -> list[Any] | None:
-        """Write the ids of the calls into the file ``batches``; a call ``"die"`` kills the process."""
+        """Write the ids of the calls into the file ``batches``; ``"die"`` kills the process, ``"again"`` fails once."""
         marked = any("wheel_redelivered" in vars(call) for call in calls)
         write_line(folder / "batches", [[call.id for call in calls], marked])
         if any(call.args == ("die",) for call in calls):
             os.kill(os.getpid(), signal.SIGKILL)
+        if any(call.args == ("again",) for call in calls) and len(read_lines(folder / "batches")) < 2:
+            raise LookupError("the first run of a batch with such a call")
         return [call.args[0] for call in calls]
 
     @app.task(

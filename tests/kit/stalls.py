@@ -49,6 +49,6 @@ def _at_commit(_connection: object, _cursor: object, statement: str, *_: object)
         stall()
 
 
-runner.run_round = lambda steps, on_step: run_round(_stalling(steps), on_step)
+runner.run_round = lambda steps, *on_step: run_round(_stalling(steps), *on_step)
 event.listen(Engine, "before_cursor_execute", _at_commit)
 event.listen(Engine, "after_cursor_execute", _at_commit)

@@ -40,7 +40,7 @@ _REPLIES = {
     "LOADING": ("is still loading its data set", "wait until it has"),
     "NOAUTH": ("requires a password", "put user and password into the broker URL"),
     "WRONGPASS": ("does not accept this user and password", "correct them in the broker URL"),
-    "NOPERM": ("does not permit this", "give its user the commands and keys that producers, workers and wheel use"),
+    "NOPERM": ("does not permit this", 'give its user the commands and keys of the page "Users with few rights"'),
     "READONLY": ("is a replica and accepts no writes", "point the broker URL at the primary"),
     "OOM": ("is full (maxmemory)", "raise maxmemory, or let the workers empty their queues"),
     "MISCONF": ("accepts no writes because it cannot save to disk", "free its disk, or read its log"),

@@ -234,7 +234,7 @@ class RedisBroker:
             keys.encode_since(chunk.checksum),
         ]
         counted = [(queue, key) for queue in chunk.queues for key in self._layout.list_keys(queue)]
-        with redis_errors(self._server, f"publishing {len(chunk.rows)} messages of shard {chunk.shard}"):
+        with redis_errors(self._server, f"publishing a chunk of {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
             word, rest = connect.PUBLISH(
                 self._client,
@@ -309,7 +309,7 @@ class RedisBroker:
             return self._client.llen(self._queue_key(shard))
 
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
-        with redis_errors(self._server, f"counting the messages of {len(queues)} queues"):
+        with redis_errors(self._server, f"counting the messages of {', '.join(queues[:3])}"):
             pipeline = self._client.pipeline(transaction=False)
             lists = {queue: self._layout.list_keys(queue) for queue in queues}
             for key in chain.from_iterable(lists.values()):

@@ -235,14 +235,15 @@ class _Contest:
     def _join(self, key: str, arrival: model.Message, size: int) -> None:
         """Accept a call of a batch: due with the batch that it joins, or after the time for which it waits for others.
 
-        A batch that is full is due now. Nobody joins a batch that is due before the call's own eta, or after its time.
+        A batch that is full is due now, or once the last of its calls may run: own etas differ by a delay, or by the
+        clocks of producers. Nobody joins a batch that is due before the call's own eta, or after its time.
         """
         now_ms, due_ms = self._work.now_ms, arrival.latest_ms or arrival.eta_ms
         # A call of a batch keeps in its claim by how much it waits: an import has no other way to know its own eta.
         own_ms, batches = arrival.eta_ms - (arrival.window_ms or 0), dict[int, list[_Holder]]()
         for one in self._pending.get(key, ()):
-            is_open = one.eta_ms == one.latest_ms and now_ms < one.eta_ms <= due_ms
-            if is_open and own_ms <= max(now_ms, _begins_ms(one)):
+            is_open = one.eta_ms == one.latest_ms and now_ms < one.eta_ms
+            if is_open and own_ms <= one.eta_ms <= due_ms:
                 batches.setdefault(one.eta_ms, []).append(one)
         due_ms = min(batches, default=due_ms)
         arrival.eta_ms, arrival.latest_ms, arrival.window_ms = due_ms, due_ms, max(0, due_ms - own_ms)

@@ -43,6 +43,12 @@ class Depth:
         self._read_at_ms: int | None = None  #: monotonic, as is every time here
         self._asked_at_ms: int | None = None
 
+    def join(self, user: User) -> None:
+        """Add a shard, which another process may have had: what that one has published is read before more is."""
+        with self._lock:
+            self.users.add(user)
+            self.room, self._read_at_ms, self._asked_at_ms = 0, None, None
+
     def take(self, most: int) -> int:
         """Take up to so many places; returns how many."""
         with self._lock:

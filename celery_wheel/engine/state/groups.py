@@ -290,7 +290,7 @@ class Groups:
         """Take part in the depths of queues, until ``leave_depths``."""
         for share in self._shares.values():
             if share.depth is not None:
-                share.depth.users.add(share)
+                share.depth.join(share)
 
     def leave_depths(self) -> None:
         for share in self._shares.values():

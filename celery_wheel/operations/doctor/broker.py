@@ -43,6 +43,8 @@ def check(site: Installation) -> Iterator[Finding]:
         info = site.redis.info()
         yield _eviction(info)
         yield from _persistence(info, is_local(site))
+        if info["appendfsync"] is not None and not is_local(site):
+            yield _wide_rights()
 
 
 def unavailable(site: Installation) -> Finding:
@@ -171,6 +173,14 @@ def _persistence(info: dict[str, str | None], local: bool) -> Iterator[Finding]:
     else:
         lost = "nothing" if syncs == "always" else "a second of tasks, which the wheel notices and dispatches again"
         yield ok("appendfsync", f"{syncs}: a power failure may lose {lost}")
+
+
+def _wide_rights() -> Finding:
+    return note(
+        "rights",
+        "the user in broker_url may change the settings of Redis: who has the URL may empty or stop the server",
+        'Give producers, workers and schedulers users of their own, as on the page "Users with few rights".',
+    )
 
 
 def _unknown(about: str, name: str, wanted: str) -> Finding:

@@ -97,6 +97,12 @@ def durability(found: ServerState, *, durable: bool) -> Iterator[Finding]:
         waits = "waits for the server's disk" if durable else "does not wait for the disk (wheel_durability = 'memory')"
         yield ok("durability", f"a commit {waits}; fsync and full_page_writes are on")
     yield _replication(found)
+    if found.is_superuser:
+        yield note(
+            "rights",
+            "the user in wheel_store is a superuser of PostgreSQL: who has the URL may read and change every database",
+            'Let a user own the tables who is nothing else, as on the page "Users with few rights".',
+        )
 
 
 def _replication(found: ServerState) -> Finding:

@@ -100,7 +100,7 @@ _MEANINGS = {
     "42501": (
         "does not permit this user to do it",
         _NOTHING,
-        "make the user in wheel_store the owner of the tables, or grant it CREATE on the schema and ALL on its tables",
+        'let a scheduler\'s user own the tables, and grant other users the rights of the page "Users with few rights"',
     ),
     "42P01": _OTHER_TABLES,
     "42703": _OTHER_TABLES,

@@ -41,14 +41,15 @@ _COUNTS = """
            (SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND query = '<insufficient privilege>'),
            (SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables
-            WHERE schemaname = current_schema() AND starts_with(relname, 'wheel_'))
+            WHERE schemaname = current_schema() AND starts_with(relname, 'wheel_')),
+           current_setting('is_superuser') = 'on'
 """
 
 
 def read_server(connection: Connection) -> ServerState:
     settings: dict[str, str] = dict(connection.exec_driver_sql(_SETTINGS).all())
     oldest = connection.exec_driver_sql(_OLDEST).first()
-    standbys, unseen, dead_rows = connection.exec_driver_sql(_COUNTS).one()
+    standbys, unseen, dead_rows, is_superuser = connection.exec_driver_sql(_COUNTS).one()
     return ServerState(
         fsync=settings["fsync"] == "on",
         full_page_writes=settings["full_page_writes"] == "on",
@@ -58,6 +59,7 @@ def read_server(connection: Connection) -> ServerState:
         oldest=None if oldest is None else OpenTransaction(*oldest),
         unseen=unseen,
         dead_rows=int(dead_rows),
+        is_superuser=is_superuser,
     )
 
 

@@ -9,7 +9,7 @@ from celery import chord, states
 from celery.result import AsyncResult
 
 from tests.integration.groups.test_groups import stack as stack
-from tests.kit.patience import wait_until
+from tests.kit.patience import patience, wait_until
 from tests.kit.project import read_lines
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
@@ -39,8 +39,8 @@ def test_full_batches_and_one_that_has_waited(stack: Stack, task: Any) -> None:
     assert sorted(one for run in runs(stack) for one in run) == sorted(ids), "each call ran once"
     assert len(runs(stack)) <= 5, "two full ones and the rest; a batch may be cut by a chunk"
     assert max(map(len, runs(stack))) <= 20
-    total = chord([task.s(n) for n in range(3)])(stack.app.signature("silent"))
-    wait_until(lambda: total.ready(), "the chord of three calls has ended")
+    total = chord([task.s(n) for n in range(200)])(stack.app.signature("total", ("end",)))
+    assert total.get(timeout=patience()) == sum(range(200)), "each of 200 calls has counted once"
 
 
 def test_calls_wait_in_the_wheel_and_survive_its_scheduler(stack: Stack, task: Any) -> None:
@@ -56,7 +56,8 @@ def test_calls_wait_in_the_wheel_and_survive_its_scheduler(stack: Stack, task: A
     for one in ids[1:]:
         assert stack.app.wheel.reschedule(one, countdown=0) == "done", "a call that is moved leaves its batch"
     assert results(stack, ids[1:]) == [1, 2, 3, 4]
-    assert AsyncResult(ids[0], app=stack.app).state == states.REVOKED or not any(ids[0] in run for run in runs(stack))
+    wait_until(lambda: AsyncResult(ids[0], app=stack.app).state == states.REVOKED, "the cancelled call is revoked")
+    assert not any(ids[0] in run for run in runs(stack))
 
 
 def test_a_lost_process_fails_each_call_of_its_batch(stack: Stack, task: Any) -> None:
@@ -67,3 +68,23 @@ def test_a_lost_process_fails_each_call_of_its_batch(stack: Stack, task: Any) ->
         assert "WorkerLost" in type(error).__name__
     (more,) = [task.delay("alive").id]
     assert results(stack, [more]) == ["alive"], "the next batch runs"
+
+
+def test_a_batch_that_fails_as_a_whole_is_retried_by_the_wheel_as_it_is(stack: Stack, task: Any) -> None:
+    stack.wait_for_holder(stack.beat())
+    stack.worker()
+    ids = [task.delay(word).id for word in ("a", "again", "b")]
+    assert results(stack, ids) == ["a", "again", "b"]
+    first, second = runs(stack)
+    assert first == second == ids
+    [waited] = stack.app.wheel.history(task="many", limit=1).items
+    assert waited.eta_ms > waited.created_ms, "the second try is a task of the wheel with a delay"
+
+
+def test_calls_of_the_first_protocol_run_alone(stack: Stack, task: Any) -> None:
+    stack.change(task_protocol=1)
+    stack.wait_for_holder(stack.beat())
+    stack.worker()
+    ids = [stack.app.tasks["many"].delay(word).id for word in ("a", "b")]
+    assert results(stack, ids) == ["a", "b"]
+    assert sorted(runs(stack)) == sorted([one] for one in ids)

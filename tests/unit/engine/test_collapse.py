@@ -164,6 +164,18 @@ def test_no_call_of_a_batch_is_early(rig: Rig) -> None:
     assert rig.pushed == ["x", "a", "b", "c"]
 
 
+@pytest.mark.parametrize("ahead_ms", [0, 100, 2_000], ids=["clocks agree", "a producer's clock is ahead", "a delay"])
+def test_calls_that_follow_one_another_are_one_batch(rig: Rig, ahead_ms: int) -> None:
+    """The scheduler reads each call before its own eta, where the clock of its producer is ahead."""
+    for task_id in "abc":
+        batch(rig, task_id, delay_ms=ahead_ms)
+        rig.run(rounds=2, after_ms=10)
+    rig.run(rounds=3, after_ms=max(0, ahead_ms - 11))
+    assert rig.pushed == ([] if ahead_ms else ["a", "b", "c"])
+    rig.run(rounds=3, after_ms=1)
+    assert rig.pushed == ["a", "b", "c"]
+
+
 def test_a_call_joins_no_batch_that_is_due_after_its_time(rig: Rig) -> None:
     """A call without a delay does not wait for one that has an hour of it."""
     batch(rig, "a", delay_ms=3_600_000)

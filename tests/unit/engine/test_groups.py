@@ -231,6 +231,19 @@ def test_a_shard_whose_groups_wait_alone_fills_the_queue_and_others_share_it() -
     assert len(shards[2].choose(1_000, 2 * DEPTH_MS, OPEN)) == 1
 
 
+def test_a_shard_that_joins_reads_the_depth_again() -> None:
+    """The process that had it may have filled the queue since this one has read it last."""
+    depths = depths_of({"mail": 5})
+    first, second = Groups({}, depths), Groups({}, depths)
+    first.join()
+    first.depths_read({"mail": 0}, 0)
+    second.join()
+    assert not second.admit(row(None), DEPTH_MS)
+    assert second.queues_to_read(DEPTH_MS) == ["mail"]
+    second.depths_read({"mail": 4}, DEPTH_MS)
+    assert [second.admit(row(None), DEPTH_MS) for _ in range(2)] == [True, False]
+
+
 def test_a_publication_tells_the_depth_so_that_it_need_not_be_read() -> None:
     groups = Groups({}, depths_of({"mail": 5}))
     groups.join()

@@ -112,6 +112,21 @@ def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade
     assert broker._eviction(info).grade is Grade.NOTE, "nobody can mend a setting that is hidden"
 
 
+@pytest.mark.parametrize(("host", "config"), [("redis.example", True), ("redis.example", False), ("localhost", True)])
+def test_a_user_of_redis_who_may_do_everything_is_noted(host: str, config: bool) -> None:
+    info = {"aof_enabled": "1", "appendfsync": "always" if config else None, "maxmemory_policy": "noeviction"}
+    site = SimpleNamespace(
+        app=wheel(broker_url=f"redis://{host}:6379/0"),
+        transport="redis",
+        broker=object(),
+        broker_name=host,
+        store=None,
+        redis=SimpleNamespace(info=lambda: info),
+    )
+    wide = [one for one in broker.check(site) if one.about == "rights"]  # type: ignore[arg-type]
+    assert len(wide) == (config and host != "localhost")
+
+
 def test_a_finding_has_the_names_of_the_projects_settings() -> None:
     app = PlainCelery("proj", set_as_current=False)
     app.config_from_object(SimpleNamespace(JOBS_TIMEZONE="UTC"), namespace="JOBS")

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import pickle
 import sys
@@ -335,6 +336,31 @@ def test_a_node_whose_redis_is_killed_keeps_no_descriptor_of_it(
         one.join()
     store.close()
     assert counts[-1] <= counts[1], counts  # the connection that was lost last may be left
+
+
+def test_a_node_that_says_that_it_listens_has_subscribed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A revoke that is sent at this moment arrives."""
+    caplog.set_level("INFO", "celery_wheel")
+    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    patterns: list[int] = []
+    with RedisServer(tmp_path / "redis") as server, server.client() as client:
+
+        class Asks(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if getattr(record, "action", None) == "node_listens":
+                    patterns.append(client.pubsub_numpat())
+
+        asks = Asks()
+        node.logger.addHandler(asks)
+        app: Any = Celery("proj", broker=server.url, set_as_current=False)
+        one = node.Node(app, SchedulerView("wheel@h", store, list, RevokedStamps(), NO_MASK))
+        one.start()
+        wait_until(lambda: patterns, "the node listens")
+        one.stop()
+        one.join()
+        node.logger.removeHandler(asks)
+    store.close()
+    assert patterns == [1]
 
 
 class Bomb:
