@@ -8,7 +8,7 @@ import base64
 import json
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,9 +73,9 @@ UNDECODABLE: list[Change] = [
 
 
 @pytest.fixture
-def shop(stack: Stack) -> Iterator[Stack]:
+def shop(stack: Stack) -> Stack:
     stack.change(result_backend=stack.server.url, wheel_metrics=f"127.0.0.1:{free_port()}", task_send_sent_event=True)
-    yield stack
+    return stack
 
 
 def wire(stack: Stack, *changes: Change, **options: Any) -> bytes:

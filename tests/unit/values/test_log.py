@@ -1,4 +1,4 @@
-"""No name in a line of the log begins another line, or acts on a terminal; numbers and plain values stay as they are."""
+"""No name in a line of the log begins another line, or acts on a terminal; numbers and plain values stay."""
 
 import io
 import logging
