@@ -33,6 +33,9 @@ from celery_wheel.values.text import text_rule
 #: Namespace of the UUIDs made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
 
+#: The most bytes of headers, and of properties, in JSON. Celery's have less than a thousandth of it.
+MAX_HEADERS = 2**20
+
 #: Properties that are not stored: data about one delivery, fields of the envelope, and parts with a place of their own.
 _DROPPED = ("application_headers", "body_encoding", "delivery_info", "delivery_tag", "expiration", "priority")
 NOT_STORED = frozenset((*_DROPPED, "content_type", "content_encoding"))
@@ -46,6 +49,13 @@ class _Queued(msgspec.Struct, forbid_unknown_fields=True):  # of unknown fields,
     body: Any = None
     content_type: str | None = msgspec.field(default=None, name="content-type")
     content_encoding: str | None = msgspec.field(default=None, name="content-encoding")
+
+
+class _Sized(msgspec.Struct):
+    """The parts of a message whose values take a hundred times their bytes in memory; they are not read yet."""
+
+    headers: msgspec.Raw = msgspec.Raw()
+    properties: msgspec.Raw = msgspec.Raw()
 
 
 class _TaskNames(msgspec.Struct):
@@ -66,6 +76,7 @@ def _refuse_float(text: str) -> NoReturn:
 
 
 _decode_queued = msgspec.json.Decoder(_Queued, float_hook=_refuse_float).decode
+_decode_sized = msgspec.json.Decoder(_Sized).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
 _scan = json.JSONDecoder().raw_decode
@@ -89,6 +100,8 @@ class QueuedMessageReader:
 
     def _read(self, raw: bytes) -> Message:
         self.check_size(raw)
+        if len(raw) > MAX_HEADERS:
+            _check_headers(raw)
         dumps: Callable[[Any], str] = _dumps
         try:
             queued = _decode_queued(raw)
@@ -174,6 +187,20 @@ def _name_and_id(raw: bytes) -> tuple[str, str]:
     except (ValueError, RecursionError):
         return "", ""
     return ("", "") if text_rule(found.task) or text_rule(found.task_id) else (found.task, found.task_id)
+
+
+def _check_headers(raw: bytes) -> None:
+    """Raise Malformed where headers or properties would take seconds to read, before they are read.
+
+    Where msgspec cannot tell, all values of the message are counted, by the characters between them.
+    """
+    try:
+        parts = _decode_sized(raw)
+        size = max(len(parts.headers), len(parts.properties))
+    except (ValueError, RecursionError):
+        size = sum(map(raw.count, (b"[", b"{", b",", b":")))
+    if size > MAX_HEADERS:
+        raise Malformed(f"headers and properties must each be at most {MAX_HEADERS:,} bytes")
 
 
 def _parse(raw: bytes) -> _Queued:

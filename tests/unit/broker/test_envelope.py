@@ -258,6 +258,20 @@ def test_an_unreadable_message_has_a_reason(data: bytes, says: str) -> None:
     assert says in found.reason
 
 
+@pytest.mark.parametrize("of", ["headers", "properties", "cut", "NaN"])
+def test_large_headers_are_refused_before_they_are_read(of: str) -> None:
+    """Their values take a hundred times their bytes, and seconds of the time of all other messages."""
+    part = "properties" if of == "properties" else "headers"
+    values = [{"a": [{}]}] * 300_000
+    parts = {"headers": {"wheel": encode(envelope())}, "properties": {"body_encoding": "base64"}}
+    data = raw(**{**parts, part: {**parts[part], "x": values}})
+    data = data[:-9] if of == "cut" else data.replace(b'"a"', b'"a": NaN, "b"', 1) if of == "NaN" else data
+    found = QueuedMessageReader(max_message_bytes=2**23).decode(data)
+    assert isinstance(found, Unreadable)
+    assert found.reason == "headers and properties must each be at most 1,048,576 bytes"
+    assert isinstance(holds(raw(headers={"wheel": encode(envelope())}, body="YWJj" * 500_000)), Message)
+
+
 def test_a_message_that_is_too_large_is_not_parsed() -> None:
     data = raw()
     found = QueuedMessageReader(max_message_bytes=len(data) - 1).decode(data)
