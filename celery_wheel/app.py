@@ -17,7 +17,6 @@ messages of an ``amqp`` or a sender that the project has replaced.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from functools import cache
 from itertools import zip_longest
@@ -41,13 +40,14 @@ from celery_wheel.producer.options import CallOptions, parse, with_batch
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.log import get_logger
 
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
 
 App = TypeVar("App")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Arguments that Celery's ``send_task`` accepts by position.
 _POSITIONS = tuple(inspect.signature(celery.Celery.send_task).parameters)[1:-1]

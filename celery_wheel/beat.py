@@ -11,7 +11,6 @@ the thread that it interrupts may hold a lock of the stop.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -34,8 +33,9 @@ from celery_wheel.scheduler.sources.beat_entries import PeriodicEntries
 from celery_wheel.scheduler.sources.django_source import FollowedTables, follows_tables
 from celery_wheel.scheduler.supervisor import Supervisor
 from celery_wheel.store.place import read_url
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A tick returns at least this often, so that beat soon notices an engine's failure and a takeover.
 MAX_TICK_S = 0.5

@@ -7,7 +7,6 @@ the store, also without a scheduler. Each method has an async twin: acancel, ape
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -34,13 +33,14 @@ from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.mask import Mask
 from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from celery_wheel.store.model import FOLLOW, KEEP, REJECT, REPLACE
+from celery_wheel.values.error_text import Malformed
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, check_group, check_text
 
 HEADER = "wheel"
@@ -62,7 +63,9 @@ class Envelope(msgspec.Struct):
     queue: Annotated[_Text | None, Meta(description="the task's own queue, where the producer named one")] = None
     priority: Annotated[_Priority | None, Meta(description="AMQP priority")] = None
     expires_ms: Annotated[_Instant | None, Meta(description="the task's own `expires`; Unix milliseconds")] = None
-    queue_expires_ms: Annotated[_Count | None, Meta(description="`x-expires` of the queue; milliseconds")] = None
+    queue_expires_ms: Annotated[
+        _Count | None, Meta(description="`x-expires` of the queue, to which Redis renews an expiry; milliseconds")
+    ] = None
     key: Annotated[_Text | None, Meta(description="option `key`: it chooses the shard")] = None
     misfire_ms: Annotated[
         _Duration | None, Meta(description="option `misfire`: the message expires when found later; milliseconds")
@@ -121,20 +124,20 @@ def check(fields: dict[str, Any]) -> Envelope:
     """Return the envelope of a header's value. Raises ValueError for fields that no envelope may have."""
     version = fields.get("v")
     if version != VERSION or type(version) is not int:
-        raise ValueError(
-            f"envelope version must be {VERSION}, got {short_repr(version)}; a newer producer needs a newer scheduler"
+        raise Malformed(
+            f"envelope version must be {VERSION} (a newer producer needs a newer scheduler), got {short_repr(version)}"
         )
     try:
         envelope = msgspec.convert(fields, Envelope)
     except ValueError as error:
-        raise ValueError(_reason(fields, error)) from None
+        raise Malformed(_reason(fields, error)) from None
     if not _is_uuid(envelope.id):
-        raise ValueError(_id_rule(envelope.id))
+        raise Malformed(_id_rule(envelope.id))
     one = envelope
     if one.group is not None and one.group != one.key:  # the key chooses the shard
-        raise ValueError(f"group must be equal to key, {short_repr(one.key)}, got {short_repr(one.group)}")
+        raise Malformed(f"group must be equal to key, got {short_repr(one.group)} and {short_repr(one.key)}")
     if one.unique is None and not (one.latest_ms is one.window_ms is one.batch is None):
-        raise ValueError("latest_ms, window_ms and batch must be beside unique, the name that they are about")
+        raise Malformed("latest_ms, window_ms and batch must be beside unique, the name that they are about")
     texts = f"{one.task}{one.task_id}{one.exchange}{one.exchange_type}{one.routing_key}{one.queue}{one.key}{one.unique}"
     if not texts.isascii() or "\0" in texts or one.watch or not (one.routing_key or one.exchange):
         _check_texts(fields)  # rarely: their length as UTF-8, and characters that no store holds

@@ -3,7 +3,8 @@
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
    ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
-3. A message whose destination is one of the wheel's own queues is Unreadable: it would return for ever.
+3. A message whose destination is reserved (see ``celery_wheel.broker``) is Unreadable: in a wheel queue it would return
+   for ever, and in the others be a command, an event or a result.
 
 As everywhere in kombu, the last of duplicated keys counts, NaN and Infinity pass, and values such as
 ``{"__type__": …}`` pass untouched. msgspec reads and writes nearly all messages in half the time of Python's own JSON,
@@ -13,6 +14,7 @@ which serves the rest, and words what is wrong with bytes that are no JSON. A me
 from __future__ import annotations
 
 import json
+import sys
 from binascii import a2b_base64
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +24,17 @@ from uuid import UUID
 
 import msgspec
 
-from celery_wheel.broker import is_own_name
+from celery_wheel.broker import reserved_name
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
 
 #: Namespace of the UUIDs made of unreadable bytes.
 _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
+
+#: The most bytes of headers, and of properties, in JSON. Celery's have less than a thousandth of it.
+MAX_HEADERS = 2**20
 
 #: Properties that are not stored: data about one delivery, fields of the envelope, and parts with a place of their own.
 _DROPPED = ("application_headers", "body_encoding", "delivery_info", "delivery_tag", "expiration", "priority")
@@ -43,6 +49,13 @@ class _Queued(msgspec.Struct, forbid_unknown_fields=True):  # of unknown fields,
     body: Any = None
     content_type: str | None = msgspec.field(default=None, name="content-type")
     content_encoding: str | None = msgspec.field(default=None, name="content-encoding")
+
+
+class _Sized(msgspec.Struct):
+    """The parts of a message whose values take a hundred times their bytes in memory; they are not read yet."""
+
+    headers: msgspec.Raw = msgspec.Raw()
+    properties: msgspec.Raw = msgspec.Raw()
 
 
 class _TaskNames(msgspec.Struct):
@@ -63,6 +76,7 @@ def _refuse_float(text: str) -> NoReturn:
 
 
 _decode_queued = msgspec.json.Decoder(_Queued, float_hook=_refuse_float).decode
+_decode_sized = msgspec.json.Decoder(_Sized).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
 _scan = json.JSONDecoder().raw_decode
@@ -86,6 +100,8 @@ class QueuedMessageReader:
 
     def _read(self, raw: bytes) -> Message:
         self.check_size(raw)
+        if len(raw) > MAX_HEADERS:
+            _check_headers(raw)
         dumps: Callable[[Any], str] = _dumps
         try:
             queued = _decode_queued(raw)
@@ -98,7 +114,7 @@ class QueuedMessageReader:
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
-            raise ValueError(f"message must be at most {self.max_message_bytes:,} bytes, got {len(data):,}")
+            raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
 
     def message(
         self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
@@ -106,7 +122,7 @@ class QueuedMessageReader:
         """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
         fields = headers.get(HEADER)
         if type(fields) is not dict:
-            raise ValueError(f"header {HEADER!r} must be an envelope, got {type(fields).__name__}")
+            raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
         one = check(fields)
         self._check_destination(one)
         if "own" in fields:
@@ -143,9 +159,9 @@ class QueuedMessageReader:
         )
 
     def _check_destination(self, envelope: Envelope) -> None:
-        for name in (envelope.queue, "" if envelope.exchange else envelope.routing_key):
-            if name and is_own_name(self.namespace, name):
-                raise ValueError(f"a task's queue must not be one of the wheel's own, got {name!r}")
+        name = reserved_name(self.namespace, envelope.exchange, envelope.routing_key, envelope.queue)
+        if name is not None:
+            raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 
 
 def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
@@ -160,10 +176,8 @@ def unreadable(error: Exception, raw: bytes) -> Unreadable:
     """Return the bytes with the reason why they are no message; raise a MemoryError, which says nothing about them."""
     if isinstance(error, MemoryError):
         raise error
-    deep = isinstance(error, RecursionError)
-    reason = "JSON must not be nested this deeply" if deep else str(error) or type(error).__name__
     digest = sha1(_UNREADABLE + raw, usedforsecurity=False).digest()
-    return Unreadable(str(UUID(bytes=digest[:16], version=5)), reason, raw, _name_and_id(raw))
+    return Unreadable(str(UUID(bytes=digest[:16], version=5)), error_text(error), raw, _name_and_id(raw))
 
 
 def _name_and_id(raw: bytes) -> tuple[str, str]:
@@ -175,16 +189,35 @@ def _name_and_id(raw: bytes) -> tuple[str, str]:
     return ("", "") if text_rule(found.task) or text_rule(found.task_id) else (found.task, found.task_id)
 
 
+def _check_headers(raw: bytes) -> None:
+    """Raise Malformed where headers or properties would take seconds to read, before they are read.
+
+    Where msgspec cannot tell, all values of the message are counted, by the characters between them.
+    """
+    try:
+        parts = _decode_sized(raw)
+        size = max(len(parts.headers), len(parts.properties))
+    except (ValueError, RecursionError):
+        size = sum(map(raw.count, (b"[", b"{", b",", b":")))
+    if size > MAX_HEADERS:
+        raise Malformed(f"headers and properties must each be at most {MAX_HEADERS:,} bytes")
+
+
 def _parse(raw: bytes) -> _Queued:
     text = raw.decode().strip()
-    message, end = _scan(text)
+    try:
+        message, end = _scan(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise Malformed(f"numbers must have at most {sys.get_int_max_str_digits():,} digits") from None
     if type(message) is not dict or end != len(text):
-        raise ValueError("message must be one JSON object")
+        raise Malformed("message must be one JSON object")
     found = _Queued(_object(message, "headers"), _object(message, "properties"), message.get("body"))
     for name in ("content_type", "content_encoding"):
         value = message.get(name.replace("_", "-"))
         if type(value) is not str and value is not None:
-            raise ValueError(f"{name} must be text, got {short_repr(value)}")
+            raise Malformed(f"{name} must be text, got {short_repr(value)}")
         setattr(found, name, value)
     return found
 
@@ -212,19 +245,21 @@ def _body(body: Any, encoding: Any) -> bytes:
         kind, body = body.get("__type__"), body.get("__value__")
         encoding = {"base64": "base64", "bytes": None}.get(kind, kind) if type(kind) is str else kind
     if type(body) is not str:
-        raise ValueError(f"body must be text, got {type(body).__name__}")
+        raise Malformed(f"body must be text, not {type(body).__name__}")
     if encoding == "base64":
         try:
             return msgspec.convert(body, bytes)  # a third of the time of binascii, which words what is wrong
         except ValueError:
+            if not body.isascii():
+                raise Malformed("body must be base64, which is ASCII") from None
             return a2b_base64(body, strict_mode=True)
     if encoding is None or (type(encoding) is str and encoding.lower() == "utf-8"):
         return body.encode()
-    raise ValueError(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
+    raise Malformed(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
 
 
 def _object(message: dict[str, Any], name: str) -> dict[str, Any]:
     part = message.get(name)
     if type(part) is not dict:
-        raise ValueError(f"{name} must be an object, got {type(part).__name__}")
+        raise Malformed(f"{name} must be an object, not {type(part).__name__}")
     return part

@@ -18,10 +18,9 @@ second time with the header ``wheel_redelivered``. Nothing guards against two st
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
@@ -32,7 +31,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Consumer, Producer
 from kombu.utils import json
 
-from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker import is_own_name, is_reserved, wheel_queue_name
 from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.envelope import REDELIVERED
@@ -43,9 +42,11 @@ from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.store.schedule_model import SLOT
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.ids import dispatch_ids
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFETCH = 200
 CONNECT_S = 5
@@ -87,6 +88,13 @@ def is_transient(error: BaseException) -> bool:
 
 def format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def refusal_text(error: BaseException) -> str:
+    """Return the server's code, or the kind of the error, by which a message was refused: its text may quote it."""
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return f"{type(error).__name__} {code}" if isinstance(code, str) else error_text(error)
 
 
 def ensure_connection(connection: Any) -> None:
@@ -198,8 +206,9 @@ class KombuIngress(Deliveries):
 class KombuPublisher:
     """Publishes rows on a connection of its own; the app's queues have the declarations of exchanges and queues."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, namespace: str) -> None:
         self._app = app
+        self._namespace = namespace
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None
@@ -230,7 +239,7 @@ class KombuPublisher:
                     reason = self._rejection(row, error)
                     stale |= not is_transient(error)
                     if not reason:
-                        waiting[row.route.target] = answer.refused[row.id] = format_error(error)
+                        waiting[row.route.target] = answer.refused[row.id] = refusal_text(error)
                         continue
                 if reason:
                     answer.failed[row.id] = reason
@@ -258,7 +267,7 @@ class KombuPublisher:
         row_id, tries = self._refused.pop(target, (row.id, 0))
         tries = (tries if row_id == row.id else 0) + (not is_transient(error))
         if tries >= TRIES:
-            return f"refused {tries} times: {format_error(error)}"
+            return f"refused {tries} times: {refusal_text(error)}"
         if len(self._refused) >= MOST_PLACES:
             self._refused.pop(next(iter(self._refused)))
         self._refused[target] = row.id, tries
@@ -267,7 +276,7 @@ class KombuPublisher:
                 "%s does not accept a task %s (%s); tasks for this destination wait and are tried again",
                 target,
                 row.route.task,
-                format_error(error),
+                refusal_text(error),
                 extra={"action": "refused", "target": target},
             )
         return ""
@@ -282,10 +291,13 @@ class KombuPublisher:
                 headers[REDELIVERED] = True
             if row.reports:
                 headers[SLOT] = row.id  # a retry has inherited another one
-            if not self._has_route(row):
+            queues = self._queues(row)
+            if not queues:
                 return (
                     f"no queue is bound to exchange {row.route.exchange!r} with routing key {row.route.routing_key!r}"
                 )
+            if reserved := next(filter(self._is_reserved, queues), None):
+                return f"queue {reserved!r} is one of the wheel, of Celery or of kombu"
             if row.expires_ms is not None:
                 properties["expiration"] = max(0, row.expires_ms - now_ms) / 1000
             producer.publish(
@@ -297,11 +309,16 @@ class KombuPublisher:
                 **properties,
             )
         except (TypeError, ValueError) as error:
-            return f"it cannot be sent by this transport: {error}"
+            return f"it cannot be sent by this transport: {error_text(error)}"
         return ""
 
-    def _has_route(self, row: Row) -> bool:
-        """Declare the destination's queues, once for each connection; returns whether a queue is bound.
+    def _is_reserved(self, queue: str) -> bool:
+        rename = getattr(self._channel, "entity_name", str)
+        return is_reserved(self._namespace, queue) or is_own_name(self._namespace, queue, rename)
+
+    def _queues(self, row: Row) -> Collection[str]:
+        """Declare the destination's queues, once for each connection; return those that get the row, none if none is
+        bound, and the exchange where it alone is known.
 
         A virtual transport keeps no exchanges: undeclared, a topic exchange would count as direct and drop the message.
         """
@@ -316,14 +333,16 @@ class KombuPublisher:
             self._declared.add(place)
         channel = self._channel
         if not row.route.exchange or not hasattr(channel, "get_table"):
-            return True
+            return [row.route.exchange or row.route.routing_key]
         if row.route.exchange_type == "fanout" and channel.supports_fanout:
-            return True
+            return [row.route.exchange]
         try:
             table = channel.get_table(row.route.exchange)
         except KeyError:
-            return False
-        return bool(channel.typeof(row.route.exchange).lookup(table, row.route.exchange, row.route.routing_key, None))
+            return []
+        kind = channel.typeof(row.route.exchange)
+        found: Collection[str] = kind.lookup(table, row.route.exchange, row.route.routing_key, None)
+        return found
 
     def _producer(self) -> Any:
         if self._connection is None:
@@ -350,7 +369,7 @@ class KombuBroker(DeliveryBroker):
     def __init__(self, app: Any, reader: QueuedMessageReader) -> None:
         super().__init__(reader)
         self._connect: Callable[[], Any] = app.connection_for_write
-        self._outgoing = KombuPublisher(app)
+        self._outgoing = KombuPublisher(app, reader.namespace)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False
@@ -402,9 +421,9 @@ class KombuBroker(DeliveryBroker):
 def _body(message: Any) -> bytes:
     """Return the body as its sender made it: kombu has decompressed it, and left the header with the compression."""
     if message.errors:
-        raise ValueError(f"body must have the compression that its header names: {message.errors[0][1]}")
+        raise Malformed(f"body must have the compression that its header names: {error_text(message.errors[0][1])}")
     body = message.body.encode() if isinstance(message.body, str) else message.body
     if body is None:
-        raise ValueError("message must have a body")
+        raise Malformed("message must have a body")
     compression = (message.headers or {}).get("compression")
     return bytes(compress(body, compression)[0] if compression else body)  # type: ignore[no-untyped-call]

@@ -22,7 +22,6 @@ A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -39,8 +38,9 @@ from celery_wheel.errors import Fenced
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Run
 from celery_wheel.timing import TimingWheel
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Values: the lane, the broker's offset, the store's. A store dispatches to a new broker only after ``claim-broker``,
 #: which gives the broker the store's offsets: so a broker without any offset had them.

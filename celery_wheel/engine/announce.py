@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import Lap, ShardState
 from celery_wheel.store.model import Change, Row
+from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Rows announced in one call; each has its body, which may be large.
 MAX_ROWS = 50
@@ -67,12 +69,12 @@ def _announced(ctx: Context, rows: Sequence[Row], level: int) -> set[int]:
         return set()
     try:
         return ctx.on_cancelled(rows)
-    except Exception:  # raised by code of the application; the rows stay marked and are announced later
+    except Exception as error:  # raised by code of the application; the rows stay marked and are announced later
         logger.log(
             level,
-            "shard %d: cancelled tasks were not announced; the engine tries again later; correct the error below",
+            "shard %d: cancelled tasks were not announced (%s); the engine tries again later; correct that error",
             ctx.shard,
-            exc_info=True,
+            error_place(error),  # a traceback ends with a text that may quote a body
             extra={"action": "announce", "shard": ctx.shard},
         )
         return set()

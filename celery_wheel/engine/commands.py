@@ -20,7 +20,6 @@ message that was sent before it is accepted. Replayed rows have a lane of their 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Generator, Iterable
 
 from celery_wheel.engine.intake.admission import Claimants, claimants
@@ -30,6 +29,7 @@ from celery_wheel.engine.state.gates import ALL, GROUP, Place
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
+from celery_wheel.values.log import get_logger
 
 DONE, ALREADY, TOO_LATE, UNKNOWN = "done", "already", "too_late", "unknown"
 
@@ -232,7 +232,7 @@ def _publish_again(work: UnitOfWork, rows: Iterable[model.Row], redelivered: Col
         work.record_move(row, command.reason, command.actor)
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.timing import Clock, RetryLog
+from celery_wheel.values.log import get_logger
 
 #: The wall clock agrees with due time as long as they are no further apart than this plus one tick.
 TOLERANCE_MS = 100
@@ -47,7 +48,7 @@ MAX_READINGS = 3
 #: A reading serves the other due clocks of its process for so long: those that are checked in the same moment.
 SHARED_MS = 100
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Returns the second clock's Unix time in milliseconds; None where there is no second clock.
 SecondClock = Callable[[], int | None]

@@ -49,8 +49,9 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import Clock, RetryLog
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Engine:

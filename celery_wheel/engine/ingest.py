@@ -52,7 +52,7 @@ from celery_wheel.engine.stats import BY_UNIQUE, OF_ANOTHER, UNREADABLE
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
-from celery_wheel.values.ids import id_beside
+from celery_wheel.values.ids import id_beside, is_derived
 
 #: The result of a peek that was left out.
 NOTHING = Peeked([], None, False)
@@ -120,6 +120,9 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     yield "peeked"
     _sort(ctx, intake, inbox)
     for arrival in intake.peeked.arrivals:
+        if not isinstance(arrival, model.Unreadable) and is_derived(arrival.envelope_id):
+            # Only holders make such ids: the message must not stand in the place of an occurrence.
+            arrival.envelope_id = ctx.store.derived_id(f"wheel queue {arrival.envelope_id}")
         if isinstance(arrival, model.Unreadable) or arrival.task != RUN_ENDED_TASK:
             intake.arrivals.append(arrival)
         elif isinstance(meaning := run_ended(arrival), RunEnded):

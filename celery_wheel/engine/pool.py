@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import math
 import threading
 import time
@@ -27,6 +26,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
+
+from celery_wheel.values.log import get_logger
 
 #: Waits of at least this long end on multiples of it, up to GRID_S before their time and never after it.
 GRID_S = 0.5
@@ -46,7 +47,7 @@ HANGS_S = 12.0
 #: ``stuck`` looks at the jobs at most every LOOK_S, and counts at most SEEN_S between two looks.
 LOOK_S, SEEN_S = 0.4, 1.0
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Wait(NamedTuple):

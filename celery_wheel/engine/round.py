@@ -5,7 +5,6 @@ A round yields the name of each step when it is done; its last item is a Round, 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,8 +24,9 @@ from celery_wheel.errors import BrokerError, Fenced, StoreError
 from celery_wheel.store.model import Row
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import RetryLog
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class LeaseCall(NamedTuple):

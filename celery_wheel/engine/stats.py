@@ -21,6 +21,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.store.model import Change, Route, Row
 from celery_wheel.timing import Level
 from celery_wheel.values import __version__
+from celery_wheel.values.log import get_logger
 
 #: Tasks whose lateness a snapshot sums up: those dispatched last.
 RECENT = 200
@@ -266,7 +267,7 @@ class Recent:
         return list(self._spans)
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOG_EVERY_MS = 10_000
 

@@ -7,7 +7,6 @@ and ``queue_name`` are those of celery-exporter: the name of the task, and its q
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
 from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
+from celery_wheel.values.log import get_logger
 
 #: Queues with a sample of their own: those with the most pending messages. All others are added up as OTHER.
 MAX_QUEUES = 200
@@ -333,7 +333,7 @@ def _largest(by_queue: dict[str, int]) -> dict[str, int]:
     return {**largest, OTHER: rest} if len(by_queue) > MAX_QUEUES else largest
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Reads all samples.
 Collect = Callable[[], Iterator[tuple[Metric, list[Sample]]]]

@@ -6,7 +6,6 @@ address until it has settled. The server waits in the kernel, so an idle schedul
 
 from __future__ import annotations
 
-import logging
 import socket
 import sys
 import threading
@@ -17,8 +16,9 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 
 from celery_wheel.timing import Backoff
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 

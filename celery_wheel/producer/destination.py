@@ -15,7 +15,6 @@ For the destination Celery has resolved routes, queues and keys. Three rules rem
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,8 +24,9 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from celery_wheel.broker.transport import missing_client, unsupported_reason
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def is_eligible(app: Any, connection: Any, producer: Any) -> bool:
@@ -120,7 +120,7 @@ def resolve_destination(amqp: Any, producer: Any, publish: dict[str, Any], optio
 
 
 def queue_expires_ms(queue: Any) -> int | None:
-    """Return ``x-expires`` of a queue's declaration, which the Redis edge obeys.
+    """Return ``x-expires`` of a queue's declaration, to which the Redis edge renews an expiry.
 
     Kombu obeys it on Redis since 5.7. With an older one a queue, whose workers do not keep it alive, would lose tasks.
     """

@@ -21,7 +21,7 @@ from typing import Any
 from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker import is_own_name, queues, shard_of
+from celery_wheel.broker import is_own_name, queues, reserved_name, shard_of
 from celery_wheel.broker.envelope import BATCH, GROUP, HEADER, Envelope, encode
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
@@ -185,6 +185,12 @@ class DivertingProducer:
         """Return the envelope; remove from ``publish`` what would delay or drop the message in the wheel queue."""
         options = self._eta.options
         target = resolve_destination(self._app.amqp, self._producer, publish, self._options)
+        name = reserved_name(Conf(self._app).namespace, target.exchange, target.routing_key, target.queue)
+        if name is not None:
+            raise DestinationError(
+                f"queue must be one that workers consume, got {name!r}, which is the wheel's, Celery's or kombu's own: "
+                "the scheduler would reject the task; nothing was sent; name the task's own queue"
+            )
         publish.pop("expiration", None)
         return Envelope(
             id=self._envelope_id,

@@ -21,7 +21,6 @@ exchange, both matching), or if it has protocol 1 within protocol 2, whose eta i
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from dataclasses import dataclass
@@ -40,8 +39,10 @@ from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
+from celery_wheel.values.error_text import error_text
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After a failed publication the worker holds the messages for this time before the next try, which may block the
 #: worker.
@@ -326,7 +327,7 @@ class RescueStrategy:
             received = self._reader.read(message, body)
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             # An eta that is no time, a name that is too long: Celery's strategy reports it.
-            _log_not_forwarded(message, body, f"the wheel cannot accept it: {error}")
+            _log_not_forwarded(message, body, f"the wheel cannot accept it: {error_text(error)}")
             return False
         if received is None:
             return False
@@ -336,7 +337,7 @@ class RescueStrategy:
             self._forwarder.publish(received)
         except Exception as error:  # each transport has its own classes
             self._forwarder.quiet_until_s = time.monotonic() + QUIET_S
-            _log_not_forwarded(message, body, f"publishing to the wheel queue failed ({type(error).__name__}: {error})")
+            _log_not_forwarded(message, body, f"publishing to the wheel queue failed ({error_text(error)})")
             return False
         envelope = received.envelope
         logger.info(

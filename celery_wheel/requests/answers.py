@@ -15,7 +15,6 @@ Non-promise: a request may be carried out after its time-out, unless its asker w
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -30,8 +29,9 @@ from celery_wheel.requests.asynchronous import interruptible
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock, SystemTimer
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Seconds between two polls, at first and at most; and while the store does not answer.
 FIRST_S, MOST_S = 0.005, 0.05

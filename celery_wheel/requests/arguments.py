@@ -13,7 +13,6 @@ since Celery would check the whole Django project then, within a request for a p
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,9 +27,10 @@ from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A live holder answers within a fraction of a second, and a takeover takes up to three.
 TIMEOUT_S = 10.0

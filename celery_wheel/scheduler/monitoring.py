@@ -33,9 +33,10 @@ from celery_wheel.overview import Overview, OverviewCache, PacedCounts, ShardSta
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import SystemClock
 from celery_wheel.values.format import format_duration
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import whole_number
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Health:

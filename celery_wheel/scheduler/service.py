@@ -42,12 +42,13 @@ from celery_wheel.scheduler.spans import DispatchSpans
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Backoff, Clock, RetryLog, SystemClock
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A start tries so often whether store and broker are ready.
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 2.0

@@ -25,6 +25,7 @@ from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
 from celery_wheel.store.ports import Store
 from celery_wheel.timing import Clock, RetryLog, SystemClock
+from celery_wheel.values.log import get_logger
 
 
 class Role(Enum):
@@ -80,7 +81,7 @@ def share(
     return Share(take=frozenset(take))
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 EVERY_S = 0.5
 

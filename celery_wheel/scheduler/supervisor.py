@@ -38,8 +38,9 @@ from celery_wheel.scheduler.monitoring import warn_once
 from celery_wheel.scheduler.service import WheelService
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
 from celery_wheel.timing import Backoff, RetryLog
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 30.0
 

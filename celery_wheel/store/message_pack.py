@@ -20,6 +20,8 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from celery_wheel.values.error_text import Malformed
+
 _One = TypeVar("_One")
 
 RS, US = "\x1e", "\x1f"
@@ -121,16 +123,16 @@ def unpack(payload: bytes) -> Pack:
     head, *columns = _text(payload).split(RS)
     header = json.loads(head)
     if type(header) is not dict or header.get("v") != VERSION:
-        raise ValueError(f"packed messages must be of version {VERSION}; a newer celery-wheel may have written them")
+        raise Malformed(f"packed messages must be of version {VERSION}; a newer celery-wheel may have written them")
     kinds, left = [], iter(columns)
     for text, places, names, count, width in header["kinds"]:
         found = [column.split(US) for column in islice(left, width)]
         if len(found) != width or any(len(column) != count for column in found):
-            raise ValueError(f"packed messages must have {width} columns of {count:,} values; their bytes are damaged")
+            raise Malformed(f"packed messages must have {width} columns of {count:,} values; their bytes are damaged")
         kinds.append(PackedKind(PackTemplate(text, places, names), count, found))
     order, counts = header["order"], {number: kind.length for number, kind in enumerate(kinds)}
     if order is not None and Counter(order) != counts:
-        raise ValueError("packed messages must have an order for each; their bytes are damaged")
+        raise Malformed("packed messages must have an order for each; their bytes are damaged")
     return Pack(kinds, order)
 
 
@@ -139,7 +141,7 @@ def _text(payload: bytes) -> str:
     try:
         text = unpacking.decompress(payload, MAX_BYTES)
     except zlib.error as error:
-        raise ValueError(f"packed messages cannot be read: {error}") from error
+        raise Malformed(f"packed messages cannot be read: {error}") from error
     if not unpacking.eof:
-        raise ValueError(f"packed messages must be whole, and at most {MAX_BYTES:,} bytes when unpacked")
+        raise Malformed(f"packed messages must be whole, and at most {MAX_BYTES:,} bytes when unpacked")
     return text.decode()

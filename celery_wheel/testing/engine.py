@@ -200,7 +200,7 @@ class MemoryBroker:
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         conf = Conf(app)
         self._reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
-        self._outgoing = KombuPublisher(app)
+        self._outgoing = KombuPublisher(app, conf.namespace)
         self._rejected = rejected
         self._fence = Fence()
         self._epoch: int | None = None  #: None after ``leave``

@@ -45,6 +45,11 @@ def id_beside(envelope_id: str, task_id: str) -> str:
     return str(uuid5(UUID(envelope_id), task_id))
 
 
+def is_derived(envelope_id: str) -> bool:
+    """Whether an id is a UUIDv5, as a holder derives it from what it makes a message of."""
+    return envelope_id[14:15] == "5"
+
+
 def _reset_in_child() -> None:
     """Start anew after a fork: parent and child must not continue one counter, nor share a held lock."""
     global _lock, _last_ms, _counter

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from celery_wheel.values.error_text import Malformed
+
 #: The longest name or id, in characters and in bytes as UTF-8. One index row holds two of them, a queue and a task, and
 #: PostgreSQL limits an index row to 2,704 bytes.
 MAX_TEXT, MAX_TEXT_BYTES = 512, 1_024
@@ -69,7 +71,7 @@ def check_text(name: str, value: Any, at_least: int = 1, *, any_length: bool = F
         return value  # the fast path of nearly every text: a message has eight
     rule = text_rule(value, at_least, any_length=any_length)
     if rule is not None:
-        raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
+        raise Malformed(f"{name} must be {rule}, got {value!r:.60}")
     text: str = value
     return text
 
@@ -83,7 +85,7 @@ def group_name_rule(value: Any) -> str | None:
 def check_group(name: str, value: Any) -> str:
     """Return the name of a group. Raises ValueError, naming the field and the rule, for another text."""
     if rule := group_name_rule(value):
-        raise ValueError(f"{name} must be {rule}, got {value!r:.60}")
+        raise Malformed(f"{name} must be {rule}, got {value!r:.60}")
     group: str = value
     return group
 

@@ -39,8 +39,11 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import compression, serialization
 
 from celery_wheel.broker.envelope import BATCH, REDELIVERED
+from celery_wheel.values.error_text import Malformed, error_text
+from celery_wheel.values.log import make_visible
 
 logger = get_task_logger(__name__)
+logger.addFilter(make_visible)
 
 # Without types in kombu.
 _decompress: Any = compression.decompress
@@ -197,7 +200,8 @@ def open_call(task: Any, request: Context, headers: Any, properties: Any, body: 
         args, kwargs, embedded = _read(task, headers, properties, body)
         call.update({"args": tuple(args), "kwargs": dict(kwargs)}, **(embedded or {}))
     except Exception as error:  # each serializer has its own classes
-        call.unreadable = error
+        # Celery logs and stores an error by its repr, which may have the whole body.
+        call.unreadable = Malformed(f"the call's arguments cannot be read: {error_text(error)}")
     return call
 
 

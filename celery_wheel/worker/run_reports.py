@@ -37,8 +37,9 @@ from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.schedule_model import RUN, RUN_ENDED_TASK, SLOT, RunReport, is_run_id
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import dispatched_ms, uuid7
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Reports kept while the broker does not answer.
 MAX_KEPT = 10_000

@@ -29,6 +29,7 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.store.model import PAUSED, WAITING, Gate
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, Task
+from celery_wheel.values.error_text import error_text
 from celery_wheel.values.format import format_duration, printable
 from django_wheel.drawing.charts import TimeAxis
 from django_wheel.formats import gate_label, state_label
@@ -151,7 +152,7 @@ def task_result(app: Any, task_id: str) -> TaskResult | None:
         return TaskResult(problem=_("The result backend did not answer within a second."))
     except Exception as error:  # each backend raises errors of its own
         text = _("The result backend could not be read: %(error)s.")
-        return TaskResult(problem=text % {"error": printable(f"{type(error).__name__}: {error}", 300)})
+        return TaskResult(problem=text % {"error": error_text(error)})
     state = str(meta.get("status") or states.PENDING)
     if state == states.PENDING:  # Celery's word for an id that the backend does not know
         return None

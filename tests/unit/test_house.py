@@ -46,6 +46,12 @@ def test_a_small_file_says_why_it_is_alone() -> None:
     assert [one.name for one in small if ALONE not in (ast.get_docstring(one.tree) or "")] == []
 
 
+def test_each_module_logs_without_invisible_characters() -> None:
+    """Timing, on the same floor as the loggers, logs no name that a message brings."""
+    raw = [name for name, text in modules(*PACKAGES) if "logger = logging.getLogger" in text]
+    assert [name for name in raw if "/timing/" not in name] == ["celery_wheel/values/log.py"]
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_modules_import_each_other(package: str) -> None:
     assert figures.circles(figures.modules(package)) == []

@@ -19,7 +19,6 @@ note of a copy that came meanwhile; ``broker.owner`` has the rule. ``depth`` lea
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +41,9 @@ from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
+from celery_wheel.values.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Seconds; a server under an alarm accepts no note, and the shard's lease goes on.
 PATIENCE_S = 1.0

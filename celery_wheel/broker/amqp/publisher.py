@@ -41,6 +41,8 @@ from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.store.schedule_model import SLOT
+from celery_wheel.values.error_text import MAX_ERROR, Malformed, error_text
+from celery_wheel.values.format import printable
 from celery_wheel.values.ids import dispatch_ids
 
 _dumps_any: Any = json.dumps
@@ -71,11 +73,11 @@ def decode(raw: frames.RawMessage, reader: QueuedMessageReader) -> Message | Unr
         try:
             properties = raw.decode_properties()
         except Exception as error:
-            raise ValueError("its properties cannot be read: they are no AMQP") from error
+            raise Malformed("its properties cannot be read: they are no AMQP") from error
         reader.check_size(raw.body)
         headers = properties.get("application_headers")
         if type(headers) is not dict:
-            raise ValueError(f"headers must be an object, got {type(headers).__name__}")
+            raise Malformed(f"headers must be an object, not {type(headers).__name__}")
         stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
         return reader.message(dict(headers), _dumps(stored).encode(), raw.body, _dumps)
 
@@ -125,7 +127,7 @@ def encode(row: Row, now_ms: int, redelivered: bool, message_id: str) -> Encoded
         encoded_headers, encoded_properties, body = row.parts()
         headers, properties = _loads(encoded_headers), _loads(encoded_properties)
         if type(headers) is not dict or type(properties) is not dict:
-            raise ValueError("they must be objects")
+            raise Malformed("they must be objects")
         if any(word in encoded_headers for word in _NOT_FINITE):
             _check_finite(headers)
         if redelivered:
@@ -140,7 +142,7 @@ def encode(row: Row, now_ms: int, redelivered: bool, message_id: str) -> Encoded
         is_checked = "user_id" in properties or "CC" in headers or "BCC" in headers
         return EncodedMessage(*address, method, frames.encode_properties(properties), body, is_checked)
     except Exception as error:
-        raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error}") from error
+        raise UnencodableMessage(f"its headers or properties cannot be sent by AMQP: {error_text(error)}") from error
 
 
 @lru_cache(1_024)
@@ -159,7 +161,7 @@ def _loads(data: bytes) -> Any:
 def _check_finite(value: Any) -> None:
     """Raise ValueError for NaN and infinity, over which RabbitMQ ends the connection."""
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"numbers must be finite, got {value}")
+        raise Malformed(f"numbers must be finite, got {value}")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_finite(item)
 
@@ -304,7 +306,10 @@ class AmqpPublisher:
 
     def _reject_closing(self, row: Row, message: EncodedMessage, error: amqp.exceptions.ChannelError) -> None:
         """Reject a row over which the server closed the channel; it was sent alone."""
-        reason = f"RabbitMQ closes the channel over it: {error}"
+        said = error.reply_text or type(error).__name__
+        if message.is_checked:  # the server quotes the property or header
+            said = said.partition(" ")[0]
+        reason = f"RabbitMQ closes the channel over it: {printable(said, MAX_ERROR)}"
         if isinstance(error, amqp.exceptions.NotFound):
             reason = self._closed[message.exchange, ""] = f"exchange {message.exchange!r} does not exist"
         elif isinstance(error, amqp.exceptions.AccessRefused):  # to the exchange, or to this key in it

@@ -3,8 +3,8 @@
 Promises: a chunk is published exactly once, in order, as long as Redis loses no acknowledged write, since one script
 pushes its messages and moves the offset of its lane; a loss is noticed (ROLLED_BACK, MISSING, OffsetLost). An older
 epoch changes nothing, and another store adopts nothing. A row that its queue does not take is reported, never dropped.
-A row with several queues, one of which is no list, goes to none of them. A key that is not a list is neither pushed to
-nor made to expire. All methods are thread-safe.
+A row with several queues, one of which is no list, goes to none of them. A key that is not a list is not pushed to. The
+expiry of a list is only ever made longer. All methods are thread-safe.
 
 Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollback a repeated chunk may reach them twice.
 ``publish`` sends all its rows in one request: the caller bounds a chunk's bytes.
@@ -13,7 +13,6 @@ Non-promises: fanout is PUBLISH, so only subscribers get it, and after a rollbac
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import threading
 import time
@@ -39,6 +38,7 @@ from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
 from celery_wheel.values.format import format_duration
+from celery_wheel.values.log import get_logger
 
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
 TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
@@ -47,7 +47,7 @@ TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 SLICE = 512
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 _RESULTS = {

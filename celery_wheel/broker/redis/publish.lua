@@ -4,10 +4,10 @@
 --         then `counted` lists
 --   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
 --         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts  14 counted
---         then for each list: row ids "1,3,4.5", one for each message, their count, ms until it expires or 0;
+--         then for each list: row ids "1,3,4.5", one for each message, their count, ms of its expiry or 0;
 --         for each broadcast: row id, topic, message; then the messages, list by list
 --
---   1 compare   2 check every list's type   3 move the offset   4 push, expire, broadcast   5 note the failed rows
+--   1 compare   2 check every list's type   3 move the offset   4 push, renew expiries, broadcast   5 note the failed rows
 --   6 count the messages of the last lists
 --
 -- Step 3 is the first write, and the only one that Redis may refuse for reasons of its own (out of memory,
@@ -59,28 +59,22 @@ end
 if not last or last < ARGV[3] then last = ARGV[3] end
 redis.call('HSET', KEYS[1], lane, upto, failed_field, '{}', ARGV[6], ARGV[9], 'last', last)
 
--- Returns whether the list took any message.
 local function push(key, messages, first, stop, ids)
-  local took = false
   for at = first, stop, SLICE do
     local to = math.min(at + SLICE - 1, stop)
     local answer = redis.pcall('LPUSH', key, unpack(messages, at, to))
     if type(answer) == 'table' then
       local numbers = type(ids) == 'table' and ids or split(ids)
       for i = at - first + 1, to - first + 1 do failed[numbers[i]] = tostring(answer['err']) end
-    else
-      took = true
     end
   end
-  return took
 end
 
 local at, expiring = first_message, 1 + lists
 for i = 1, lists do
   local key, ids, count, ms = KEYS[1 + i], ARGV[12 + 3 * i], tonumber(ARGV[13 + 3 * i]), ARGV[14 + 3 * i]
-  local took
   if sound then
-    took = push(key, ARGV, at, at + count - 1, ids)
+    push(key, ARGV, at, at + count - 1, ids)
   else
     local messages, numbers = {}, {}
     for n, id in ipairs(split(ids)) do
@@ -89,13 +83,17 @@ for i = 1, lists do
         numbers[#numbers + 1] = id
       end
     end
-    took = push(key, messages, 1, #messages, numbers)
+    push(key, messages, 1, #messages, numbers)
   end
   at = at + count
   if ms ~= '0' then
-    -- A queue that took nothing does not expire, nor does a foreign key of its name, which is no list.
+    -- An expiry is renewed only. No message gives one to a list that has none, or a shorter one: all that the list
+    -- holds would end with it, also what others have put there.
     for n = expiring + 1, expiring + priorities do
-      if took and is_list(KEYS[n]) then redis.pcall('PEXPIRE', KEYS[n], ms) end
+      local left = redis.pcall('PTTL', KEYS[n])
+      if type(left) == 'number' and left >= 0 and left < tonumber(ms) and is_list(KEYS[n]) then
+        redis.pcall('PEXPIRE', KEYS[n], ms)
+      end
     end
     expiring = expiring + priorities
   end

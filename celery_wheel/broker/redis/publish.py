@@ -26,6 +26,7 @@ from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.broker.redis.routing import RedisRoute, RedisRouter
 from celery_wheel.store.model import SEPARATOR, Route, Row, with_header
 from celery_wheel.store.schedule_model import SLOT
+from celery_wheel.values.error_text import error_text
 from celery_wheel.values.ids import dispatch_ids
 
 #: Properties that the row's fields replace, or that have a place of their own.
@@ -62,7 +63,7 @@ class WireWriter:
             if row.reports:
                 headers = _with_slot(headers, row.id)
         except ValueError as error:
-            raise UnencodableMessage(str(error)) from error
+            raise UnencodableMessage(error_text(error)) from error
         content, stored = self._copied(properties) or self._parsed(properties)
         expires_ms, route = row.expires_ms, row.route
         return b"".join(
@@ -137,7 +138,7 @@ def _properties(stored: bytes) -> dict[str, object]:
         text = stored.decode().strip()
         found, end = _scan(text)
     except ValueError as error:
-        raise UnencodableMessage(f"its stored properties are no JSON: {error}") from error
+        raise UnencodableMessage(f"its stored properties are no JSON: {error_text(error)}") from error
     if not isinstance(found, dict) or end != len(text):
         raise UnencodableMessage("its stored properties are no JSON object")
     return found
@@ -145,7 +146,7 @@ def _properties(stored: bytes) -> dict[str, object]:
 
 @dataclass(slots=True)
 class _List:
-    expires_ms: int = 0  #: 0: never; as in kombu, the x-expires of the last row for a queue counts
+    expires_ms: int = 0  #: the longest x-expires of its rows, to which an expiry is renewed; 0: none
     priorities: tuple[bytes, ...] = ()  #: all lists of a queue that expires
     ids: list[str] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -209,5 +210,5 @@ def _lists(call: PublishCall, route: Route, own: RedisRoute) -> list[_List]:
     lists = [call.lists.setdefault(key, _List()) for key in own.lists]
     for key, part in zip(own.lists, lists, strict=True):
         if key in own.expiring:
-            part.expires_ms, part.priorities = route.queue_expires_ms or 0, own.expiring
+            part.expires_ms, part.priorities = max(part.expires_ms, route.queue_expires_ms or 0), own.expiring
     return lists

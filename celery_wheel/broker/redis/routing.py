@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from celery_wheel.broker import is_own_name
+from celery_wheel.broker import is_reserved
 from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.store.model import Route
 
@@ -157,11 +157,10 @@ class RedisRouter:
 
     def _to_queues(self, target: Route, queues: tuple[str, ...]) -> RedisRoute:
         for queue in queues:
-            if is_own_name(self._namespace, queue) or self._layout.is_kombus_own(queue):
-                return RedisRoute(refusal=f"queue {queue!r} has the name of a key of the wheel or of kombu")
+            if is_reserved(self._namespace, queue) or self._layout.is_kombus_own(queue):
+                return RedisRoute(refusal=f"queue {queue!r} is one of the wheel, of Celery or of kombu")
         expiring: list[bytes] = []
-        # 0 or less would delete the queue with its messages; kombu's queues never have it.
-        if target.queue_expires_ms is not None and target.queue_expires_ms > 0:
+        if target.queue_expires_ms:
             # x-expires belongs to the row's own queue; for other bound queues it is unknown, here and in kombu.
             own = target.queue or (queues[0] if len(queues) == 1 else None)
             if own in queues:

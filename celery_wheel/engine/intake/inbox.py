@@ -42,6 +42,7 @@ from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditEntry, AuditHead
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import END_OF_TIME_MS, check_group, check_text
 
 MAX_NAMES = 1_000
@@ -143,18 +144,19 @@ def parse(item: model.InboxItem, decode: Decode, derived_id: DerivedId) -> list[
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # The bytes too: items are numbered anew where a store was moved to another database.
         envelope_id = derived_id(f"inbox {item.id} {item.kind} {item.payload.hex()}")
-        return [model.Unreadable(envelope_id, f"inbox item {item.id} cannot be read: {error!r}", item.payload)]
+        reason = f"inbox item {item.id} cannot be read: {error_text(error)}"
+        return [model.Unreadable(envelope_id, reason, item.payload)]
 
 
 def _command(item: model.InboxItem) -> Command:
     if item.kind in (model.PAUSE, model.RESUME):
         return _gate_command(item)
     if item.kind not in (model.CANCEL, model.MOVE, model.REQUEUE, model.REPLAY, model.ACCEPT_CLOCK):
-        raise ValueError(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
+        raise Malformed(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     fields = json.loads(item.payload)
     task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
     if item.kind == model.REPLAY and not all(map(_ROW, task_ids)):
-        raise ValueError(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
+        raise Malformed(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None:
         _check_instant("eta_ms", eta_ms)
     for_good = fields.get("for_good", False) is True
@@ -167,7 +169,7 @@ def _completion(item: model.InboxItem) -> Completion:
     fields = json.loads(item.payload)
     keys, how = _names(fields, "keys"), fields.get("how", "cancel")
     if how not in ("cancel", "run"):
-        raise ValueError(f'how must be "cancel" or "run", got {how!r:.60}')
+        raise Malformed(f'how must be "cancel" or "run", got {how!r:.60}')
     return Completion(item.id, keys, how == "run", *_actor_and_reason(fields), _answer_to(fields))
 
 
@@ -175,7 +177,7 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     fields = json.loads(item.payload)
     do, definitions = fields["do"], dict[str, Any]()
     if do not in (*DEFINING, "delete", "pause", "resume", "trigger", "backfill"):
-        raise ValueError(f"do must be a change of a schedule, got {do!r:.60}; a newer celery-wheel may have written it")
+        raise Malformed(f"do must be a change of a schedule; a newer celery-wheel may have written it; got {do!r:.60}")
     if do in DEFINING:
         definitions = dict(fields["definitions"])
         fields["names"] = list(definitions)
@@ -183,7 +185,7 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     names, overlap = _names(fields, "names"), fields.get("overlap")
     if do == "backfill":
         if overlap not in (None, *BACKFILL_OVERLAPS):
-            raise ValueError(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
+            raise Malformed(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
     source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
@@ -199,7 +201,7 @@ def _run_ended(item: model.InboxItem) -> RunEnded:
     of_slot = "slot" in fields
     run = fields["slot" if of_slot else "run"]
     if not is_run_id(run):
-        raise ValueError(f"run must be the number of a row, got {run!r:.60}")
+        raise Malformed(f"run must be the number of a row, got {run!r:.60}")
     return RunEnded(item.id, run, of_slot)
 
 
@@ -208,18 +210,19 @@ def run_ended(message: model.Message) -> RunEnded | model.Unreadable:
     try:
         return replace(_run_ended(model.InboxItem(0, RUN_ENDED, message.body)), item_id=None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return model.Unreadable(message.envelope_id, f"the end of a run cannot be read: {error!r}", message.body)
+        reason = f"the end of a run cannot be read: {error_text(error)}"
+        return model.Unreadable(message.envelope_id, reason, message.body)
 
 
 def _check_instant(name: str, value: Any) -> None:
     if type(value) is not int or not 0 <= value < END_OF_TIME_MS:
-        raise ValueError(f"{name} must be milliseconds from 1970 to the end of 9998, got {value!r:.60}")
+        raise Malformed(f"{name} must be milliseconds from 1970 to the end of 9998, got {value!r:.60}")
 
 
 def _names(fields: dict[str, Any], list_name: str) -> list[str]:
     names = fields[list_name]
     if type(names) is not list or not 0 < len(names) <= MAX_NAMES:
-        raise TypeError(f"{list_name} must be a list of 1 to {MAX_NAMES:,}, got {names!r:.60}")
+        raise Malformed(f"{list_name} must be a list of 1 to {MAX_NAMES:,}, got {names!r:.60}")
     for name in names:
         check_text(list_name, name, any_length=True)
     return list(dict.fromkeys(names))
@@ -242,9 +245,9 @@ def _gate_command(item: model.InboxItem) -> Command:
     gates, per_ms = _names(fields, "gates"), fields.get("per_ms")
     for gate in gates:
         if gate != "all:" and not gate.startswith(("queue:", "task:", "group:")):
-            raise ValueError(f"gates must be all:, queue:…, task:… or group:…, got {gate!r:.60}")
+            raise Malformed(f"gates must be all:, queue:…, task:… or group:…, got {gate!r:.60}")
     if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
-        raise ValueError(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
+        raise Malformed(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
     return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
 
 
@@ -257,11 +260,11 @@ def _limit_command(item: model.InboxItem) -> Command:
         limits = {name: limits.get(name) for name in LIMITS}
         for name, value in limits.items():
             if value is not None and (type(value) is not int or not 0 < value <= LIMITS[name]):
-                raise ValueError(f"{name} must be from 1 to {LIMITS[name]:,}, got {value!r:.60}")
+                raise Malformed(f"{name} must be from 1 to {LIMITS[name]:,}, got {value!r:.60}")
         if (limits["rate_count"] is None) != (limits["rate_per_ms"] is None):
-            raise ValueError(f"limits must have both rate_count and rate_per_ms, or none, got {limits!r:.200}")
+            raise Malformed(f"limits must have both rate_count and rate_per_ms, or none, got {limits!r:.200}")
         if not any(limits.values()):
-            raise ValueError("limits must have one at least, got none")
+            raise Malformed("limits must have one at least, got none")
     return Command(item.id, item.kind, groups, *_actor_and_reason(fields), _answer_to(fields), limits=limits)
 
 
@@ -289,7 +292,7 @@ def audit_head(payload: bytes) -> AuditHead | None:
         return None
     at_ms, bulk, details = fields["at_ms"], fields.get("bulk"), json.dumps(dict(fields.get("details") or {}))
     if type(at_ms) is not int or not 0 <= at_ms < END_OF_TIME_MS or len(details) > MAX_DETAILS:
-        raise ValueError(f"audit must have an instant and short details, got {fields!r:.100}")
+        raise Malformed(f"audit must have an instant and short details, got {fields!r:.100}")
     return AuditHead(
         str(uuid.UUID(fields["request"])),
         at_ms,

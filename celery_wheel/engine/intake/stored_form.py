@@ -29,6 +29,7 @@ from celery_wheel.store.message_pack import (
     unpack,
 )
 from celery_wheel.store.model import Arrival, BulkLoadChunk, Message, MessageBlock, Unreadable, each
+from celery_wheel.values.error_text import error_text
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT, group_name_rule, text_rule
 
 Decode = Callable[[bytes], Message | Unreadable]
@@ -172,7 +173,7 @@ def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) ->
         return unpack_messages(chunk.payload, decode)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
-        reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error!r}"
+        reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error_text(error)}"
         return [Unreadable(envelope_id, reason, chunk.payload)]
 
 

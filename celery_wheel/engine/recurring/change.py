@@ -25,7 +25,6 @@ shard to cancel them.
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -55,9 +54,10 @@ from celery_wheel.recurring.definition import (
 from celery_wheel.store import schedule_model
 from celery_wheel.store.model import CANCEL, NewItem, Row
 from celery_wheel.values import parts
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Result = dict[str, Any]
 Pending = Sequence[tuple[schedule_model.Run, Row, int]]

@@ -21,7 +21,6 @@ Dispatch takes chunks of that lane and of the main lane by turns: other tasks do
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 
@@ -39,9 +38,11 @@ from celery_wheel.recurring.definition import ALLOW, Definition, read_definition
 from celery_wheel.store.model import Change, Message, with_header
 from celery_wheel.store.ports import Store
 from celery_wheel.store.schedule_model import RUN, Run, RunEnd, Schedule, ScheduleStep
+from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A schedule whose messages cannot be made for so long is broken. It is longer than a deployment, a migration or a
 #: failover of the project's database takes, and short enough that a mistake is found on the same day.
@@ -329,11 +330,11 @@ class Occurrences:
         self._wait(now_ms + self.state.failing.failed(schedule, ctx.clock.monotonic_ms(), outage=is_outage))
         ctx.retries.write(
             logging.WARNING,
-            place_of(error.__cause__ or error),
+            error_place(error.__cause__ or error),
             "shard %d: the message of schedule %s cannot be made, and is tried again: %s",
             ctx.shard,
             schedule.name,
-            error if is_outage else f"{place_of(error)}; `celery -A proj wheel schedules show` has the error",
+            error if is_outage else f"{error_place(error)}; `celery -A proj wheel schedules show` has the error",
             extra={"action": "schedule_waits", "shard": ctx.shard, "schedule": schedule.name},
         )
 
@@ -344,7 +345,7 @@ class Occurrences:
             "shard %d: schedule %s is broken and stops: %s; update it, or fix the cause and resume it",
             self.ctx.shard,
             schedule.name,
-            error if isinstance(error, RecurrenceError) else place_of(error),
+            error if isinstance(error, RecurrenceError) else error_place(error),
             extra={"action": "schedule_broken", "shard": self.ctx.shard, "schedule": schedule.name},
         )
         since_ms = schedule.decided_upto(self.times.now_ms)
@@ -404,12 +405,6 @@ class Occurrences:
         yield "earlier runs cancelled"
 
 
-def place_of(error: BaseException) -> str:
-    """Return the kind of an error and the line that raised it, without its text."""
-    frames = traceback.extract_tb(error.__traceback__)[-1:]
-    return f"{type(error).__qualname__}" + "".join(f" in {one.filename}, line {one.lineno}" for one in frames)
-
-
 def unmade_since(schedule: Schedule, now_ms: int) -> int:
     """Return the instant up to now after which a schedule has made nothing."""
     return min(now_ms, schedule.decided_upto(now_ms))
@@ -417,5 +412,6 @@ def unmade_since(schedule: Schedule, now_ms: int) -> int:
 
 def reason_of(error: Exception, failure: str = "no message can be made") -> str:
     """Return the text of an error for a schedule or an answer; ``failure`` begins that of an unexpected error."""
-    text = str(error) if isinstance(error, RecurrenceError | BrokerError) else f"{failure}: {error!r}"
+    is_known = isinstance(error, RecurrenceError | BrokerError)
+    text = str(error) if is_known else f"{failure}: {type(error).__name__}: {error}"
     return text.replace("\0", "�").encode(errors="replace").decode()[:1_000]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ def check(site: Installation) -> Iterator[Finding]:
     yield from _left_open(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
+        yield _modes(store)
     server = store.browse.server()
     if server is not None:
         yield from durability(server, durable=site.conf.durability == "disk")
@@ -51,6 +53,21 @@ def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
                 "Run the same job again to complete it, or: "
                 f"celery -A proj wheel loads --abort {shlex.quote(printable(one.name))}",
             )
+
+
+def _modes(store: FullStore) -> Finding:
+    """Look at who else on this machine may open the files of a store; a group is a choice of the user."""
+    path = Path(store.name)
+    files = sorted(path.parent.glob(f"{glob.escape(path.name)}*"))
+    wide = {str(one): one.stat().st_mode & 0o777 for one in files if one.stat().st_mode & 0o007}
+    if not wide:
+        return ok("modes", f"only the owner of {path} and their group may open the files of the store")
+    named = ", ".join(f"{name} ({mode:04o})" for name, mode in wide.items())
+    return warning(
+        "modes",
+        f"every user of this machine may open files of the store, read arguments of tasks, or keep a lock: {named}",
+        f"Run: chmod 600 {' '.join(map(shlex.quote, wide))}",
+    )
 
 
 def _room(store: FullStore) -> Finding:

@@ -33,6 +33,7 @@ from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold,
 from celery_wheel.store.model import STOPPED, Change, GroupLimit, Message, StoredMessage
 from celery_wheel.store.schedule_model import RUN, SLOT, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
+from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import check_group, check_text
 
 VERSION = 1
@@ -78,7 +79,7 @@ def header_of(line: bytes, name: str) -> DrainHeader:
     try:
         found = json.loads(line)
         if found["celery_wheel"] != KIND:
-            raise ValueError(KIND)
+            raise Malformed(KIND)
         version = found["version"]
         drain, store = str(UUID(found["drain"])), str(UUID(found["store"]))
         schedules, limits = int(found.get("schedules", 0)), int(found.get("limits", 0))
@@ -143,16 +144,16 @@ def task_of(line: bytes) -> DrainedTask:
         wire = body if task == "" else _wire(found, envelope_id, found["body"])
         place = int(found["shard"]), int(found["row"])
     except KeyError as error:
-        raise ValueError(f"the line must have {error}") from None
+        raise Malformed(f"the line must have {error}") from None
     except (TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the line must be one that a drain writes ({error})") from None
+        raise Malformed(f"the line must be one that a drain writes ({error_text(error)})") from None
     return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire, found)
 
 
 def _wire(found: dict[str, Any], envelope_id: str, body: str) -> bytes:
     headers, properties = json.loads(found["headers"]), json.loads(found["properties"])
     if type(headers) is not dict or type(properties) is not dict:
-        raise ValueError("headers and properties must be objects")
+        raise Malformed("headers and properties must be objects")
     envelope = Envelope(id=envelope_id, **{name: found[name] for name in Envelope.__struct_fields__ if name != "id"})
     headers[HEADER] = encode(envelope, headers.get(HEADER))
     for name in (RUN, SLOT):  # its worker must not report to a store that never had its run
@@ -181,7 +182,7 @@ def limit_of(line: bytes) -> GroupLimit:
     try:
         found = GroupLimit(**json.loads(line)["limit"])
     except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
+        raise Malformed(f"the line must be one that a drain writes ({error_text(error)})") from None
     check_group("group", found.group)
     return found
 
@@ -206,7 +207,7 @@ def schedule_of(line: bytes, *, same_store: bool = False) -> DrainedSchedule:
             del one["schedule"], one["name"]
         values["revision"] += same_store
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the line must be one that a drain writes ({error!r})") from None
+        raise Malformed(f"the line must be one that a drain writes ({error_text(error)})") from None
     check_text("name", schedule.name)
     return DrainedSchedule(shard, schedule, {"schedule": values, "revisions": [] if same_store else of_schedule})
 

@@ -36,6 +36,7 @@ from celery_wheel.store.model import LIMIT, GroupLimit, StoredMessage
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
 from celery_wheel.store.store_model import MOVED
+from celery_wheel.values.error_text import error_text
 from celery_wheel.values.ids import id_beside
 
 #: Lines and bytes of one commit; schedules of one command.
@@ -137,7 +138,7 @@ class _Import:
                         self._add(number, drained.task_of(line))
                 except ValueError as error:
                     done.bad_count += 1
-                    self._report(number, str(error))
+                    self._report(number, error_text(error))
         self._flush()
         self._flush_schedules()
         return done

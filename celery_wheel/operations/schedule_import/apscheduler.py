@@ -18,6 +18,7 @@ from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.crontab import MONTHS, WEEKDAYS, numbers
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
+from celery_wheel.values.error_text import error_text
 
 JOBS = "apscheduler.jobs"
 
@@ -41,7 +42,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
         except (NotImportable, RecurrenceError) as error:
             yield ForeignSchedule.refused(name, error)
         except Exception as error:  # raised by code of the application
-            yield ForeignSchedule.refused(name, f"its pickle cannot be opened: {error!r}")
+            yield ForeignSchedule.refused(name, f"its pickle cannot be opened: {error_text(error)}")
 
 
 def _in_redis(options: ImportOptions) -> Iterator[tuple[str, bytes]]:

@@ -18,6 +18,7 @@ from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
 from celery_wheel.recurring.frequency import FREQUENCIES, WEEKDAYS
+from celery_wheel.values.error_text import error_text
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
 
@@ -50,7 +51,7 @@ def _schedule(key: str, definition: bytes, meta: bytes | None, options: ImportOp
     except (NotImportable, RecurrenceError) as error:
         return ForeignSchedule.refused(key, error)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return ForeignSchedule.refused(key, f"its definition cannot be read: {error!r}")
+        return ForeignSchedule.refused(key, f"its definition cannot be read: {error_text(error)}")
 
 
 def _recurrence(value: Mapping[str, Any], last: datetime | None, app: Any) -> recurring.Recurrence:

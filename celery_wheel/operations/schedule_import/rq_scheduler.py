@@ -18,6 +18,7 @@ from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.crontab import spec_of
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Instants, Interval, Recurrence
+from celery_wheel.values.error_text import error_text
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -32,7 +33,7 @@ def plain_value(raw: bytes) -> Any:
     except NotImportable:
         raise
     except Exception as error:  # bytes that are no pickle raise nearly anything
-        raise NotImportable(f"its bytes must be a pickle, got {raw[:20]!r} ({error})") from None
+        raise NotImportable(f"its bytes must be a pickle, and is none ({error_text(error)})") from None
 
 
 JOBS = "rq:scheduler:scheduled_jobs"
@@ -50,7 +51,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
             except (NotImportable, RecurrenceError) as error:
                 yield ForeignSchedule.refused(name, error)
             except (ValueError, TypeError, AttributeError) as error:
-                yield ForeignSchedule.refused(name, f"its job cannot be read: {error!r}")
+                yield ForeignSchedule.refused(name, f"its job cannot be read: {error_text(error)}")
 
 
 def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: ImportOptions) -> ForeignSchedule:

@@ -20,7 +20,6 @@ commit names the attempts. A query that finds only loads of other queries has a 
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,9 +50,10 @@ from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult
 from celery_wheel.values import __version__
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def _target(options: Mapping[str, str], schema: StructType, kind: str) -> WriteTarget:

@@ -7,7 +7,6 @@ no body is opened; ``acknowledged`` is true, since the store has the message and
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any
 
 from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.store.ports.pages import Criteria, MessageHead, Task
+from celery_wheel.values.log import get_logger
 
 #: The priority of a task with an eta in a worker's timer.
 ETA_PRIORITY = 6
@@ -61,7 +61,7 @@ def _request(
     }
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Tasks in one answer: about 500 bytes each, and the caller waits for a second.
 MAX_TASKS = 1_000

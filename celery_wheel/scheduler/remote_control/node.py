@@ -32,6 +32,8 @@ from celery_wheel.scheduler.remote_control import SchedulerView, inspection
 from celery_wheel.scheduler.remote_control.revocation import RevokeListener
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
 from celery_wheel.timing import Backoff, RetryLog
+from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 
 #: As often as a worker.
 EVERY_S = 2.0
@@ -153,7 +155,7 @@ class Commands:
         return {"ok": f"task events {'already ' if on == before else ''}{'enabled' if on else 'disabled'}"}
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 
@@ -276,5 +278,7 @@ class Node:
                 error = f"{self._name} is a scheduler and runs no tasks: {body.get('method')} is for workers"
                 to = body["reply_to"]
                 node.reply({self._name: {"error": error}}, to["exchange"], to["routing_key"], body.get("ticket"))
-        except Exception:
-            logger.exception("a control command failed: %r", body, extra={"action": "command_failed"})
+        except Exception as error:
+            method = body.get("method") if isinstance(body, dict) else None
+            text = "the control command %.80s failed (%s)"  # its arguments, which an error may quote, stay unsaid
+            logger.error(text, method, error_place(error), extra={"action": "command_failed"})

@@ -28,9 +28,11 @@ from celery_wheel.store.model import CANCEL, ORIGIN
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values import parts
+from celery_wheel.values.error_text import error_place
+from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Ids kept while the store does not answer: 20 MB of UUIDs.
 MAX_KEPT = 100_000
@@ -177,8 +179,8 @@ class RevokeListener:
             text = "%s; shard %d is scanned again"
             self._log.write(logging.WARNING, "stamps_failed", text, error, shard, extra=extra)
         else:
-            text = "shard %d could not be scanned for revoked stamps, and is scanned again"
-            self._log.write(logging.ERROR, "stamps_broken", text, shard, exc_info=error, extra=extra)
+            text = "shard %d could not be scanned for revoked stamps (%s), and is scanned again"
+            self._log.write(logging.ERROR, "stamps_broken", text, shard, error_place(error), extra=extra)
 
     def scan(self, shard: int) -> int:
         """Cancel pending tasks that have a revoked stamp; return the number of scanned tasks."""

@@ -13,10 +13,13 @@ the worker refuses it as expired and records the rest.
 
 from __future__ import annotations
 
+import bz2
 import json
 import logging
+import lzma
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,9 +35,21 @@ from kombu.exceptions import SerializationError
 
 from celery_wheel.store.model import Row
 from celery_wheel.timing import RetryLog
+from celery_wheel.values.error_text import Malformed
+from celery_wheel.values.log import get_logger
 
-_decompress: Any = compressions.decompress  # kombu carries no types
+_encoder: Any = compressions.get_encoder  # kombu carries no types
 _loads: Any = serialization.loads
+
+#: Content type of a compression → a decompressor with a bound: bytes may become a thousand times as many.
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "application/x-gzip": zlib.decompressobj,
+    "application/x-bz2": bz2.BZ2Decompressor,
+    "application/x-lzma": lzma.LZMADecompressor,
+}
+
+#: The most bytes of a body that is decompressed here. The state of a task with a larger one has no arguments.
+MAX_OPENED = 32 * 2**20
 
 #: Content types that no decoder runs code for.
 SAFE = frozenset(("application/json", "application/x-msgpack", "application/x-yaml"))
@@ -92,7 +107,19 @@ def _fields(row: Row, headers: dict[str, Any], properties: dict[str, Any]) -> di
     return {}
 
 
-logger = logging.getLogger(__name__)
+def _decompress(body: bytes, compression: str) -> bytes:
+    """Return a body. Raises Malformed above MAX_OPENED and for an unknown compression, and the library's errors."""
+    make = _DECOMPRESSORS.get(_encoder(compression)[1])
+    if make is None:
+        raise Malformed(f"compression must be one of kombu's own, got {compression!r:.60}")
+    decompressor = make()
+    opened: bytes = decompressor.decompress(body, MAX_OPENED)
+    if not decompressor.eof:
+        raise Malformed(f"a body must be whole, and have at most {MAX_OPENED:,} bytes")
+    return opened
+
+
+logger = get_logger(__name__)
 
 
 #: After so many failures in a row a call ends: each may take a minute.

@@ -21,7 +21,6 @@ otherwise when they are due, keeps its entries.
 from __future__ import annotations
 
 import heapq
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -36,6 +35,7 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
 from celery_wheel.values import parts
+from celery_wheel.values.log import get_logger
 
 #: The parts of a DatabaseScheduler that read the rows and decide when they are due.
 _OWN = ("Entry", "Model", "Changes", "tick", "is_due", "all_as_schedule", "enabled_models", "enabled_models_qs")
@@ -64,7 +64,7 @@ def tables_and_counts(app: Any) -> tuple[DjangoSource, RunCounts]:
     return source, RunCounts(source, *clocks)
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Ids of one condition; SQLite takes no more than 999 in old versions.
 IDS = 500

@@ -16,7 +16,6 @@ an answer: the request is withdrawn, and the next holder computes the difference
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,11 +42,12 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, Schedule, ScheduleCriteria
 from celery_wheel.timing import Backoff, SystemClock
 from celery_wheel.values import json_object, parts
+from celery_wheel.values.log import get_logger
 
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.django_source import RunCounts
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Sends a change of schedules: its kind, the names or definitions, and the other fields of the command.
 Ask = Callable[[str, Sequence[str] | Mapping[str, Document], dict[str, Any]], Mapping[str, ScheduleAnswer]]

@@ -113,6 +113,7 @@ class PostgresqlDatabase:
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",
+            hide_parameters=True,  # an error would quote the bodies of its statement
             pool_size=CONNECTIONS,
             max_overflow=MORE_CONNECTIONS - CONNECTIONS,
             pool_use_lifo=True,

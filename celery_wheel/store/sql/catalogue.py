@@ -29,6 +29,7 @@ from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, R
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
 from celery_wheel.store.sql.statement import Statements, numbered, places
+from celery_wheel.values.error_text import Malformed
 
 LEVEL = 1
 #: Bytes of a trained dictionary.
@@ -75,7 +76,7 @@ class Dictionary:
             with self._unpacking:
                 return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
-            raise ValueError(f"its bytes in the store are damaged: {error}") from error
+            raise Malformed(f"its bytes in the store are damaged: {type(error).__name__}") from error
 
 
 class Learner:

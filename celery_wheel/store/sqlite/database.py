@@ -22,7 +22,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from socket import gethostname
@@ -328,6 +328,7 @@ def _engine(path: str, connections: int, cache_kib: int) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=path),
         isolation_level="AUTOCOMMIT",
+        hide_parameters=True,  # an error would quote the bodies of its statement
         pool_size=connections,
         pool_use_lifo=True,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
@@ -399,3 +400,6 @@ def _check_place(path: Path, create: bool, place: StorePlace) -> None:
             f"this user may not write to the folder {folder} for the store; no store was made; change its owner or "
             "mode, or set wheel_store to another"
         )
+    # SQLite gives its log the same mode. Another one, for a group, is a matter of the user who makes the file.
+    with suppress(OSError):  # another process has just made it; any other fault is SQLite's to name
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -173,7 +173,12 @@ class FileLease:
     def _open(self, shard: int) -> int:
         path = self.path(shard)
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # A user who may read a file may lock it, and nobody is to hold a shard who may not write to the store.
+            writers = os.stat(self._path).st_mode & 0o022
+            with suppress(PermissionError):  # another user has made it
+                os.fchmod(file, 0o600 | writers | writers << 1)
+            return file
         except OSError as error:
             raise StoreUnusable(
                 f"the lock file {path} cannot be opened ({error.strerror}), so shard {shard} cannot be held from "

@@ -286,9 +286,10 @@ def test_raw_messages_are_read_by_the_rules_of_the_installation(peer: Any) -> No
     assert good.task_id == "task-1"
     assert isinstance(bad, Unreadable)
     assert bad.raw == b"no message"
-    own = edge.decode(raw(1, routing_key="wheel.0", queue=None))
-    assert isinstance(own, Unreadable)
-    assert "one of the wheel's own" in own.reason
+    for parts in ({"routing_key": "wheel.0"}, {"exchange": "celery.pidbox", "exchange_type": "fanout"}):
+        own = edge.decode(raw(1, queue=None, **parts))
+        assert isinstance(own, Unreadable)
+        assert "one of the wheel, of Celery or of kombu" in own.reason
 
 
 def test_the_clock_is_a_number_or_none(peer: Any) -> None:

@@ -68,15 +68,28 @@ def test_all_keys_have_the_global_prefix(server: RedisServer, client: redis.Redi
     }
 
 
-def test_each_publish_renews_the_expiry_of_all_lists_of_a_queue(broker: RedisBroker, client: redis.Redis) -> None:
-    client.lpush(f"mail{SEP}6", "waiting")
-    client.lpush(f"mail{SEP}9", "waiting")
-    publish(broker, make_row(1, priority=3, queue_expires_ms=60_000), make_row(2, routing_key="other", queue="other"))
-    for key in (f"mail{SEP}3", f"mail{SEP}6", f"mail{SEP}9"):
-        assert 50_000 < client.pttl(key) <= 60_000
+def test_a_publish_renews_the_expiry_of_all_lists_of_a_queue(broker: RedisBroker, client: redis.Redis) -> None:
+    lists = [f"mail{SEP}3", f"mail{SEP}6", f"mail{SEP}9"]
+    for key in lists:
+        client.lpush(key, "waiting")
+        client.pexpire(key, 50_000)
+    publish(broker, make_row(1, priority=3, queue_expires_ms=90_000), make_row(2, routing_key="other", queue="other"))
+    for key in lists:
+        assert 80_000 < client.pttl(key) <= 90_000
     assert client.pttl("other") == -1
-    publish(broker, make_row(3, priority=3, queue_expires_ms=90_000), from_=2)
-    assert 80_000 < client.pttl(f"mail{SEP}6") <= 90_000
+
+
+@pytest.mark.parametrize("asked_ms", [1, 60_000, 2**63 - 1])
+def test_no_message_ends_what_a_list_holds(broker: RedisBroker, client: redis.Redis, asked_ms: int) -> None:
+    """Neither what was there before, nor what comes later; and no expiry that is there gets shorter."""
+    client.lpush("mail", "somebody's")
+    client.lpush(f"mail{SEP}9", "with an expiry")
+    client.pexpire(f"mail{SEP}9", 90_000)
+    publish(broker, make_row(1, queue_expires_ms=asked_ms), make_row(2, priority=6, queue_expires_ms=asked_ms))
+    assert client.llen("mail") == 2
+    for key in ("mail", f"mail{SEP}6"):
+        assert client.pttl(key) == -1
+    assert client.pttl(f"mail{SEP}9") > 80_000
 
 
 def test_an_expiry_that_would_delete_the_queue_is_left_out(broker: RedisBroker, client: redis.Redis) -> None:
@@ -91,11 +104,14 @@ def test_copies_for_several_queues_have_delivery_tags_of_their_own(broker: Redis
     assert len(tags) == 2
 
 
-def test_only_the_rows_own_queue_expires(broker: RedisBroker, client: redis.Redis) -> None:
+def test_only_the_rows_own_queue_is_renewed(broker: RedisBroker, client: redis.Redis) -> None:
     bind(client, "shop", ("k", "", "own"), ("k", "", "other"))
+    for queue in ("own", "other"):
+        client.lpush(queue, "waiting")
+        client.pexpire(queue, 10_000)
     publish(broker, make_row(1, exchange="shop", routing_key="k", queue="own", queue_expires_ms=60_000))
-    assert client.pttl("own") > 0
-    assert client.pttl("other") == -1
+    assert client.pttl("own") > 50_000
+    assert client.pttl("other") <= 10_000
 
 
 def test_without_a_binding_a_row_alone_is_refused(broker: RedisBroker, client: redis.Redis) -> None:

@@ -100,6 +100,16 @@ def test_a_worker_gets_what_celery_would_have_sent(app: Any, edge: KombuBroker, 
     assert raws[0] == raws[1]
 
 
+def test_no_task_goes_to_a_reserved_queue_that_is_bound_to_its_exchange(app: Any, edge: KombuBroker) -> None:
+    app.conf.task_queues = [Queue(name, Exchange("news"), routing_key=name) for name in ("wheel.0", "h.celery.pidbox")]
+    rows = [make_row(n, exchange="news", routing_key=one.name) for n, one in enumerate(app.conf.task_queues, 1)]
+    failed = publish(edge, rows).failed
+    assert failed == {
+        1: "queue 'wheel.0' is one of the wheel, of Celery or of kombu",
+        2: "queue 'h.celery.pidbox' is one of the wheel, of Celery or of kombu",
+    }
+
+
 def test_a_topic_exchange_routes_and_a_row_without_a_route_is_reported(app: Any, edge: KombuBroker) -> None:
     news = Exchange("news", "topic")
     app.conf.task_queues = [Queue("all", news, routing_key="news.#"), Queue("celery")]
@@ -179,7 +189,7 @@ def test_a_message_over_which_the_transport_fails_is_rejected(
         left = [row for row in left if row.id in published.refused]
     assert left == []
     assert failed.keys() == {2}
-    assert "too large" in failed[2]
+    assert "LookupError" in failed[2]
     assert Channel.queues["mail"].qsize() == 2
 
 

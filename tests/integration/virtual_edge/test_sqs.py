@@ -104,6 +104,12 @@ def ids(peeked: Peeked) -> list[str]:
     return [one.task_id for one in peeked.arrivals if isinstance(one, Message)]
 
 
+def test_another_name_of_the_wheel_queue_is_no_tasks_queue(installed: Installation) -> None:
+    """SQS allows no dot in a name, so kombu writes a dash in its place."""
+    failed = installed.publish(installed.edge(), [installed.row(1, f"{installed.name}-0")]).failed
+    assert failed == {1: f"queue '{installed.name}-0' is one of the wheel, of Celery or of kombu"}
+
+
 def test_unacknowledged_messages_of_a_killed_scheduler_are_delivered_again(installed: Installation) -> None:
     sent = installed.send(12)  # more messages than one answer of SQS has
     killed, other = installed.adopted(), installed.edge()

@@ -344,6 +344,13 @@ def test_a_wheel_queue_is_refused_at_the_call(
     assert not list_bindings(), "nothing was declared, which RabbitMQ would refuse as another kind of queue"
 
 
+@pytest.mark.parametrize("options", [{"exchange": "celery.pidbox", "routing_key": "k"}, {"queue": "celeryev.5f7c"}])
+def test_a_delayed_command_to_workers_is_refused_at_the_call(app: Any, broker: Broker, options: dict[str, Any]) -> None:
+    with pytest.raises(DestinationError, match="kombu's own: the scheduler would reject the task; nothing was sent"):
+        app.tasks["proj.add"].apply_async((1, 2), countdown=60, **options)
+    assert not broker.raw("wheel.0")
+
+
 def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(make_app: MakeApp, broker: Broker) -> None:
     app = make_app(task_routes={"proj.*": {"queue": "eta.1"}}, wheel_namespace="eta", wheel_shards=2)
     with pytest.raises(DestinationError, match=r"'eta\.1'.*wheel_namespace, which is 'eta'"):

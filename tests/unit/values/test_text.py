@@ -108,7 +108,7 @@ def test_every_entrance_has_the_same_rule_for_a_text(entrance: Callable[[Any], o
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800"])
 def test_a_request_with_a_text_that_would_end_the_commit_is_unreadable(value: str) -> None:
-    with pytest.raises(ValueError, match=r"cannot be read: ValueError.*task_ids must be"):
+    with pytest.raises(ValueError, match=r"cannot be read: task_ids must be"):
         in_a_request(value)
     in_a_request("x" * 600)
 

@@ -95,7 +95,7 @@ def test_a_call_that_cannot_be_read_fails_alone(app: Any) -> None:
     deliver(app, rows)
     assert ran == ["a", "c"]
     assert found_states(app, 3) == [states.SUCCESS, states.FAILURE, states.SUCCESS]
-    assert "untrusted" in str(results(app, 3)[1])
+    assert "ContentDisallowed" in str(results(app, 3)[1])
 
 
 def test_a_failure_in_the_list_is_that_of_one_call(app: Any) -> None:

@@ -208,9 +208,9 @@ def test_a_name_that_redis_cannot_hold_is_refused() -> None:
     assert chunk.keys() == [b"mail"]
 
 
-def test_the_expiry_of_the_last_row_counts() -> None:
+def test_the_longest_expiry_of_the_rows_counts() -> None:
     rows = [make_row(n, queue_expires_ms=ms) for n, ms in enumerate([1_000, 5_000, 3_000], start=1)]
-    assert [to.expires_ms for to in chunk_of(rows).lists.values()] == [3_000]
+    assert [to.expires_ms for to in chunk_of(rows).lists.values()] == [5_000]
 
 
 def test_a_chunk_changes_no_row() -> None:

@@ -59,7 +59,7 @@ def test_a_change_that_meets_an_unexpected_error_is_refused_alone(
         rig.change("create", {"report": definition(), "other": definition()})
     monkeypatch.setattr(Interval, "next_after", next_after)
     answer = rig.change(do, {"report": definition(7_000), "other": definition(2_000)})
-    assert answer["report"] == {"result": "refused", "reason": "an unexpected error: ZeroDivisionError('a bug')"}
+    assert answer["report"] == {"result": "refused", "reason": "an unexpected error: ZeroDivisionError: a bug"}
     assert answer["other"] == {"result": "done"}
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("schedule report was not changed")

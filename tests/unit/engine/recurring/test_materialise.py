@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from celery_wheel.engine.recurring.materialise import occurrence_id
 from celery_wheel.engine.round import Round
 from celery_wheel.engine.runner import AT_ONCE, Runner
 from celery_wheel.engine.state.agenda import EARLY_MS, LOOK_MS, NEVER, Agenda
@@ -27,6 +28,20 @@ def test_occurrences_are_accepted_ahead_and_published_at_their_instants(rig: Sch
     schedule = rig.schedule()
     assert (schedule.made, schedule.last_ms, rig.next_ms()) == (5, START_MS + 5_000, 6_000)
     assert all(rig.message(run.timer_id).eta_ms == run.instant_ms for run in rig.runs())
+
+
+def test_a_message_with_the_id_of_an_occurrence_takes_no_occurrences_place(rig: ScheduleRig) -> None:
+    """Also where the secret of the store is known, and so each id of each coming occurrence."""
+    schedule = rig.create(every_ms=1_000)
+    later = range(START_MS + 3_000, START_MS + 20_000, 1_000)
+    ids = [occurrence_id(rig.store, schedule, at_ms) for at_ms in later]
+    for at_ms, id_ in zip(later, ids, strict=True):
+        rig.send(f"report {at_ms}", 86_400_000, envelope_id=id_)
+    rig.send("again", 86_400_000, envelope_id=ids[0])
+    rig.tick(20_000)
+    assert rig.ran() == [*range(1_000, 20_001, 1_000)]
+    assert rig.schedule().made == len(rig.runs())
+    assert sum(stored.message.envelope_id in ids for stored in rig.data.rows.values()) == len(ids)
 
 
 def test_a_schedule_without_a_renderer_waits(rig: ScheduleRig) -> None:

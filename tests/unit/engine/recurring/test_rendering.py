@@ -292,7 +292,7 @@ def test_an_error_of_the_project_is_tried_again_and_the_schedule_goes_on(rig: Sc
     rig.create("bad")
     rig.tick(5_500)
     assert state(rig) == (True, False)
-    assert rig.schedule("bad").note == f"no message can be made: LookupError('no card {QUOTED}')"
+    assert rig.schedule("bad").note == f"no message can be made: LookupError: no card {QUOTED}"
     assert rig.ran("good") == [1_000, 2_000, 3_000, 4_000, 5_000], "another schedule of the shard is not delayed"
     assert rig.ran("bad") == []
     assert len(fault.tried_ms) == rig.engine.stats.schedule_errors

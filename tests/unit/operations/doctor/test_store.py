@@ -48,6 +48,19 @@ def looked_at(url: str, *about: str, **settings: object) -> list[Finding]:
         return [one for one in store.check(site) if one.about in (about or ABOUT)]
 
 
+def test_files_that_every_user_may_open_have_a_sentence(tmp_path: Path) -> None:
+    url = _with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    [fine] = looked_at(url, "modes")
+    assert fine.grade is Grade.OK
+    (tmp_path / "wheel.sqlite3").chmod(0o664)
+    (tmp_path / "wheel.sqlite3.copy").touch(0o644)
+    [found] = looked_at(url, "modes")
+    assert found.grade is Grade.WARNING
+    assert "wheel.sqlite3 (0664), " in found.text
+    assert found.remedy.startswith(f"Run: chmod 600 {tmp_path}/wheel.sqlite3 ")
+    assert found.remedy.endswith(f" {tmp_path}/wheel.sqlite3.copy")
+
+
 def test_each_setting_by_which_commits_are_lost_has_a_sentence(postgres: PostgresServer, url: str) -> None:
     database = url.rpartition("/")[2]
     postgres.sql(f"ALTER DATABASE {database} SET synchronous_commit = off")

@@ -47,6 +47,31 @@ def store(path: Path) -> Iterator[SqlStore]:
         yield store
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_no_other_user_may_open_the_files_of_a_store(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with closing(open_store(f"sqlite:///{path}")) as store:
+            Holder(store).accept(NOW)
+            assert store.acquire(0, "a", NOW, 1_000)
+            files = list(path.parent.glob("wheel.sqlite3*"))
+            assert {one.suffix for one in files} >= {".sqlite3", ".sqlite3-wal", ".lock"}
+            assert {oct(one.stat().st_mode & 0o777) for one in files} == {"0o600"}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("mode", "lock"), [(0o644, 0o600), (0o664, 0o660), (0o640, 0o600), (0o666, 0o666)])
+def test_only_who_may_write_to_a_store_may_lock_a_shard(path: Path, mode: int, lock: int) -> None:
+    """A user who may read a file may lock it."""
+    path.touch()
+    path.chmod(mode)
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        assert store.acquire(0, "a", NOW, 1_000)
+        [file] = path.parent.glob("*.lock")
+        assert oct(file.stat().st_mode & 0o777) == oct(lock)
+
+
 def database_of(store: SqlStore) -> SqliteDatabase:
     assert isinstance(store.database, SqliteDatabase)
     return store.database
