@@ -45,7 +45,12 @@ class Share:
 
 
 def share(
-    me: str, alive: Sequence[str], holders: Mapping[int, str | None], held: Sequence[int], role: Role = Role.ANY
+    me: str,
+    alive: Sequence[str],
+    holders: Mapping[int, str | None],
+    held: Sequence[int],
+    role: Role = Role.ANY,
+    turn: int = 0,
 ) -> Share:
     """Return the shards that the scheduler ``me``, a name that no other has or had, takes or gives up now.
 
@@ -53,6 +58,7 @@ def share(
         alive: the schedulers that were seen lately.
         holders: shard → its holder, or its last holder.
         held: the shards that ``me`` certainly holds.
+        turn: a number that grows with each look.
     """
     schedulers = {*alive, me}
     low, rest = divmod(len(holders), len(schedulers))
@@ -67,12 +73,13 @@ def share(
         # The highest shard, since the periodic entries belong to shard 0.
         return Share(give=max(held))
     room = (low if lacks else low + bool(rest)) - len(held)
-    # Free shards come first. Shards of other schedulers follow, since a scheduler may have died a moment ago. Each
-    # scheduler has an order of its own, so that not all try for the same shard.
-    wanted = sorted(
-        holders.keys() - set(held),
-        key=lambda shard: (holders[shard] in others, crc32(f"{me} {shard}".encode())),
-    )
+    # Free shards come first. Shards of other schedulers follow, another one with each look: a scheduler may have died a
+    # moment ago, or it lives and has lost one of its shards without a word. Each scheduler has an order of its own, so
+    # that not all try for the same shard.
+    order = sorted(holders.keys() - set(held), key=lambda shard: crc32(f"{me} {shard}".encode()))
+    theirs = [shard for shard in order if holders[shard] in others]
+    at = turn % max(1, len(theirs))
+    wanted = [shard for shard in order if holders[shard] not in others] + theirs[at:] + theirs[:at]
     if role is Role.CHILD and 0 in wanted:
         wanted.remove(0)
     take = set(wanted[: max(0, room)])
@@ -112,6 +119,7 @@ class Balance:
         self._pool = pool or Pool()
         self._log = RetryLog(logger, self._pool.now_s)
         self._job = self._pool.job(self._run, "balance")
+        self._looks = 0
 
     def start(self) -> None:
         self._try_once()  # before any engine acquires its shard
@@ -131,7 +139,8 @@ class Balance:
         if len(self._engines) == 1:
             return
         held = [engine.shard for engine in self._engines if engine.held]
-        found = share(self._name, alive, self._store.holders(), held, self._role)
+        self._looks += 1
+        found = share(self._name, alive, self._store.holders(), held, self._role, self._looks)
         for engine in self._engines:
             engine.wanted = engine.shard != found.give if engine.held else engine.shard in found.take
         if found.give is not None:

@@ -432,6 +432,15 @@ def test_no_shard_is_given_while_one_is_free() -> None:
     assert 2 in share("c", ["a", "b", "c"], holders, []).take
 
 
+def test_a_shard_that_a_living_scheduler_has_lost_without_a_word_is_tried_soon() -> None:
+    """The store still names that scheduler, whose release failed; of its shards one alone is free."""
+    holders = {0: "a", 1: "a", 2: "b", 3: "a"}
+    tried = [share("b", ["a", "b"], holders, [2], turn=turn).take for turn in range(3)]
+    assert all(len(one) == 1 for one in tried), "no more than its share"
+    assert set().union(*tried) == {0, 1, 3}
+    assert share("a", ["a", "b"], holders, [0, 1]) == Share(), "the one that lost it has its share"
+
+
 class Cluster:
     """Schedulers that apply their share in any order, and a store that gives a shard to one only."""
 
