@@ -134,7 +134,7 @@ def test_a_backend_that_fails_or_is_silent_is_named(
 
     monkeypatch.setattr(backend, "get_task_meta", refuse)
     text = unescape(shown(viewer, f"{TASK}/{row.id}/"))
-    assert "The result backend could not be read: ConnectionError: nobody there." in text
+    assert "The result backend could not be read: nobody there." in text
     released = threading.Event()
     monkeypatch.setattr(backend, "get_task_meta", lambda *_, **__: released.wait(60))
     monkeypatch.setattr(asking, "WAIT_S", 0.01)

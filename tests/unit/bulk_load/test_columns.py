@@ -273,7 +273,7 @@ def test_a_form_rejects_a_message_whose_group_has_a_line_break(app: Any) -> None
     kind = rendered(app, [{**ROW, "key": f"a:{n}", "group": True} for n in range(2 + FEW)])[2:]
     wrong = [(template, tuple(one.replace("a:3", "a\\n3") for one in values)) for template, values in kind]
     [bad] = [one for one in each(unpack_messages(pack(wrong), QueuedMessageReader().decode)) if type(one) is Unreadable]
-    assert "group must be a text without line breaks and control characters, got 'a\\n3'" in bad.reason
+    assert bad.reason == "group must be a text without line breaks and control characters, got …"
 
 
 def test_kinds_that_alternate_keep_their_order(app: Any) -> None:

@@ -1,5 +1,6 @@
 """The store's schedules become equal to a source's entries; no switch to Beat's own repeats or misses an instant."""
 
+import dbm
 import json
 import logging
 from collections.abc import Iterator
@@ -480,6 +481,8 @@ def test_a_scheduler_that_ends_as_it_takes_its_entries_back_repeats_no_instant(
     scheduler = switched.start("base")
     switched.step(scheduler)  # its look has deleted the schedules
     if end == "by a kill":
+        if dbm.whichdb(switched.app.conf.beat_schedule_filename) == "dbm.ndbm":
+            pytest.skip("this Python keeps Beat's schedule by ndbm, which writes when it is closed")
         scheduler.tick()
         saved = {file: file.read_bytes() for file in tmp_path.glob("schedule*")}
         scheduler.close()
