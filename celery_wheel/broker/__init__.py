@@ -36,11 +36,10 @@ _RESERVED = re.compile(
     r"""
     (.*[^0-9a-z])?pidbox                        # remote control, and its answers
     | celeryev([^0-9a-z].*)?                    # events
-    | .*_kombu\.binding\..*                     # on Redis, the queues of an exchange
+    | .*_kombu\.binding.*                       # on Redis, the queues of an exchange, and their deadlines
     | (.*[:/.|])?unacked(_index|_mutex)?        # on Redis, what workers hold
-    | (.*[:/.|])?celery-task(set)?-meta-.*      # on Redis, results
+    | (.*[:/.|])?celery-task(set)?-meta-.*      # on Redis, results (of rpc://: a bare UUID, as a tenant's queue may be)
     | amq\.(gen|rabbitmq\.).*                   # on RabbitMQ, queues that a server has named, and its own
-    | [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}   # results of the backend rpc://
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
