@@ -48,13 +48,13 @@ _RESERVED = re.compile(
 _SEP = "\x06\x16"
 
 
-@lru_cache(4_096)
 def is_reserved(namespace: str, name: str) -> bool:
     """Whether no task may have this queue or exchange as its destination: it is the wheel's, Celery's or kombu's."""
     queue = name.partition(_SEP)[0].strip()
     return is_own_name(namespace, queue) or _RESERVED.fullmatch(queue) is not None
 
 
+@lru_cache(4_096)
 def reserved_name(namespace: str, exchange: str, routing_key: str, queue: str | None) -> str | None:
     """Return the name in a destination that is reserved; None for a good destination."""
     return next((one for one in (exchange or routing_key, queue or "") if is_reserved(namespace, one)), None)
