@@ -449,7 +449,7 @@ schedule = table(
     "schedule",
     seq_id("a seq"),
     shard_column(),
-    required("name", sa.Text, "unique in the store; its shard is that of the name"),
+    required("name", sa.Text, "unique in the store; its shard is that of its group, or of the name"),
     required("definition", sa.Text, "JSON object: recurrence, task, arguments, options and policies"),
     required("source", sa.Text, "api, or the source that it follows"),
     required("revision", sa.Integer, "1 when it is created; each change adds one"),
