@@ -575,7 +575,10 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("name", models.TextField(db_comment="unique in the store; its shard is that of its group, or of the name")),
+                (
+                    "name",
+                    models.TextField(db_comment="unique in the store; its shard is that of its group, or of the name"),
+                ),
                 (
                     "definition",
                     models.TextField(db_comment="JSON object: recurrence, task, arguments, options and policies"),
