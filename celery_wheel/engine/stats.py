@@ -122,6 +122,7 @@ class Stats:
             "lanes": [_lane(lane) for lane in state.lanes],
             "levels": [_level(level) for level in window.wheel.levels()],
             "groups": groups,
+            "repacked": state.repacked,
         }
 
 

@@ -271,7 +271,14 @@ def node_name(holder: str, alive: list[str]) -> str:
 def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
     if create:
         make_state_folder(conf.store)
-    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
+    return open_store(
+        conf.store,
+        durability=conf.durability,
+        shards=conf.shards,
+        create=create,
+        lease_ms=conf.lease_ms,
+        keys=conf.encryption_keys,
+    )
 
 
 def limits_of(conf: Conf) -> Limits:
