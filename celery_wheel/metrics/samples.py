@@ -284,7 +284,7 @@ class Totals:
 
     def samples(self) -> Iterator[tuple[str, list[Sample]]]:
         found = self.overview
-        yield "pending", [((queue,), count) for queue, count in _largest(found.queues).items()]
+        yield "pending", [((queue,), count) for queue, count in _largest(found.queues, found.pending).items()]
         yield "overdue", [((), found.overdue)]
         yield "oldest_overdue_seconds", [((), found.behind_ms / 1_000)]
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
@@ -327,10 +327,10 @@ class Totals:
         return sum(count for span in spans for begin_ms, count in span.items() if begin_ms < until_ms)
 
 
-def _largest(by_queue: dict[str, int]) -> dict[str, int]:
-    """Return at most MAX_QUEUES queues, and the sum of the others as OTHER."""
+def _largest(by_queue: dict[str, int], pending: int) -> dict[str, int]:
+    """Return at most MAX_QUEUES queues, and the sum of the others as OTHER; ``by_queue`` may lack the smallest."""
     largest = dict(Counter(by_queue).most_common(MAX_QUEUES))
-    rest = sum(by_queue.values()) - sum(largest.values())
+    rest = max(pending, sum(by_queue.values())) - sum(largest.values())
     return {**largest, OTHER: rest} if len(by_queue) > MAX_QUEUES else largest
 
 
