@@ -160,6 +160,12 @@ class Conf:
         group_limits.depths(),
         "The most ready messages by queue, `{'mail': 500}`: the rest waits in the wheel, and groups share the queue.",
     )
+    destinations = Setting(
+        None,
+        rules.destinations(),
+        "The queues and exchanges to which tasks may be dispatched, as patterns: `['@app', 'tenant-*']`; None: all. "
+        "See docs/tasks.md.",
+    )
     base_scheduler = Setting(
         default_base_scheduler,
         rules.scheduler(),

@@ -223,6 +223,26 @@ def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
     return Rule(f"a list of different random texts of at least {MIN_SECRET} characters, the current one first", parse)
 
 
+#: Stands, in ``wheel_destinations``, for the queues and exchanges of the app's own settings.
+OWN_DESTINATIONS = "@app"
+
+
+def destinations() -> Rule[tuple[str, ...] | None]:
+    """Return the rule for patterns of queues and exchanges. An empty list would have every task rejected."""
+
+    def parse(value: Any) -> tuple[str, ...] | None:
+        found = None if value is None else names().parse(value)
+        if found == () or any(one.startswith("@") and one != OWN_DESTINATIONS for one in found or ()):
+            raise ValueError(value)
+        return found
+
+    return Rule(
+        f"None, or a list of patterns of queues and exchanges, like ['mail', 'tenant-*']; {OWN_DESTINATIONS!r} stands "
+        "for those of the app",
+        parse,
+    )
+
+
 def folder() -> Rule[Path | None]:
     """Return the rule for an absolute path, since web processes start in any folder; the folder need not exist."""
 

@@ -760,14 +760,19 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="shard, hour, day or name: a sum of the tally for it")),
+                (
+                    "kind",
+                    models.TextField(
+                        db_comment="shard, hour, day or name: a sum of the tally for it; route: rows with it"
+                    ),
+                ),
                 (
                     "number",
                     models.BigIntegerField(
-                        db_comment="0; of the hour or the day since 1970; of a name, the route, as in the tally"
+                        db_comment="0; of the hour or the day since 1970; of a name and of a route, the route"
                     ),
                 ),
-                ("pending", models.BigIntegerField(db_comment="pending messages")),
+                ("pending", models.BigIntegerField(db_comment="pending messages; of a route, all rows")),
             ],
             options=_options(
                 "wheel_total",

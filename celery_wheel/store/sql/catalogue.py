@@ -12,6 +12,13 @@ before a row is packed by it, and stays in the store until no row is. With ``whe
 encrypted, and so is each row after it was packed by it: all rows of a dictionary have its key. A route is looked up by
 its digest in each transaction. Each acquisition of a shard reads all anew (``forget``): a database that failed over may
 have lost what this process knows.
+
+A route that no row has is deleted, since there may be one for each of a project's users::
+
+    look 1    no row, pending or in the history, has it: the sums of ``wheel_total`` tell
+    look 2    an hour later: still none has it. The table is locked against the transactions that have looked the route
+              up and are not committed; a route that one of them has used is kept. No reader that read a row before
+              look 1 still needs its route.
 """
 
 from __future__ import annotations
@@ -20,21 +27,22 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import compress, count
+from itertools import compress, count, islice
 from operator import attrgetter, ge
 from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, split
+from celery_wheel.store.model import HOUR_MS, MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, split
 from celery_wheel.store.sql.database import Database
-from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route
+from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route, total
 from celery_wheel.store.sql.sealing import Seal, missing_key
-from celery_wheel.store.sql.statement import Statements, numbered, places
+from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, numbered, places
 from celery_wheel.values.error_text import Malformed
 from celery_wheel.values.keyring import NO_KEYS, EncryptionKeys, key_of
+from celery_wheel.values.log import get_logger
 
 LEVEL = 1
 #: Bytes of a trained dictionary.
@@ -128,14 +136,35 @@ def key_in_use(connection: Connection) -> bytes | None:
 _LATEST = select(dictionary.c.id, dictionary.c.content).order_by(dictionary.c.id.desc()).limit(1)
 _REPLACING = select(dictionary.c.id).where(dictionary.c.replaces).order_by(dictionary.c.id.desc()).limit(1)
 
+#: Unused routes that are deleted in one transaction at most.
+UNUSED_AT_ONCE = 10_000
+
+#: Dialect → the statements that keep other transactions from looking routes up until the commit; SQLite has one writer.
+#: A lock that is not free at once is taken in the next hour: while one waits, no other transaction gets a route.
+LOCK = {"postgresql": ("SET LOCAL lock_timeout = '100ms'", "LOCK TABLE wheel_route IN ACCESS EXCLUSIVE MODE")}
+
 #: The packing and the bytes of each message, as the table has them.
 Packed = tuple[list[int], list[bytes]]
 
 _values_of = attrgetter(*Route.__slots__)
 
+#: The place of the route's id among the values of a row.
+_ROUTE = 5
+
+logger = get_logger(__name__)
+
 
 class CatalogueStatements:
     def __init__(self, statements: Statements) -> None:
+        columns = [route.c[name] for name in Route.__slots__]
+        self.routes_by_id = statements(select(route.c.id, *columns).where(route.c.id.in_(numbered("id", IN_PLACES))))
+        of_route = (total.c.kind.in_((constant("name"), constant("route"))), total.c.number == route.c.id)
+        used = select(total.c.id).where(*of_route, total.c.pending != constant(0)).exists()
+        self.unused = statements(select(route.c.id).where(~used).order_by(route.c.id).limit(constant(UNUSED_AT_ONCE)))
+        gone = numbered("gone", IN_PLACES)
+        self.forget_routes = statements(delete(route).where(route.c.id.in_(gone), ~used).returning(route.c.id))
+        counted = select(func.count()).where(total.c.kind == constant("route"), total.c.number == constant(0))
+        self.counted = statements(counted)
         digests = numbered("digest")
         self.routes = statements(select(route.c.digest, route.c.id).where(route.c.digest.in_(digests)))
         new = statements.insert_or(route).inline().values(places("digest", *Route.__slots__, "target"))
@@ -156,6 +185,8 @@ class Catalogue:
         self.seal = Seal(keys, database.name)
         #: No row may be packed by an earlier dictionary, by shard; the holder's ``repacking`` sets it.
         self.floors: dict[int, int] = {}
+        self._looked_ms = 0
+        self._unused = set[int]()  #: routes that had no row at the last look
         self.forget()
 
     def forget(self, shard: int = 0) -> None:
@@ -176,8 +207,11 @@ class Catalogue:
         return Row(*place, route_, expires_ms, misfire_ms, size, packed, packing, name, group, line)
 
     def rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[Row]:
-        row = self.row
-        return [row(connection, values) for values in found]
+        row, made, rest = self.row, list[Row](), iter(found)
+        while part := list(islice(rest, IN_PLACES)):  # of very many routes, a statement for each would take seconds
+            self._read_routes(connection, {values[_ROUTE] for values in part})
+            made += [row(connection, values) for values in part]
+        return made
 
     def task_rows(self, connection: Connection, found: Iterable[Sequence[Any]]) -> list[Row]:
         """Return the rows of (task id, columns of a row …)."""
@@ -185,14 +219,21 @@ class Catalogue:
         return [row(connection, values, id_) for id_, *values in found]
 
     def _route(self, connection: Connection, route_id: int) -> Route:
-        values = connection.execute(select(*[route.c[name] for name in Route.__slots__]).where(route.c.id == route_id))
-        found = values.one_or_none()
+        found = self._read_routes(connection, {route_id}).get(route_id)
         if found is None:
             raise StoreError(self._missing(f"route {route_id}"))
-        if len(self._routes) >= MAX_ROUTES:
-            self._routes.clear()
-        made = self._routes[route_id] = Route.make(*found)
-        return made
+        return found
+
+    def _read_routes(self, connection: Connection, ids: set[int]) -> dict[int, Route]:
+        """Read the routes that are not in memory, many with one statement."""
+        routes = self._routes
+        if missing := sorted(ids - routes.keys()):
+            if len(routes) >= MAX_ROUTES:
+                routes = self._routes = {}
+                missing = sorted(ids)
+            for id_, *values in self._statements.routes_by_id.each(connection, "id", missing):
+                routes[id_] = Route.make(*values)
+        return routes
 
     def parts(self, connection: Connection, number: int, packed: bytes) -> Parts:
         """Return the parts of a message, as the table has it."""
@@ -290,6 +331,30 @@ class Catalogue:
         self._present = made = self._dictionary(number, stored)
         self._packings[number] = made
         return made
+
+    def forget_routes(self, shards: int, now_ms: int) -> int:
+        """Delete the routes that had no row an hour ago and have none now; returns how many. Call it at any time."""
+        if 0 <= now_ms - self._looked_ms < HOUR_MS:
+            return 0
+        self._looked_ms = now_ms
+        with self._database.reading() as connection:
+            if self._statements.counted(connection).scalar_one() < shards:
+                return 0  # shards of an older store, whose rows were not counted by their routes
+            unused = set(self._statements.unused(connection).scalars())
+        wanted, self._unused = sorted(unused & self._unused), unused
+        if not wanted:
+            return 0
+        try:
+            with self._database.writing(durable=False) as connection:
+                for lock in LOCK.get(connection.dialect.name, ()):
+                    connection.exec_driver_sql(lock)
+                gone = self._statements.forget_routes.each(connection, "gone", wanted)
+        except StoreError as error:
+            logger.info("%s; %d unused routes are deleted later", error, len(wanted), extra={"action": "routes"})
+            return 0
+        for (id_,) in gone:
+            self._routes.pop(id_, None)
+        return len(gone)
 
     def route_ids(self, connection: Connection, routes: Iterable[Route]) -> dict[Route, int]:
         """Return the ids of routes, in a transaction that writes; makes those that the store does not have."""

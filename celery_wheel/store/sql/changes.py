@@ -102,6 +102,11 @@ def write(
     if change.rows or change.blocks or change.rejects:
         catalogue.check_floor(shard, packed)
         to.add_timer.many(connection, _tuples(change, packed, route_ids, shard, to.add_timer.names))
+        counts = Counter(route_ids[model.Route.of(row.message)] for row in change.rows)
+        counts.update(route_ids[_nowhere(reject)] for reject in change.rejects)
+        for new in change.blocks:
+            counts[route_ids[new.block.route]] += len(new.block)
+        count_routes(connection, statements, shard, counts)
     to.move.many(connection, change.moves, shard)
     outcomes, settlements = change.outcomes, change.settlements
     if late:
@@ -163,6 +168,12 @@ def recount(
     named = _routes_of(more)
     route_ids = catalogue.route_ids(connection, named.values())
     _add_tally(connection, statements.of(ChangeStatements), shard, more, named, route_ids)
+
+
+def count_routes(connection: Connection, statements: Statements, shard: int, more: Mapping[int, int]) -> None:
+    """Add to the numbers of rows, pending or in the history, by the ids of their routes."""
+    add = statements.of(ChangeStatements).add_total
+    add.many(connection, [(shard, "route", number, n) for number, n in sorted(more.items())])
 
 
 def _routes_of(keys: Iterable[model.TallyKey]) -> dict[tuple[str, str], model.Route]:

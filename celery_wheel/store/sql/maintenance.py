@@ -23,7 +23,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import DAY_MS, FIRST_TIME, HOUR_MS, OPEN, SHARD_BITS, TallyKey
@@ -56,7 +69,7 @@ from celery_wheel.store.sql.schema import (
     total,
     watch,
 )
-from celery_wheel.store.sql.upkeep import new_shard, store_row, update_store
+from celery_wheel.store.sql.upkeep import count_rows_by_route, new_shard, store_row, update_store
 from celery_wheel.store.store_model import ARCHIVE, EPOCH_LEAP, Archivable, Resharded, ShardOf, Unarchived
 from celery_wheel.values.ids import id_beside
 
@@ -115,6 +128,7 @@ class _Resharding:
         self._move_groups()
         self._spread()
         self._shrink()
+        self._count_routes()
         self._execute(update_store(shards=self._done.after))
         return self._done
 
@@ -319,6 +333,16 @@ class _Resharding:
                 self._execute(delete(table).where(table.c.shard == number))
         if self._done.removed:  # ``_grow`` starts at the highest number of the store, which must not sink
             self._set_seq(0, max(self._counters.values()) << SHARD_BITS)
+
+    def _count_routes(self) -> None:
+        """Count the rows of each shard by their routes anew: they have moved, and doubled ones are removed."""
+        self._execute(delete(total).where(total.c.kind == "route"))
+        rows = select(timer.c.shard, literal("route"), timer.c.route, func.count()).group_by(
+            timer.c.shard, timer.c.route
+        )
+        self._execute(insert(total).from_select(["shard", "kind", "number", "pending"], rows))
+        for number in range(self._done.after):
+            self._execute(count_rows_by_route(number))
 
     def _set_seq(self, number: int, highest: int) -> None:
         self._execute(update(shard).where(shard.c.shard == number).values(seq=highest))

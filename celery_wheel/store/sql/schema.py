@@ -12,6 +12,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_settlement         a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
+                             and rows by route                                 a route without a row is forgotten
     wheel_line               a group's rows that wait for a queue              removed once none waits
     wheel_limit              limits of single groups                           read at adoption
     wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
@@ -319,9 +320,13 @@ tally = sharded(
 
 total = sharded(
     "total",
-    required("kind", sa.Text, "shard, hour, day or name: a sum of the tally for it"),
-    required("number", sa.BigInteger, "0; of the hour or the day since 1970; of a name, the route, as in the tally"),
-    required("pending", sa.BigInteger, "pending messages"),
+    required("kind", sa.Text, "shard, hour, day or name: a sum of the tally for it; route: rows with it"),
+    required(
+        "number",
+        sa.BigInteger,
+        "0; of the hour or the day since 1970; of a name and of a route, the route",
+    ),
+    required("pending", sa.BigInteger, "pending messages; of a route, all rows"),
     sa.UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
 
