@@ -17,7 +17,7 @@ import json
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, NoReturn
 from uuid import UUID
@@ -26,7 +26,7 @@ import msgspec
 
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
-from celery_wheel.broker.sealed import NO_SEAL, SEALED, MessageSeal
+from celery_wheel.broker.sealed import SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
@@ -104,7 +104,7 @@ class QueuedMessageReader:
         except Exception as error:  # no bytes may stop the loop that reads them
             return unreadable(error, raw)
 
-    def _read(self, raw: bytes) -> Message:
+    def _read(self, raw: bytes, is_inner: bool = False) -> Message:
         self.check_size(raw)
         if len(raw) > MAX_HEADERS:
             _check_headers(raw)
@@ -116,20 +116,28 @@ class QueuedMessageReader:
         properties = queued.properties
         body = _body(queued.body, properties.get("body_encoding"))
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
-        return self.message(queued.headers, dumps(stored).encode(), body, dumps)
+        return self.message(queued.headers, dumps(stored).encode(), body, dumps, is_inner)
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
             raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
 
     def message(
-        self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
+        self,
+        headers: dict[str, Any],
+        properties: bytes,
+        body: bytes,
+        dumps: Callable[[Any], str] = _dumps_all,
+        is_inner: bool = False,
     ) -> Message:
-        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
+        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError.
+
+        ``is_inner``: of a sealed message.
+        """
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
-        if SEALED in fields:
+        if SEALED in fields and not is_inner:
             return self._opened(fields, body)
         one = check(fields)
         self._check_destination(one)
@@ -168,7 +176,7 @@ class QueuedMessageReader:
 
     def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
         raw, is_signed = self.seal.open(body, self.max_message_bytes)
-        found = replace(self, seal=NO_SEAL)._read(raw)  # a sealed one within it has no key
+        found = self._read(raw, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
             raise Malformed("sealed message must be one message, of the task that its header names")
         found.is_signed = is_signed
