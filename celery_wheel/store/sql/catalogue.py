@@ -143,8 +143,8 @@ UNUSED_AT_ONCE = 10_000
 #: A lock that is not free at once is taken in the next hour: while one waits, no other transaction gets a route.
 LOCK = {"postgresql": ("SET LOCAL lock_timeout = '100ms'", "LOCK TABLE wheel_route IN ACCESS EXCLUSIVE MODE")}
 
-#: The packing and the bytes of each message, as the table has them.
-Packed = tuple[list[int], list[bytes]]
+#: The packing and the bytes of each message, as the table has them; and the dictionary that was present then.
+Packed = tuple[list[int], list[bytes], int]
 
 _values_of = attrgetter(*Route.__slots__)
 
@@ -183,7 +183,7 @@ class Catalogue:
         self._lock = threading.Lock()
         self._keys = keys
         self.seal = Seal(keys, database.name)
-        #: No row may be packed by an earlier dictionary, by shard; the holder's ``repacking`` sets it.
+        #: No new row may be packed by an earlier dictionary, by shard; the holder's ``repacking`` sets it.
         self.floors: dict[int, int] = {}
         self._looked_ms = 0
         self._unused = set[int]()  #: routes that had no row at the last look
@@ -260,11 +260,11 @@ class Catalogue:
     def pack(self, plain: Sequence[bytes]) -> Packed:
         """Return messages as they are to be stored; call it before the transaction that writes them."""
         if not plain:
-            return [], []
+            return [], [], PLAIN.number
         with self._lock:
             present = self._present or self._open()
             if self._learner.see(plain) and (content := self._learner.train(present)) is not None:
-                present = self._add(content)
+                present = self._add(content, present.key)
         return _packed(present, plain)
 
     def pack_known(self, plain: Sequence[bytes]) -> Packed:
@@ -277,9 +277,8 @@ class Catalogue:
             return self._present or self._open()
 
     def check_floor(self, shard: int, packed: Packed) -> None:
-        """Raise StoreError for bytes that were packed before all rows of the shard were packed anew."""
-        floor = self.floors.get(shard, 0)
-        if floor and any(number < floor for number in packed[0] if number != PLAIN.number):
+        """Raise StoreError for bytes that were packed before the rows of the shard are packed anew."""
+        if packed[2] < self.floors.get(shard, 0):
             raise StoreError(
                 f"messages of shard {shard} were packed by a dictionary that was replaced meanwhile; nothing was "
                 "written; it is tried again"
@@ -300,8 +299,9 @@ class Catalogue:
         """Begin a dictionary that has learnt nothing, by which all rows are packed anew, and drop the samples."""
         with self._lock:
             self._learner = Learner()
-            if (self._present or self._open()).content != SKELETON:
-                self._add(SKELETON, replaces=True)
+            present = self._present or self._open()
+            if present.content != SKELETON:
+                self._add(SKELETON, present.key, replaces=True)
 
     def _open(self, *, of_any_key: bool = False) -> Dictionary:
         """Return the latest dictionary, after making the first one of a new store, or one of the current key.
@@ -310,27 +310,30 @@ class Catalogue:
         """
         with self._database.reading() as connection:
             found = connection.execute(_LATEST).one_or_none()
+        current = self._keys.current
         if found is None:
-            return self._add(SKELETON)
+            return self._add(SKELETON, current)
         stored = bytes(found.content)
         used = key_of(stored)
         if used is not None and not self._keys:
-            raise missing_key(self._database.name, used)
+            raise missing_key(self._database.name, used, self._keys)
         latest = self._dictionary(found.id, stored)
-        if used == self._keys.current or (of_any_key and used is not None):
-            self._present = latest
-            return latest
-        return self._add(latest.content, replaces=True)
+        if used == current or (of_any_key and used is not None):
+            return self._use(latest)
+        return self._add(latest.content, current, replaces=True)
 
-    def _add(self, content: bytes, *, replaces: bool = False) -> Dictionary:
+    def _use(self, present: Dictionary) -> Dictionary:
+        self._present, self.seal.present = present, present.key
+        return present
+
+    def _add(self, content: bytes, key: bytes | None, *, replaces: bool = False) -> Dictionary:
         # Durable, whatever the store's durability: a process that outlives a crash of the server goes on packing by it.
-        stored = self._keys.encrypt(content)
+        [stored] = self._keys.encrypt_all([content], key)
         values = {"made_ms": time.time_ns() // 1_000_000, "content": stored, "replaces": replaces}
         with self._database.writing(durable=True) as connection:
             number: int = self._statements.add_dictionary(connection, **values).scalar_one()
-        self._present = made = self._dictionary(number, stored)
-        self._packings[number] = made
-        return made
+        made = self._packings[number] = self._dictionary(number, stored)
+        return self._use(made)
 
     def forget_routes(self, shards: int, now_ms: int) -> int:
         """Delete the routes that had no row an hour ago and have none now; returns how many. Call it at any time."""
@@ -378,7 +381,7 @@ def _packed(present: Dictionary, plain: Sequence[bytes]) -> Packed:
         larger = map(ge, map(len, packed), map(len, plain))
         for place in compress(count(), larger):
             numbers[place], packed[place] = PLAIN.number, plain[place]
-    return numbers, packed
+    return numbers, packed, present.number
 
 
 class StorePart:

@@ -2,17 +2,20 @@
 
 ::
 
-    1 messages     by envelope id, which never changes: each that an earlier dictionary packed is packed anew
-    2 schedules    by id: each definition that another key has encrypted, or none
-    3 revisions    by id, of all shards: the same; by the holder of shard 0
+    1 begin        from now on no thread of the holder writes messages by an earlier dictionary
+    2 messages     by envelope id, which never changes: each that an earlier dictionary packed is packed anew
+    3 schedules    by id: each definition that another key has encrypted, or none
     4 floor        in the shard's row: nothing of the shard needs an earlier dictionary any more
-    5 a minute later, dictionaries that no shard needs are deleted; their key may leave the setting then
+    5 all texts    by id, of all shards: definitions, of which one may have moved to another shard meanwhile, and
+                   revisions; by the holder of shard 0, once all shards have the floor: no holder writes one by another
+                   key then
+    6 a minute later, it deletes the dictionaries that no shard needs; their key may leave the setting then
 
 A step is a transaction behind the fence with at most ``STEP`` rows, so dispatch and intake go on between two. Where it
 had come to is in memory: a new holder begins anew, and reads again what is done already.
 
 Promises: a row is readable at each moment. No dictionary is deleted that a row needs: only the holder packs rows of its
-shard, it knows the floor before it is committed, and refuses bytes that were packed by an earlier dictionary.
+shard, and it refuses bytes that were packed by an earlier dictionary, from before the first row is read anew.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, true, update
 
 from celery_wheel.store.model import PLAIN
 from celery_wheel.store.sql.catalogue import Catalogue
@@ -46,7 +49,7 @@ KEPT_S = 60.0
 _FIRST: Any = "00000000-0000-0000-0000-000000000000"
 _FIRST_ID = -1
 
-MESSAGES, SCHEDULES, REVISIONS, DONE = range(4)
+MESSAGES, SCHEDULES, WAITING, ALL_SCHEDULES, REVISIONS, DONE = range(6)
 
 
 class RepackStatements:
@@ -98,8 +101,10 @@ class Repacking:
         """
         to, own = self._catalogue.replacing(), self._passes.get(number)
         if own is None or own.to != to:
-            own = self._passes[number] = self._begin(number, to)
-        if own.phase == DONE:
+            own = self._passes[number] = self._begin(number, epoch, to)
+        if own.phase == WAITING and self._lowest() >= to:
+            own.phase = ALL_SCHEDULES
+        if own.phase in (WAITING, DONE):
             self._clean(own)
             return None
         with self._database.reading() as connection:
@@ -109,20 +114,35 @@ class Repacking:
             fence(connection, self._database.statements, number, epoch)
             for change in changes:
                 change.run(connection)
-            if phase == DONE:
-                self._catalogue.floors[number] = to  # before the commit: from now on no thread writes earlier ones
+            if phase == WAITING:
                 connection.execute(update(shard).where(shard.c.shard == number).values(packing=to))
         if phase == own.phase:
             own.after, own.read = rows[-1][1], own.read + len(rows)
         else:
-            own.phase, own.after, own.ended_s = phase, _FIRST_ID, time.monotonic()
+            own.phase, own.after = phase, _FIRST_ID
+            if phase == DONE:
+                own.ended_s = time.monotonic()
+            elif phase == WAITING and number:  # a revision has no shard
+                own.phase = DONE
         return own.read
 
-    def _begin(self, number: int, to: int) -> _Pass:
+    def _begin(self, number: int, epoch: int, to: int) -> _Pass:
         with self._database.reading() as connection:
             floor: int = connection.execute(select(shard.c.packing).where(shard.c.shard == number)).scalar_one()
-        self._catalogue.floors[number] = floor
-        return _Pass(to, MESSAGES if floor < to else DONE, ended_s=time.monotonic())
+            is_clean = connection.scalar(select(func.min(dictionary.c.id))) >= to
+        self._catalogue.floors[number] = max(floor, to)
+        if floor >= to:
+            return _Pass(to, DONE if number or is_clean else WAITING, _FIRST_ID)
+        with self._database.writing(durable=False) as connection:
+            # A thread may have packed messages before, and have the lock: they are committed before any row is read.
+            fence(connection, self._database.statements, number, epoch)
+        return _Pass(to, MESSAGES)
+
+    def _lowest(self) -> int:
+        """Return the number of the first dictionary that a shard may need."""
+        with self._database.reading() as connection:
+            found: int = connection.scalar(select(func.min(shard.c.packing))) or 0
+        return found
 
     def _clean(self, own: _Pass) -> None:
         if own.ended_s is None or time.monotonic() < own.ended_s + self.kept_s:
@@ -137,11 +157,10 @@ class Repacking:
         if own.phase == MESSAGES:
             return self._messages(connection, number, own)
         seal = self._catalogue.seal
-        if own.phase == SCHEDULES:
-            rows = _next(connection, schedule.c.definition, own, schedule.c.shard == number, self.step_rows)
+        if own.phase in (SCHEDULES, ALL_SCHEDULES):
+            here = schedule.c.shard == number if own.phase == SCHEDULES else true()
+            rows = _next(connection, schedule.c.definition, own, here, self.step_rows)
             return rows, self._texts(rows, schedule.c.definition, seal.seal_definition)
-        if number:  # a revision has no shard
-            return [], []
         rows = _next(connection, revision.c.before, own, revision.c.before != "", self.step_rows)
         return rows, self._texts(rows, revision.c.before, seal.seal_text)
 
@@ -161,7 +180,7 @@ class Repacking:
                 plain[row_id] = self._catalogue.packing(connection, packing).unpack(bytes(message))
             except Malformed:  # it stays so, and its dictionary may be deleted
                 damaged[row_id] = bytes(message)
-        packings, messages = self._catalogue.pack_known(list(plain.values()))
+        packings, messages, _ = self._catalogue.pack_known(list(plain.values()))
         values = list(zip(plain, packings, messages, strict=True))
         values += [(row_id, self._catalogue.present().number, message) for row_id, message in damaged.items()]
         statement = self._database.statements.of(RepackStatements).set_message
@@ -172,7 +191,7 @@ class Repacking:
     def _texts(self, rows: Sequence[Any], column: Any, sealed: Callable[[str], str]) -> list[_Rewrite]:
         seal, found = self._catalogue.seal, list[dict[str, Any]]()
         for text, row_id in rows:
-            if key_of(sealed_in(text) or b"") != seal.keys.current:
+            if key_of(sealed_in(text) or b"") != seal.present:
                 found.append({"at_id": row_id, "was": text, "text": sealed(seal.open_text(text))})
         statement = self._database.statements.of(RepackStatements).of_column(column)
         return [_Rewrite(statement, in_order(statement, found))]

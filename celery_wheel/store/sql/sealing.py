@@ -33,12 +33,18 @@ class Seal:
         self.keys, self._name = keys, name
         #: The id of the key by which the store's messages were encrypted when it was opened; None: they were not.
         self.in_use: bytes | None = None
+        #: The id of the key of the present dictionary. The texts of schedules are encrypted by it: schedulers whose
+        #: first keys differ agree on it, and it stays in the store until no text has it.
+        self.present = keys.current
 
     def encrypt(self, plain: bytes) -> bytes:
-        """Raises StoreError where the store is encrypted and this process has no key."""
-        if self.in_use is not None and not self.keys:
-            raise missing_key(self._name, self.in_use)
-        return self.keys.encrypt(plain)
+        """Raises StoreError where the store is encrypted by a key that this process does not have."""
+        return self._by(self.keys.current, plain)
+
+    def _by(self, key: bytes | None, plain: bytes) -> bytes:
+        if self.in_use is not None and self.in_use.hex() not in self.keys.ids:
+            raise missing_key(self._name, self.in_use, self.keys)
+        return self.keys.encrypt_all([plain], key)[0]
 
     def decrypt(self, found: bytes) -> bytes:
         """Raises StoreError where the key is missing, Malformed where the bytes were changed."""
@@ -58,11 +64,11 @@ class Seal:
 
     def seal_text(self, text: str) -> str:
         """Return a JSON text whose one member is the encrypted text."""
-        sealed = self.encrypt(text.encode())
+        sealed = self._by(self.present, text.encode())
         return text if key_of(sealed) is None else _dumps({SEALED: b64encode(sealed).decode()})
 
     def seal_definition(self, text: str) -> str:
-        sealed = self.encrypt(text.encode())
+        sealed = self._by(self.present, text.encode())
         if key_of(sealed) is None:
             return text
         found = json_object(text)
@@ -96,9 +102,10 @@ def sealed_in(text: str) -> bytes | None:
     return None if key_of(sealed) is None else sealed
 
 
-def missing_key(name: str, key: bytes) -> StoreError:
+def missing_key(name: str, key: bytes, keys: EncryptionKeys) -> StoreError:
+    has = ", ".join(keys.ids) or "no keys"
     return StoreError(
-        f"the store {name} is encrypted by the key {key.hex()}, and this process has no keys; nothing was written; set "
+        f"the store {name} is encrypted by the key {key.hex()}, and this process has {has}; nothing was written; set "
         "wheel_encryption_keys as the scheduler has it"
     )
 

@@ -92,6 +92,12 @@ def repack(holder: Holder) -> int:
     return steps
 
 
+def finish(*holders: Holder) -> None:
+    """Repack all shards, the first one last: its holder ends the work on those that no holder works on alone."""
+    for holder in (*holders, *holders):
+        repack(holder)
+
+
 def keys_of(store: SqlStore) -> set[str | None]:
     """Return the ids of the keys of all dictionaries; None: one that is not encrypted."""
     found = [key_of(bytes(row["content"])) for row in rows_of(store, schema.dictionary)]
@@ -185,17 +191,18 @@ def test_lists_and_filters_need_no_key(open_with: Open) -> None:
         without.browse.find(row.message.task_id)
 
 
-def test_no_row_is_packed_by_a_dictionary_after_all_rows_were_repacked(open_with: Open) -> None:
-    """A thread may have packed a message before the end of the pass, and write it after."""
+@pytest.mark.parametrize("body", [pytest.param(BODY * 9, id="packed"), pytest.param(b"short", id="as it is")])
+def test_no_row_is_packed_by_an_earlier_dictionary_once_a_pass_has_begun(open_with: Open, body: bytes) -> None:
+    """A thread may have packed a message before the pass, and write it after its place was read."""
     store = open_with()
-    holder = Holder(store)
-    fill(holder)
-    late = store.catalogue.pack([b"\x1e\x1e" + BODY * 9])
+    fill(Holder(store))
+    late = store.catalogue.pack([b"\x1e\x1e" + body])
     store.close()
     store = open_with(NEW)
     holder = Holder(store)
-    repack(holder)
-    change = Change(rows=[holder.row(NOW, body=BODY * 9)])
+    assert store.repack(0, holder.epoch) == 3  # of eight rows
+    first = "00000000-0000-7000-8000-000000000000"
+    change = Change(rows=[holder.row(NOW, body=body, envelope_id=first)])
     place = (store.database.statements, store.catalogue, holder.shard, holder.epoch)
     with (
         pytest.raises(StoreError, match="replaced meanwhile; nothing was written; it is tried again"),
@@ -203,6 +210,43 @@ def test_no_row_is_packed_by_a_dictionary_after_all_rows_were_repacked(open_with
     ):
         changes.write(connection, *place, change, late)
     holder.apply(rows=change.rows)
+    finish(holder, Holder(store, 1))
+    assert keys_of(store) == {id_of(NEW)}
+    assert body in str(contents(store)).encode()
+
+
+def test_schedulers_whose_first_keys_differ_leave_nothing_by_the_old_key(open_with: Open) -> None:
+    """They are restarted one after the other, so one of them goes on by the old key for a while."""
+    before = open_with(OLD)
+    fill(Holder(before, 1))
+    before.close()
+    late = Holder(open_with(OLD, NEW), 1)
+    late.accept(NOW, body=BODY)
+    early = Holder(open_with(NEW, OLD))
+    early.accept(NOW, body=BODY)
+    repack(early)
+    made = schedule(late, "late", definition=DEFINITION)
+    late.apply(schedules=[made], revisions=[revision(made, before=json.dumps({"definition": DEFINITION}))])
+    repack(late)
+    made = schedule(late, "later", definition=DEFINITION)
+    late.apply(schedules=[made], revisions=[revision(made, before=json.dumps({"definition": DEFINITION}))])
+    late.accept(*range(NOW, NOW + FIRST_LOOK), body=BODY)  # a dictionary is learnt of them
+    finish(early, late)
+    assert keys_of(early.store) == {id_of(NEW)}
+    assert len(contents(open_with(NEW))) == len(contents(open_with(NEW, OLD)))
+
+
+def test_a_schedule_that_moves_between_two_passes_is_not_forgotten(open_with: Open) -> None:
+    store = open_with(OLD)
+    fill(Holder(store, 1))
+    store.close()
+    store = open_with(NEW, OLD)
+    holders = Holder(store), Holder(store, 1)
+    repack(holders[0])
+    [one] = store.due_schedules(1, NOW, 9)
+    holders[1].apply(moved_schedules={one.id: 0})
+    finish(*holders)
+    assert contents(open_with(NEW))
 
 
 def test_a_step_that_is_lost_is_made_again(open_with: Open) -> None:
