@@ -122,7 +122,11 @@ class Conf:
         rules.flag(),
         "True keeps history of any age and size until the job `archive` has it; see docs/pipeline-jobs.md.",
     )
-    max_message_bytes = Setting(8 * MIB, rules.whole(1), "A larger message is rejected, and stored with its bytes.")
+    max_message_bytes = Setting(
+        8 * MIB,
+        rules.whole(1),
+        "A larger message is rejected, and stored with its bytes; if it is four times as large, with its beginning.",
+    )
     max_clock_skew_ms = Setting(
         5,
         rules.seconds(1),
