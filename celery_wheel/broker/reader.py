@@ -26,6 +26,7 @@ import msgspec
 
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
+from celery_wheel.broker.sealed import SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
@@ -94,6 +95,7 @@ class QueuedMessageReader:
     destinations: Destinations = field(default_factory=Destinations)  #: the names that no task may have as its own
     max_message_bytes: int = 2**61  #: a larger message is stored as rejected instead of being parsed
     keep_eta: bool = False  #: whether headers keep their ``eta``
+    seal: MessageSeal = field(default_factory=MessageSeal)  #: opens sealed messages
 
     @property
     def namespace(self) -> str:
@@ -106,7 +108,7 @@ class QueuedMessageReader:
         except Exception as error:  # no bytes may stop the loop that reads them
             return unreadable(error, raw, self.max_kept_bytes)
 
-    def _read(self, raw: bytes) -> Message:
+    def _read(self, raw: bytes, is_inner: bool = False) -> Message:
         self.check_size(len(raw))
         if len(raw) > MAX_HEADERS:
             _check_headers(raw)
@@ -118,7 +120,7 @@ class QueuedMessageReader:
         properties = queued.properties
         body = _body(queued.body, properties.get("body_encoding"))
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
-        return self.message(queued.headers, dumps(stored).encode(), body, dumps)
+        return self.message(queued.headers, dumps(stored).encode(), body, dumps, is_inner)
 
     @property
     def max_kept_bytes(self) -> int:
@@ -131,12 +133,22 @@ class QueuedMessageReader:
             raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {size:,}{note}")
 
     def message(
-        self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
+        self,
+        headers: dict[str, Any],
+        properties: bytes,
+        body: bytes,
+        dumps: Callable[[Any], str] = _dumps_all,
+        is_inner: bool = False,
     ) -> Message:
-        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
+        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError.
+
+        ``is_inner``: of a sealed message.
+        """
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
+        if SEALED in fields and not is_inner:
+            return self._opened(fields, body)
         one = check(fields)
         self._check_destination(one)
         if "own" in fields:
@@ -171,6 +183,14 @@ class QueuedMessageReader:
             one.window_ms,
             one.batch,
         )
+
+    def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
+        raw, is_signed = self.seal.open(body, self.max_message_bytes)
+        found = self._read(raw, is_inner=True)
+        if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
+            raise Malformed("sealed message must be one message, of the task that its header names")
+        found.is_signed = is_signed
+        return found
 
     def _check_destination(self, envelope: Envelope) -> None:
         name = self.destinations.reserved_name(envelope.exchange, envelope.routing_key, envelope.queue)

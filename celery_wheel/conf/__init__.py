@@ -219,6 +219,23 @@ class Conf:
         rules.names(),
         "The names of arguments and headers whose values no page, command or error shows; see docs/permissions.md.",
     )
+    encryption_keys = Setting(
+        (),
+        rules.secrets("cryptography"),
+        "The secrets that encrypt stored and waiting messages, the current one first; see docs/encryption.md.",
+        secret=True,
+    )
+    signing_keys = Setting(
+        (),
+        rules.secrets(),
+        "The secrets by which messages for the scheduler are signed, the current one first; see docs/encryption.md.",
+        secret=True,
+    )
+    unsigned = Setting(
+        "count",
+        rules.one_of("accept", "count", "refuse"),
+        'With `wheel_signing_keys`, a message without a signature: "count" reports it too, "refuse" rejects it.',
+    )
     audit_retention_ms = Setting(
         90 * 86_400,
         rules.seconds(3_600_000),

@@ -62,7 +62,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("made_ms", _instant()),
-                ("content", models.BinaryField(db_comment="a dictionary of zstd")),
+                (
+                    "content",
+                    models.BinaryField(
+                        db_comment="a dictionary of zstd; encrypted, if the rows that are packed by it are"
+                    ),
+                ),
+                ("replaces", models.BooleanField(db_comment="rows of earlier dictionaries are packed anew")),
             ],
             options=_options("wheel_dictionary"),
         ),
@@ -136,6 +142,10 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(
                         db_comment="highest number of the settlements and outcomes that were forgotten"
                     ),
+                ),
+                (
+                    "packing",
+                    models.BigIntegerField(db_comment="its rows are packed by no earlier dictionary than this"),
                 ),
             ],
             options=_options("wheel_shard"),
@@ -710,7 +720,7 @@ class Migration(migrations.Migration):
                 (
                     "message",
                     models.BinaryField(
-                        db_comment="headers, properties and body, packed; all bytes of an unreadable message"
+                        db_comment=("headers, properties and body, packed and encrypted; an unreadable message's bytes")
                     ),
                 ),
             ],

@@ -86,6 +86,7 @@ class ShardState:
         self.groups.join()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
+        self.repacked: int | None = None  #: rows that were read to be encrypted anew; None: nothing is
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
 
     # -- life ------------------------------------------------------------------------------------

@@ -5,10 +5,13 @@
     SKELETON ──► dictionary 1, of every store           720 bytes of headers, properties and body ─► 130
     samples of 1,000 accepted messages ──► 2            ─► 60; 1.5 µs to pack, 0.6 µs to unpack
     samples of 8,000 ──► 3, if it packs a tenth better  and so on, each time eight times as many were accepted
+    another key, an erasure ──► 4, which replaces all    rows of the earlier ones are packed anew (``repacking``)
 
-One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It stays in the
-store for ever, committed before a row is packed by it. A route is looked up by its digest in each transaction. Each
-acquisition of a shard reads all anew (``forget``): a database that failed over may have lost what this process knows.
+One dictionary serves all tasks of a store: of 1,000 task names, it packs as well as one for each would. It is committed
+before a row is packed by it, and stays in the store until no row is. With ``wheel_encryption_keys`` a dictionary is
+encrypted, and so is each row after it was packed by it: all rows of a dictionary have its key. A route is looked up by
+its digest in each transaction. Each acquisition of a shard reads all anew (``forget``): a database that failed over may
+have lost what this process knows.
 
 A route that no row has is deleted, since there may be one for each of a project's users::
 
@@ -35,8 +38,10 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import HOUR_MS, MAX_ROUTES, PLAIN, Packing, Parts, Route, Row, split
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import bytes_to_task_id, dictionary, route, total
+from celery_wheel.store.sql.sealing import Seal, missing_key
 from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, numbered, places
 from celery_wheel.values.error_text import Malformed
+from celery_wheel.values.keyring import NO_KEYS, EncryptionKeys, key_of
 from celery_wheel.values.log import get_logger
 
 LEVEL = 1
@@ -62,10 +67,14 @@ SKELETON = (
 
 
 class Dictionary:
-    """Implements ``celery_wheel.store.model.Packing``. The locks: a context of zstd serves one thread at a time."""
+    """Implements ``celery_wheel.store.model.Packing``. The locks: a context of zstd serves one thread at a time.
 
-    def __init__(self, number: int, content: bytes) -> None:
-        self.number = number
+    ``key`` is the id of one of ``keys``, which encrypts the rows; None: they are as they were packed.
+    """
+
+    def __init__(self, number: int, content: bytes, keys: EncryptionKeys = NO_KEYS, key: bytes | None = None) -> None:
+        self.number, self.content, self.key = number, content, key
+        self._keys = keys
         self._data = zstandard.ZstdCompressionDict(content)
         self._decompressor = zstandard.ZstdDecompressor(dict_data=self._data)
         self._compressor: zstandard.ZstdCompressor | None = None  #: of the present dictionary only: it takes memory
@@ -77,9 +86,12 @@ class Dictionary:
                 self._data.precompute_compress(level=LEVEL)
                 self._compressor = zstandard.ZstdCompressor(LEVEL, dict_data=self._data, write_dict_id=False)
             compress = self._compressor.compress
-            return [compress(one) for one in plain]
+            packed = [compress(one) for one in plain]
+        return self._keys.encrypt_all(packed, self.key)
 
     def unpack(self, packed: bytes) -> bytes:
+        if self.key is not None:
+            packed = self._keys.decrypt(packed)
         try:
             with self._unpacking:
                 return self._decompressor.decompress(packed)
@@ -115,6 +127,15 @@ class Learner:
         return content if new <= WORTH * old else None
 
 
+def key_in_use(connection: Connection) -> bytes | None:
+    """Return the id of the key by which the store's messages are encrypted; None where they are not."""
+    found = connection.execute(_LATEST).one_or_none()
+    return None if found is None else key_of(bytes(found.content))
+
+
+_LATEST = select(dictionary.c.id, dictionary.c.content).order_by(dictionary.c.id.desc()).limit(1)
+_REPLACING = select(dictionary.c.id).where(dictionary.c.replaces).order_by(dictionary.c.id.desc()).limit(1)
+
 #: Unused routes that are deleted in one transaction at most.
 UNUSED_AT_ONCE = 10_000
 
@@ -148,24 +169,30 @@ class CatalogueStatements:
         self.routes = statements(select(route.c.digest, route.c.id).where(route.c.digest.in_(digests)))
         new = statements.insert_or(route).inline().values(places("digest", *Route.__slots__, "target"))
         self.add_route = statements(new.on_conflict_do_nothing(index_elements=["digest"]))
-        values: dict[str, Any] = places("made_ms", "content")
+        values: dict[str, Any] = places("made_ms", "content", "replaces")
         self.add_dictionary = statements(insert(dictionary).values(values).returning(dictionary.c.id))
 
 
 class Catalogue:
     """The catalogue of one open store; its methods are thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keys: EncryptionKeys) -> None:
         self._database = database
         self._statements = database.statements.of(CatalogueStatements)
         self._learner = Learner()
         self._lock = threading.Lock()
+        self._keys = keys
+        self.seal = Seal(keys, database.name)
+        #: No row may be packed by an earlier dictionary, by shard; the holder's ``repacking`` sets it.
+        self.floors: dict[int, int] = {}
         self._looked_ms = 0
         self._unused = set[int]()  #: routes that had no row at the last look
         self.forget()
 
-    def forget(self) -> None:
+    def forget(self, shard: int = 0) -> None:
+        """Read all anew at its next use; ``shard`` is the one that was acquired."""
         with self._lock:
+            self.floors.pop(shard, None)
             self._routes: dict[int, Route] = {}
             self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
             self._present: Dictionary | None = None
@@ -218,7 +245,7 @@ class Catalogue:
             content = connection.scalar(select(dictionary.c.content).where(dictionary.c.id == number))
             if content is None:
                 raise StoreError(self._missing(f"dictionary {number}"))
-            found = self._packings.setdefault(number, Dictionary(number, bytes(content)))
+            found = self._packings.setdefault(number, self._dictionary(number, bytes(content)))
         return found
 
     def _missing(self, what: str) -> str:
@@ -226,6 +253,9 @@ class Catalogue:
             f"the store {self._database.name} has rows that name its {what}, which is missing: a part of it was "
             "deleted or not restored; nothing was changed; restore the whole store from one backup"
         )
+
+    def _dictionary(self, number: int, stored: bytes) -> Dictionary:
+        return Dictionary(number, self.seal.decrypt(stored), self._keys, key_of(stored))
 
     def pack(self, plain: Sequence[bytes]) -> Packed:
         """Return messages as they are to be stored; call it before the transaction that writes them."""
@@ -235,28 +265,72 @@ class Catalogue:
             present = self._present or self._open()
             if self._learner.see(plain) and (content := self._learner.train(present)) is not None:
                 present = self._add(content)
-            packed = present.pack(plain)
-        numbers = [present.number] * len(plain)
-        larger = map(ge, map(len, packed), map(len, plain))
-        for place in compress(count(), larger):
-            numbers[place], packed[place] = PLAIN.number, plain[place]
-        return numbers, packed
+        return _packed(present, plain)
 
-    def _open(self) -> Dictionary:
-        """Return the latest dictionary, after making the first one of a new store."""
+    def pack_known(self, plain: Sequence[bytes]) -> Packed:
+        """Return messages that the store has as they are to be stored; nothing is learnt of them."""
+        return _packed(self.present(), plain)
+
+    def present(self) -> Dictionary:
+        """Return the dictionary by which messages are packed."""
+        with self._lock:
+            return self._present or self._open()
+
+    def check_floor(self, shard: int, packed: Packed) -> None:
+        """Raise StoreError for bytes that were packed before all rows of the shard were packed anew."""
+        floor = self.floors.get(shard, 0)
+        if floor and any(number < floor for number in packed[0] if number != PLAIN.number):
+            raise StoreError(
+                f"messages of shard {shard} were packed by a dictionary that was replaced meanwhile; nothing was "
+                "written; it is tried again"
+            )
+
+    def replacing(self) -> int:
+        """Return the number of the last dictionary that replaces all earlier ones, by which or a later one this process
+        packs from now on; 0: there is none."""
+        with self._lock:
+            present = self._present or self._open()  # it may make the dictionary that is looked for
+            with self._database.reading() as connection:
+                found: int = connection.scalar(_REPLACING) or 0
+            if present.number < found:
+                self._open(of_any_key=True)
+        return found
+
+    def replace(self) -> None:
+        """Begin a dictionary that has learnt nothing, by which all rows are packed anew, and drop the samples."""
+        with self._lock:
+            self._learner = Learner()
+            if (self._present or self._open()).content != SKELETON:
+                self._add(SKELETON, replaces=True)
+
+    def _open(self, *, of_any_key: bool = False) -> Dictionary:
+        """Return the latest dictionary, after making the first one of a new store, or one of the current key.
+
+        ``of_any_key``: another scheduler has made it, by other settings; the two must not make more by turns.
+        """
         with self._database.reading() as connection:
-            latest = select(dictionary.c.id, dictionary.c.content).order_by(dictionary.c.id.desc()).limit(1)
-            found = connection.execute(latest).one_or_none()
-        self._present = Dictionary(found.id, bytes(found.content)) if found is not None else self._add(SKELETON)
-        return self._present
+            found = connection.execute(_LATEST).one_or_none()
+        if found is None:
+            return self._add(SKELETON)
+        stored = bytes(found.content)
+        used = key_of(stored)
+        if used is not None and not self._keys:
+            raise missing_key(self._database.name, used)
+        latest = self._dictionary(found.id, stored)
+        if used == self._keys.current or (of_any_key and used is not None):
+            self._present = latest
+            return latest
+        return self._add(latest.content, replaces=True)
 
-    def _add(self, content: bytes) -> Dictionary:
+    def _add(self, content: bytes, *, replaces: bool = False) -> Dictionary:
         # Durable, whatever the store's durability: a process that outlives a crash of the server goes on packing by it.
-        values = {"made_ms": time.time_ns() // 1_000_000, "content": content}
+        stored = self._keys.encrypt(content)
+        values = {"made_ms": time.time_ns() // 1_000_000, "content": stored, "replaces": replaces}
         with self._database.writing(durable=True) as connection:
             number: int = self._statements.add_dictionary(connection, **values).scalar_one()
-        self._present = self._packings[number] = Dictionary(number, content)
-        return self._present
+        self._present = made = self._dictionary(number, stored)
+        self._packings[number] = made
+        return made
 
     def forget_routes(self, shards: int, now_ms: int) -> int:
         """Delete the routes that had no row an hour ago and have none now; returns how many. Call it at any time."""
@@ -295,6 +369,16 @@ class Catalogue:
 
     def _find(self, connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
         return {bytes(digest): id_ for digest, id_ in self._statements.routes.each(connection, "digest", digests)}
+
+
+def _packed(present: Dictionary, plain: Sequence[bytes]) -> Packed:
+    """Return messages as a dictionary packs them, or as they are where that makes them larger."""
+    packed, numbers = present.pack(plain), [present.number] * len(plain)
+    if present.key is None:
+        larger = map(ge, map(len, packed), map(len, plain))
+        for place in compress(count(), larger):
+            numbers[place], packed[place] = PLAIN.number, plain[place]
+    return numbers, packed
 
 
 class StorePart:

@@ -94,12 +94,20 @@ OF_SHARD = (
 
 
 class _Resharding:
-    def __init__(self, connection: Connection, database: Database, shards: int, shard_of: ShardOf, now_ms: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        database: Database,
+        catalogue: Catalogue,
+        shards: int,
+        shard_of: ShardOf,
+        now_ms: int,
+    ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._name = database.name
         self._statements = database.statements
-        self._catalogue = Catalogue(database)
+        self._catalogue = catalogue
         self._shard_of = shard_of
         self._now_ms = now_ms
         before: int = self._execute(store_row("shards")).scalar_one()
@@ -109,7 +117,8 @@ class _Resharding:
         self._floors: dict[int, int] = {}
 
     def run(self, *, archived_only: bool) -> Resharded:
-        self._execute(update(shard).values(epoch=shard.c.epoch + 1))  # locks every row, and fences every holder
+        # Locks every row, and fences every holder. A shard gets rows of others, packed by any dictionary.
+        self._execute(update(shard).values(epoch=shard.c.epoch + 1, packing=0))
         self._check()
         if archived_only:
             self._check_archived()
@@ -349,8 +358,8 @@ _MARKS = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived)
 
 
 class SqlMaintenance:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
+        self._database, self._catalogue = database, catalogue
 
     def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
         """Give the store ``shards`` shards, in one transaction. Raises StoreUnusable, with the remedy, where that is
@@ -358,7 +367,7 @@ class SqlMaintenance:
         if not 1 <= shards <= 2**SHARD_BITS:
             raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
         with self._database.writing() as connection:
-            resharding = _Resharding(connection, self._database, shards, shard_of, now_ms)
+            resharding = _Resharding(connection, self._database, self._catalogue, shards, shard_of, now_ms)
             return resharding.run(archived_only=archived_only)
 
     def leap(self) -> None:
