@@ -47,7 +47,7 @@ BODIES: list[tuple[bytes, str | None]] = [
     (zlib.compress(b'[["' + MARKED * 100_000), "zlib"),
 ]
 
-#: What is wrong with messages that are rejected.
+#: Changes of messages by which they are rejected.
 BROKEN: list[dict[str, Any]] = [
     {"body": MARK + "!!"},
     {"body": [MARK]},

@@ -282,7 +282,7 @@ def test_a_message_that_is_too_large_is_not_parsed() -> None:
     assert isinstance(QueuedMessageReader(max_message_bytes=len(data)).decode(data), Message)
 
 
-def test_of_a_message_that_is_very_much_too_large_the_beginning_is_kept() -> None:
+def test_the_beginning_of_a_message_that_is_very_much_too_large_is_kept() -> None:
     """To store 100 MB takes seconds, in which no other message is accepted."""
     data = raw(body="x" * 400_000)
     kept, cut = (QueuedMessageReader(max_message_bytes=most).decode(data) for most in (200_000, 50_000))
