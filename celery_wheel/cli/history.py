@@ -17,7 +17,7 @@ from celery_wheel.cli.pending import task_as_dict
 from celery_wheel.cli.selection import Selection, ids, matches, request, request_each, selected
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, print_json
-from celery_wheel.store.audit_model import ORIGINS, STORE, AuditCriteria
+from celery_wheel.store.audit_model import ORIGINS, PEOPLE, STORE, AuditCriteria
 from celery_wheel.store.model import OUTCOMES, REQUEUABLE
 from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
@@ -186,7 +186,9 @@ def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) ->
 @options.instant("--until", "to_ms", help="Asked before this instant.")
 @click.option("--by", "actor", help="A part of the person's name; case is ignored.")
 @click.option("--action", help="Only this action, like cancel, pause or schedule_update.")
-@click.option("--origin", type=click.Choice(ORIGINS), help="Only requests of this origin.")
+@click.option(
+    "--origin", type=click.Choice([PEOPLE, *ORIGINS]), help="Only requests of this origin; people: admin, cli or api."
+)
 @click.option("--name", help="A task's id, or the name of a schedule, a key, a group or a gate, like queue:mail.")
 @click.option("--bulk", help="The bulk action, by its id.")
 @options.paging_by_name

@@ -44,7 +44,13 @@ FIRST_DIGEST = "0" * 64
 PROGRAM, CONTROL, SOURCE, UNKNOWN_ORIGIN = "program", "control", "source", "unknown"
 MACHINES = (PROGRAM, CONTROL, SOURCE, UNKNOWN_ORIGIN)
 
-ORIGINS = ("admin", "cli", "api", *MACHINES)
+#: Origins of requests of people, or of a program that changes how the wheel works.
+PERSONS = ("admin", "cli", "api")
+
+ORIGINS = (*PERSONS, *MACHINES)
+
+#: In a filter: any of PERSONS.
+PEOPLE = "people"
 
 #: From bytes to 32 bytes: SHA-256, or a function with a secret key, without which nobody can make a chain anew.
 Mac = Callable[[bytes], bytes]
@@ -217,7 +223,7 @@ class AuditCriteria:
 
     actor: str | None = None  #: a part of the person's name; case is ignored
     action: str | None = None
-    origin: str | None = None
+    origin: str | None = None  #: one of ORIGINS, or PEOPLE
     name: str | None = None  #: of a task (its id), a schedule, a key or a gate
     bulk: str | None = None
     from_ms: int | None = None

@@ -223,7 +223,10 @@ class Migration(migrations.Migration):
             ],
             options=_options(
                 "wheel_audit",
-                indexes=[models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
+                indexes=[
+                    models.Index(fields=["at_ms", "request"], name="wheel_audit_time"),
+                    models.Index(fields=["origin", "at_ms", "request"], name="wheel_audit_origin"),
+                ],
                 constraints=[models.UniqueConstraint(fields=("chain", "number"), name="wheel_audit_place")],
             ),
         ),

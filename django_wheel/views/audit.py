@@ -28,7 +28,7 @@ from django.utils.translation import ngettext
 from celery_wheel.control import Wheel
 from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.requests.audit import export as export_lines
-from celery_wheel.store.audit_model import ORIGINS, AuditCriteria, AuditedRequest
+from celery_wheel.store.audit_model import ORIGINS, PEOPLE, AuditCriteria, AuditedRequest
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
 from django_wheel import models
@@ -129,7 +129,7 @@ def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     exports = [(name, f"export/{name}/{query.link(after_name=None)}") for name in FORMATS]
     lines = [AuditLine(one) for one in page.items]
     actions = [(name, label, name == criteria["action"]) for name, label in ACTIONS.items()]
-    origins = [(name, name == criteria["origin"]) for name in ORIGINS]
+    origins = [(name, name == criteria["origin"]) for name in (PEOPLE, *ORIGINS)]
     return {"page": page, "lines": lines, "actions": actions, "origins": origins, "exports": exports, **criteria}
 
 
@@ -154,7 +154,7 @@ def export(request: HttpRequest, form: str) -> HttpResponseBase:
 
 def _criteria(query: PageQuery) -> dict[str, Any]:
     words = {name: query.word(name) for name in ("actor", "name", "bulk")}
-    chosen = {"action": query.choice("action", ACTIONS), "origin": query.choice("origin", ORIGINS)}
+    chosen = {"action": query.choice("action", ACTIONS), "origin": query.choice("origin", (PEOPLE, *ORIGINS))}
     return {**words, **chosen, "from_ms": query.criteria.from_ms, "to_ms": query.criteria.to_ms}
 
 

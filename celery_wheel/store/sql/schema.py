@@ -184,6 +184,8 @@ audit = table(
     required("digest", sa.Text, "SHA-256 of the digest before, and of all values but those in content; hexadecimal"),
     sa.UniqueConstraint("chain", "number", name="wheel_audit_place"),
     sa.Index("wheel_audit_time", "at_ms", "request"),
+    # The requests of people are few among those of programs.
+    sa.Index("wheel_audit_origin", "origin", "at_ms", "request"),
 )
 
 # Apart from the shard's row: only the commits with an entry of the audit log write it.

@@ -142,7 +142,7 @@ def test_a_whole_chain_that_is_not_the_noted_one_is_found(sql_store: SqlStore, s
     assert "missing" in report(sql_store, 5, f"5:1:{'a' * 64}").problem
 
 
-def test_what_retention_leaves_is_whole(sql_store: SqlStore, sql_holder: Holder) -> None:
+def test_the_rest_after_retention_is_whole(sql_store: SqlStore, sql_holder: Holder) -> None:
     write(sql_holder, 2)
     noted = report(sql_store).head
     write(sql_holder, 4)

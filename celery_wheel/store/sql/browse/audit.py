@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from celery_wheel.store.audit_model import (
+    PEOPLE,
+    PERSONS,
     AuditChain,
     AuditCriteria,
     AuditedRequest,
@@ -74,8 +76,10 @@ class AuditLog(StorePart):
 
 
 def _matches(criteria: AuditCriteria) -> list[ColumnElement[bool]]:
-    equal = ((audit.c.action, criteria.action), (audit.c.origin, criteria.origin), (audit.c.bulk, criteria.bulk))
+    equal = ((audit.c.action, criteria.action), (audit.c.bulk, criteria.bulk))
     found = [column == value for column, value in equal if value is not None]
+    if criteria.origin is not None:
+        found.append(audit.c.origin.in_(PERSONS if criteria.origin == PEOPLE else [criteria.origin]))
     if criteria.actor is not None:
         found.append(audit.c.actor.icontains(criteria.actor, autoescape=True))
     if criteria.name is not None:  # as the name of a result, in JSON
