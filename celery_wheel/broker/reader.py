@@ -3,7 +3,7 @@
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
    ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
-3. A message whose destination is reserved (see ``celery_wheel.broker``) is Unreadable: in a wheel queue it would return
+3. A message whose destination is reserved (see ``destinations``) is Unreadable: in a wheel queue it would return
    for ever, and in the others be a command, an event or a result.
 
 As everywhere in kombu, the last of duplicated keys counts, NaN and Infinity pass, and values such as
@@ -17,15 +17,16 @@ import json
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, NoReturn
 from uuid import UUID
 
 import msgspec
 
-from celery_wheel.broker import reserved_name
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
+from celery_wheel.broker.sealed import SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
@@ -87,9 +88,14 @@ _dumps_all = json.JSONEncoder().encode  # kombu's separators: ", " and ": "
 class QueuedMessageReader:
     """Reads messages by the rules of one installation."""
 
-    namespace: str = "wheel"  #: the first part of the wheel queues' names, which no task may have as its destination
+    destinations: Destinations = field(default_factory=Destinations)  #: the names that no task may have as its own
     max_message_bytes: int = 2**63  #: a larger message is stored as rejected instead of being parsed
     keep_eta: bool = False  #: whether headers keep their ``eta``
+    seal: MessageSeal = field(default_factory=MessageSeal)  #: opens sealed messages
+
+    @property
+    def namespace(self) -> str:
+        return self.destinations.namespace
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read a raw message of a kombu virtual transport, in the form that it has in the wheel queue."""
@@ -98,7 +104,7 @@ class QueuedMessageReader:
         except Exception as error:  # no bytes may stop the loop that reads them
             return unreadable(error, raw)
 
-    def _read(self, raw: bytes) -> Message:
+    def _read(self, raw: bytes, is_inner: bool = False) -> Message:
         self.check_size(raw)
         if len(raw) > MAX_HEADERS:
             _check_headers(raw)
@@ -110,19 +116,29 @@ class QueuedMessageReader:
         properties = queued.properties
         body = _body(queued.body, properties.get("body_encoding"))
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
-        return self.message(queued.headers, dumps(stored).encode(), body, dumps)
+        return self.message(queued.headers, dumps(stored).encode(), body, dumps, is_inner)
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
             raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
 
     def message(
-        self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
+        self,
+        headers: dict[str, Any],
+        properties: bytes,
+        body: bytes,
+        dumps: Callable[[Any], str] = _dumps_all,
+        is_inner: bool = False,
     ) -> Message:
-        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
+        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError.
+
+        ``is_inner``: of a sealed message.
+        """
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
+        if SEALED in fields and not is_inner:
+            return self._opened(fields, body)
         one = check(fields)
         self._check_destination(one)
         if "own" in fields:
@@ -158,8 +174,16 @@ class QueuedMessageReader:
             one.batch,
         )
 
+    def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
+        raw, is_signed = self.seal.open(body, self.max_message_bytes)
+        found = self._read(raw, is_inner=True)
+        if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
+            raise Malformed("sealed message must be one message, of the task that its header names")
+        found.is_signed = is_signed
+        return found
+
     def _check_destination(self, envelope: Envelope) -> None:
-        name = reserved_name(self.namespace, envelope.exchange, envelope.routing_key, envelope.queue)
+        name = self.destinations.reserved_name(envelope.exchange, envelope.routing_key, envelope.queue)
         if name is not None:
             raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 

@@ -33,9 +33,11 @@ from celery.worker import state
 from kombu.messaging import Producer
 
 from celery_wheel.broker import shard_of
+from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import HEADER, NATIVE, Envelope, encode
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
 from celery_wheel.broker.reader import NOT_STORED
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
@@ -74,6 +76,7 @@ class ReceivedMessageReader:
         conf = Conf(consumer.app)
         self._after_us = max(conf.rescue_after_ms, conf.min_delay_ms) * 1_000
         self._keeps_eta = conf.keep_eta
+        self._destinations = destinations_of(consumer.app)
         # On Redis all deliveries of a message have one tag; elsewhere each delivery has its own.
         self._has_tags = consumer.app.connection_for_write().transport.driver_type == "redis"
         self._warned: set[tuple[str, str]] = set()
@@ -99,6 +102,9 @@ class ReceivedMessageReader:
             return None
         queue = self._queue_of(message)
         if queue is None:
+            return None
+        if why := self._destinations.refusal("", queue.name, queue.name):
+            self._warn_once(("", queue.name), why)
             return None
         body, compression = _bytes(message), headers.get("compression")
         priority = message.properties.get("priority")
@@ -212,6 +218,7 @@ class Forwarder:
         conf = Conf(app)
         self._app = app
         self._namespace, self._shards = conf.namespace, conf.shards
+        self._seal = MessageSeal.of(conf)
         self._connection: Any = None
         self._producer: Any = None
         self.quiet_until_s = 0.0  #: monotonic; the next try is not before
@@ -232,18 +239,21 @@ class Forwarder:
             self._publish(received, queue)
 
     def _publish(self, received: ReceivedMessage, queue: Any) -> None:
-        self._connected().publish(
+        body, publish = (
             received.body,
-            exchange=DEFAULT_EXCHANGE,
-            routing_key=queue.name,
-            declare=[queue],
-            headers=dict(received.headers),
-            content_type=received.content_type,
-            content_encoding=received.content_encoding,
-            compression=received.compression,
-            confirm_timeout=10,
-            **received.properties,
+            {
+                "exchange": DEFAULT_EXCHANGE,
+                "routing_key": queue.name,
+                "headers": dict(received.headers),
+                "content_type": received.content_type,
+                "content_encoding": received.content_encoding,
+                "compression": received.compression,
+                **received.properties,
+            },
         )
+        if self._seal:
+            body, publish = self._seal.seal(body, publish, received.envelope.task, received.envelope.task_id)
+        self._connected().publish(body, declare=[queue], confirm_timeout=10, **publish)
 
     def _connected(self) -> Any:
         if self._producer is None:

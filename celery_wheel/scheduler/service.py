@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import shard_of
+from celery_wheel.broker.destinations import RouteRefusals, destinations_of
 from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.conf.limits import LimitValues
@@ -102,7 +103,9 @@ class WheelService:
         self.started = True
         logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
         _warn_of_server(store)
-        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
+        # Who may ask a node may not have a key.
+        mask = Mask([*conf.mask, *(("argsrepr", "kwargsrepr") if conf.encryption_keys else ())])
+        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, mask))
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), partial(cancel_replaced, self._app, store)
@@ -271,7 +274,14 @@ def node_name(holder: str, alive: list[str]) -> str:
 def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
     if create:
         make_state_folder(conf.store)
-    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
+    return open_store(
+        conf.store,
+        durability=conf.durability,
+        shards=conf.shards,
+        create=create,
+        lease_ms=conf.lease_ms,
+        keys=conf.encryption_keys,
+    )
 
 
 def limits_of(conf: Conf) -> Limits:
@@ -297,6 +307,8 @@ def limits_of(conf: Conf) -> Limits:
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
         groups={name: _limit(values) for name, values in conf.limits.items()},
         depths=conf.queue_depth,
+        unsigned=conf.unsigned if conf.signing_keys else "accept",
+        refusal=None if conf.destinations is None else RouteRefusals(destinations_of(conf.app)).__getitem__,
     )
 
 

@@ -75,7 +75,7 @@ def with_header(headers: bytes, name: str, value: int) -> bytes:
 
 
 #: Routes that a process keeps in memory.
-MAX_ROUTES = 100_000
+MAX_ROUTES = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,6 +219,8 @@ class Message:
     latest_ms: int | None = None  #: a task that replaces this one, or joins its batch, is due then at the latest
     window_ms: int | None = None  #: the key stays taken for this duration after the eta
     batch: int | None = None  #: up to so many calls of its batch are one message for the worker
+    is_signed: bool = False  #: by a key of ``wheel_signing_keys``
+    refused: str | None = None  #: the reason for which it is rejected as it arrives
 
     @property
     def size(self) -> int:

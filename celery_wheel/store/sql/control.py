@@ -121,6 +121,8 @@ class SqlControl(StorePart):
             record_ends(connection, self._statements, shard)
             self._statements.of(LoadStatements).expire(connection, now_ms)
             audit.forget(connection, self._statements, shard, audits_before_ms, now_ms)
+        if shard == 0:
+            self._catalogue.forget_routes(self.shards, now_ms)
 
 
 def write_control(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

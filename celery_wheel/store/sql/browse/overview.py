@@ -24,12 +24,28 @@ from celery_wheel.store.ports import pages
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state, shard_record
-from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, snapshot, tally, timer, total
+from celery_wheel.store.sql.schema import (
+    dictionary,
+    gate,
+    inbox,
+    lane,
+    route,
+    scheduler,
+    shard,
+    snapshot,
+    tally,
+    timer,
+    total,
+)
 from celery_wheel.store.sql.statement import SHOWN, columns_of
 from celery_wheel.store.store_model import ServerState
+from celery_wheel.values.keyring import key_of
 
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
+
+#: Most pairs of queue and task of an overview: those with the most pending tasks.
+PAIRS = 2_000
 
 #: Overdue rows of a lane, and items of an inbox, that are counted.
 COUNTED = 1_000
@@ -73,7 +89,7 @@ def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool]) -> 
 
 
 def _names() -> Select[Any]:
-    sums = _sums("name", total.c.number).subquery("sums")
+    sums = _sums("name", total.c.number).order_by(func.sum(total.c.pending).desc()).limit(PAIRS).subquery("sums")
     named = _line("name", literal_column("0"), sums.c.value, route.c.target, route.c.task)
     return named.select_from(sums.join(route, route.c.id == sums.c.number))
 
@@ -116,7 +132,7 @@ class StoreCounts(StorePart):
         Args:
             now_ms: rows that are due then are overdue.
             before_ms: the end of the hours that are counted one by one.
-            with_seconds, with_names: count the rows of the next hour by the second; and all by queue and task.
+            with_seconds, with_names: count the rows of the next hour by the second; and the most by queue and task.
             with_levels: include the levels of each holder in its snapshot.
         """
         times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}
@@ -146,6 +162,14 @@ class StoreCounts(StorePart):
     def server(self) -> ServerState | None:
         """Return what the store's server promises, and what costs it; None where the store is a file."""
         return self._database.server()
+
+    def keys(self) -> list[str | None]:
+        """Return the ids of the keys that messages need, the present one last; None: some are not encrypted."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(dictionary.c.content).order_by(dictionary.c.id)).scalars()
+            ids = [key_of(bytes(content)) for content in found]
+        last = dict.fromkeys(reversed([None if one is None else one.hex() for one in ids]))
+        return list(reversed(last))
 
     def levels(self, number: int) -> list[dict[str, Any]]:
         """Return the levels of the last snapshot of a shard's holder; empty where there is none."""
