@@ -652,6 +652,16 @@ def test_a_withdrawal_that_comes_too_late_finds_an_answer(rig: Rig) -> None:
     assert rig.pushed == []
 
 
+def test_a_repeated_revoke_changes_nothing_but_holds_longer(rig: Rig) -> None:
+    """Each scheduler that hears a revoke writes it, and the audit log has the first."""
+    rig.run()
+    assert rig.ask("cancel", task_ids=["gone"], for_good=True) == {"gone": "unknown"}
+    until_ms = rig.store.tombstones(0, ["gone"])["gone"].until_ms
+    rig.pass_time(1_000)
+    assert rig.ask("cancel", task_ids=["gone"], for_good=True) == {"gone": "already"}
+    assert rig.store.tombstones(0, ["gone"])["gone"].until_ms == until_ms + 1_000
+
+
 NOW = 1_800_000_000_000
 
 
