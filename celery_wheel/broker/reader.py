@@ -77,6 +77,7 @@ def _refuse_float(text: str) -> NoReturn:
 
 
 _decode_queued = msgspec.json.Decoder(_Queued, float_hook=_refuse_float).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any], float_hook=_refuse_float).decode
 _decode_sized = msgspec.json.Decoder(_Sized).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
@@ -104,7 +105,7 @@ class QueuedMessageReader:
         except Exception as error:  # no bytes may stop the loop that reads them
             return unreadable(error, raw)
 
-    def _read(self, raw: bytes, is_inner: bool = False) -> Message:
+    def _read(self, raw: bytes) -> Message:
         self.check_size(raw)
         if len(raw) > MAX_HEADERS:
             _check_headers(raw)
@@ -115,8 +116,10 @@ class QueuedMessageReader:
             queued, dumps = _parse(raw), _dumps_all
         properties = queued.properties
         body = _body(queued.body, properties.get("body_encoding"))
+        if type(fields := queued.headers.get(HEADER)) is dict and SEALED in fields:
+            return self._opened(fields, body)  # before properties that are not the message's are made
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
-        return self.message(queued.headers, dumps(stored).encode(), body, dumps, is_inner)
+        return self.message(queued.headers, dumps(stored).encode(), body, dumps)
 
     def check_size(self, data: bytes) -> None:
         if len(data) > self.max_message_bytes:
@@ -175,8 +178,14 @@ class QueuedMessageReader:
         )
 
     def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
-        raw, is_signed = self.seal.open(body, self.max_message_bytes)
-        found = self._read(raw, is_inner=True)
+        parts, is_signed = self.seal.open(body, self.max_message_bytes)
+        dumps: Callable[[Any], str] = _dumps
+        try:
+            headers, properties = _decode_object(parts.headers), _decode_object(parts.properties)
+        except ValueError:
+            headers, properties, dumps = json.loads(parts.headers), json.loads(parts.properties), _dumps_all
+        stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
+        found = self.message(headers, dumps(stored).encode(), parts.body, dumps, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
             raise Malformed("sealed message must be one message, of the task that its header names")
         found.is_signed = is_signed
