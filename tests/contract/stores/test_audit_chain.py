@@ -282,9 +282,9 @@ def test_an_export_without_values_has_a_whole_chain(sql_store: SqlStore, sql_hol
 
 
 def test_a_mask_hides_in_an_export(sql_store: SqlStore, sql_holder: Holder) -> None:
-    refused = {"result": "refused", "reason": "{'token': 'abc'} is wrong"}
+    refused = {"result": "refused", "reason": "{'token': 'hunter2'} is wrong"}
     sql_holder.apply(audits=[entry({"nightly": refused})])
-    assert "abc" not in "".join(export(sql_store, AuditCriteria(), Mask(["token"])))
+    assert "hunter2" not in "".join(export(sql_store, AuditCriteria(), Mask(["token"])))
 
 
 def test_the_script_of_the_page_runs_alone(sql_store: SqlStore, sql_holder: Holder, tmp_path: Path) -> None:
