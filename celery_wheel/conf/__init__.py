@@ -239,7 +239,12 @@ class Conf:
     audit_retention_ms = Setting(
         90 * 86_400,
         rules.seconds(3_600_000),
-        "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
+        "The seconds for which the audit log keeps a request; at least one hour. See docs/permissions.md.",
+    )
+    audit_programs = Setting(
+        True,
+        rules.flag(),
+        "False leaves the tasks that programs cancel, move and complete out of the audit log; see docs/permissions.md.",
     )
     results = Setting(
         None, rules.folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
