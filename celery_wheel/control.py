@@ -23,12 +23,13 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
+from celery_wheel.requests.audit import ChainReport, verify
 from celery_wheel.requests.limits import OwnLimits
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
-from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage
+from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, links_in
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
@@ -104,6 +105,16 @@ class Wheel:
         return replace(page, items=[_masked(one, self.mask) for one in page.items]) if self.mask else page
 
     aaudit = twin(audit)
+
+    def verify_audit(self, heads: str = "") -> list[ChainReport]:
+        """Check the chains of the audit log (docs/permissions.md); a report has a problem, or an empty one.
+
+        Args:
+            heads: a text with heads that were noted earlier, as reports have them; a cut or remade chain differs.
+        """
+        return verify(self.store, links_in(heads) if heads else ())
+
+    averify_audit = twin(verify_audit)
 
     def close(self) -> None:
         """Close the connections; the next call opens the store again."""
@@ -242,7 +253,7 @@ class Wheel:
         Args:
             tasks: a task id or an AsyncResult; or several, for a dict from each id to its result.
             how: ``reason`` and ``actor`` for people who read the history; ``timeout`` in seconds, 10 by default. A call
-                that names an actor is in the audit log (docs/permissions.md).
+                that names no actor is of a program, for the audit log (docs/permissions.md).
                 With ``transactional=True``, and inside an atomic block where ``wheel_transactional`` is set, the
                 request is part of the caller's transaction, and the call returns a ``TransactionalRequest``.
 
@@ -441,7 +452,7 @@ class Wheel:
             single,
             merge,
             shard_of if kind in (SCHEDULE, LIMIT) else None,
-            arguments.audit_of(kind, fields, how),
+            arguments.audit_of(kind, how),
             how.get("transactional"),
             self.turn,
         )

@@ -37,6 +37,10 @@ _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
 #: The most bytes of headers, and of properties, in JSON. Celery's have less than a thousandth of it.
 MAX_HEADERS = 2**20
 
+#: A message is kept whole up to so many times the size that is allowed; of a larger one, its beginning: to store a
+#: message of 100 MB takes seconds, in which no other is accepted.
+KEPT_FACTOR, BEGINNING = 4, 2**16
+
 #: Properties that are not stored: data about one delivery, fields of the envelope, and parts with a place of their own.
 _DROPPED = ("application_headers", "body_encoding", "delivery_info", "delivery_tag", "expiration", "priority")
 NOT_STORED = frozenset((*_DROPPED, "content_type", "content_encoding"))
@@ -90,7 +94,7 @@ class QueuedMessageReader:
     """Reads messages by the rules of one installation."""
 
     destinations: Destinations = field(default_factory=Destinations)  #: the names that no task may have as its own
-    max_message_bytes: int = 2**63  #: a larger message is stored as rejected instead of being parsed
+    max_message_bytes: int = 2**61  #: a larger message is stored as rejected instead of being parsed
     keep_eta: bool = False  #: whether headers keep their ``eta``
     seal: MessageSeal = field(default_factory=MessageSeal)  #: opens sealed messages
 
@@ -103,10 +107,10 @@ class QueuedMessageReader:
         try:
             return self._read(raw)
         except Exception as error:  # no bytes may stop the loop that reads them
-            return unreadable(error, raw)
+            return unreadable(error, raw, self.max_kept_bytes)
 
     def _read(self, raw: bytes) -> Message:
-        self.check_size(raw)
+        self.check_size(len(raw))
         if len(raw) > MAX_HEADERS:
             _check_headers(raw)
         dumps: Callable[[Any], str] = _dumps
@@ -121,9 +125,15 @@ class QueuedMessageReader:
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
         return self.message(queued.headers, dumps(stored).encode(), body, dumps)
 
-    def check_size(self, data: bytes) -> None:
-        if len(data) > self.max_message_bytes:
-            raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
+    @property
+    def max_kept_bytes(self) -> int:
+        """The most bytes of an unreadable message that the store keeps; of a larger one it keeps the beginning."""
+        return KEPT_FACTOR * self.max_message_bytes
+
+    def check_size(self, size: int) -> None:
+        if size > self.max_message_bytes:
+            note = "; the store has only its beginning" if size > self.max_kept_bytes else ""
+            raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {size:,}{note}")
 
     def message(
         self,
@@ -197,20 +207,23 @@ class QueuedMessageReader:
             raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 
 
-def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes]) -> Message | Unreadable:
+def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes], max_kept_bytes: int) -> Message | Unreadable:
     """Return the result of ``read``; where it raises, an Unreadable with the reason and the bytes of ``raw``."""
     try:
         return read()
     except Exception as error:
-        return unreadable(error, raw())
+        return unreadable(error, raw(), max_kept_bytes)
 
 
-def unreadable(error: Exception, raw: bytes) -> Unreadable:
+def unreadable(error: Exception, raw: bytes, max_kept_bytes: int) -> Unreadable:
     """Return the bytes with the reason why they are no message; raise a MemoryError, which says nothing about them."""
     if isinstance(error, MemoryError):
         raise error
-    digest = sha1(_UNREADABLE + raw, usedforsecurity=False).digest()
-    return Unreadable(str(UUID(bytes=digest[:16], version=5)), error_text(error), raw, _name_and_id(raw))
+    digest = sha1(_UNREADABLE, usedforsecurity=False)
+    digest.update(raw)
+    kept = raw if len(raw) <= max_kept_bytes else raw[:BEGINNING]
+    id_ = str(UUID(bytes=digest.digest()[:16], version=5))
+    return Unreadable(id_, error_text(error), kept, _name_and_id(raw))
 
 
 def _name_and_id(raw: bytes) -> tuple[str, str]:

@@ -413,11 +413,11 @@ class KombuBroker(DeliveryBroker):
 
         def read() -> Message:
             body, headers = _body(delivery), dict(delivery.headers or {})
-            self._reader.check_size(body)
+            self._reader.check_size(len(body))
             return self._reader.message(headers, _dumps(properties).encode(), body, _dumps)
 
         raw = {"headers": delivery.headers, "properties": properties, "body": delivery.body}
-        return read_or_reject(read, lambda: _dumps(raw).encode())
+        return read_or_reject(read, lambda: _dumps(raw).encode(), self._reader.max_kept_bytes)
 
 
 def _body(message: Any) -> bytes:

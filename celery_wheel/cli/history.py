@@ -6,16 +6,18 @@ import json
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_wheel.cli.group import open_wheel, wheel
+from celery_wheel.cli.group import WheelGroup, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.pending import task_as_dict
 from celery_wheel.cli.selection import Selection, ids, matches, request, request_each, selected
 from celery_wheel.console import parameters as options
-from celery_wheel.console.output import Column
+from celery_wheel.console.output import Column, print_json
+from celery_wheel.store.audit_model import ORIGINS, PEOPLE, STORE, AuditCriteria
 from celery_wheel.store.model import OUTCOMES, REQUEUABLE
 from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
@@ -177,22 +179,27 @@ def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) ->
         )
 
 
-@wheel.command(short_help="List the requests of people, with their results.")
+@wheel.group(
+    cls=WheelGroup, invoke_without_command=True, short_help="List requests and other acts; check and export the log."
+)
 @options.instant("--since", "from_ms", help="Asked at this instant or later.")
 @options.instant("--until", "to_ms", help="Asked before this instant.")
 @click.option("--by", "actor", help="A part of the person's name; case is ignored.")
 @click.option("--action", help="Only this action, like cancel, pause or schedule_update.")
-@click.option("--origin", help="Where the person asked: admin, cli or api.")
+@click.option(
+    "--origin", type=click.Choice([PEOPLE, *ORIGINS]), help="Only requests of this origin; people: admin, cli or api."
+)
 @click.option("--name", help="A task's id, or the name of a schedule, a key, a group or a gate, like queue:mail.")
 @click.option("--bulk", help="The bulk action, by its id.")
 @options.paging_by_name
 @click.pass_context
 def audit(ctx: click.Context, /, **params: Any) -> None:
-    """List the requests of people, the latest first: the person, the time, the action and its results.
+    """List requests and other acts, the latest first: the person or process, the time, the action and its results.
 
-    The log has the requests of the admin and of this command line, and calls of app.wheel that name an actor, for
-    wheel_audit_retention. With --json it has the result of each name.
+    Retention (wheel_audit_retention) removes the oldest ones. With --json the list has the result of each name.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     columns: list[Column[AuditedRequest]] = [
         Column("asked", lambda one: format_utc(one.at_ms), no_wrap=True),
         Column("by", lambda one: one.actor),
@@ -209,6 +216,42 @@ def audit(ctx: click.Context, /, **params: Any) -> None:
             return wheel.audit(before or None, rows, **params)
 
         Listing("requests", columns, asdict, read, "", str, str).show(**paging)
+
+
+@audit.command(short_help="Check the chains of the audit log.")
+@click.option(
+    "--head", "heads", multiple=True, metavar="FILE|TEXT", help="Heads noted earlier, as this command prints them."
+)
+@options.as_json
+@click.pass_context
+def verify(ctx: click.Context, heads: tuple[str, ...], as_json: bool) -> None:
+    """Check that no entry of the audit log was changed, removed or moved, and print the head of each chain.
+
+    A chain that was cut at its end, or made anew, is whole in itself: note the heads each day in another place, and
+    compare them with --head. Exit code: 0 when all chains are whole and have the heads; 1 when one is not.
+    """
+    texts = [Path(one).read_text() if Path(one).is_file() else one for one in heads]
+    with open_wheel(ctx) as wheel:
+        found = wheel.verify_audit("\n".join(texts))
+    if as_json:
+        print_json({"chains": [asdict(one) for one in found]})
+    for one in () if as_json else found:
+        name = "the store" if one.chain == STORE else f"shard {one.chain}"
+        count = f"entries {one.first:,} to {one.last:,}" if one.first <= one.last else "no entries"
+        erased = f", the texts of {one.erased:,} were erased" if one.erased else ""
+        click.echo(f"{name}: {count}{erased}, {one.problem or 'ok'}; head {one.head}")
+    ctx.exit(1 if any(one.problem for one in found) else 0)
+
+
+@audit.command(short_help="Write the audit log as lines of JSON.")
+@click.pass_context
+def export(ctx: click.Context) -> None:
+    """Write the audit log to stdout as lines of JSON, whose chains can be checked without this package."""
+    from celery_wheel.requests.audit import export as lines
+
+    with open_wheel(ctx) as wheel:
+        for line in lines(wheel.store, AuditCriteria(), wheel.mask):
+            click.echo(line, nl=False)
 
 
 def counts_of(results: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, start_project, user_errors, wheel
-from celery_wheel.cli.selection import request
+from celery_wheel.cli.selection import request, terminal_user
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, print_table, progress
 from celery_wheel.errors import SettingError
@@ -38,7 +38,7 @@ def migrate(ctx: click.Context, as_json: bool) -> None:
     from celery_wheel.store import migrate_store
 
     with user_errors(), progress("migrating"):
-        versions = migrate_store(Conf(ctx.obj.app).store)
+        versions = migrate_store(Conf(ctx.obj.app).store, terminal_user())
     if as_json:
         print_json({"versions": versions})
     elif versions:
@@ -68,7 +68,11 @@ def move(ctx: click.Context, to: str, source: str | None, yes: bool, as_json: bo
     with user_errors(), progress("copying") as bar:
         start_project()
         done = operation(
-            ctx.obj.app, to, source, lambda step, copied, total: bar(0, doing=step, done=copied, total=total)
+            ctx.obj.app,
+            to,
+            source,
+            lambda step, copied, total: bar(0, doing=step, done=copied, total=total),
+            terminal_user(),
         )
     if as_json:
         print_json({"store": done.place, "resumed": done.resumed, "rows": done.rows})
@@ -99,7 +103,7 @@ def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
 
     confirm(f"Are all schedulers stopped, and will they have wheel_shards = {shards} then?", yes)
     with user_errors():
-        done = reshard_of(ctx.obj.app, shards)
+        done = reshard_of(ctx.obj.app, shards, terminal_user())
     doubled = f"{format_count(done.doubled, 'doubled task')} removed, " if done.doubled else ""
     click.echo(
         f"{format_count(done.before, 'shard')} before, {done.after} now; "
@@ -137,7 +141,7 @@ def claim_broker_(ctx: click.Context, yes: bool) -> None:
         click.echo(f"shard {shard} belongs to store {owner}; its pending tasks stay there")
     confirm("Are the schedulers on the other side stopped, and shall this store dispatch to this broker?", yes)
     with user_errors():
-        claim_broker(ctx.obj.app)
+        claim_broker(ctx.obj.app, terminal_user())
     click.echo("the broker belongs to this store now; its schedulers dispatch again within a minute")
 
 
@@ -167,7 +171,7 @@ def claim_store_(ctx: click.Context, yes: bool) -> None:
         click.echo(f"shard {shard} was held last by the copy {owner.place}")
     confirm("Are the schedulers of the other copy stopped, and shall this one go on?", yes)
     with user_errors():
-        claim_store(ctx.obj.app)
+        claim_store(ctx.obj.app, terminal_user())
     click.echo("this copy goes on, and the other holds nothing any more; schedulers here dispatch within a minute")
 
 
@@ -272,7 +276,8 @@ def drain(
             confirm(_question(done, file), yes)
             try:
                 with _bar() as bar:
-                    done = operation.drain(ctx.obj.app, store, to_broker=to_broker, file=file, progress=bar, **include)
+                    how = {"progress": bar, "by": terminal_user(), **include}
+                    done = operation.drain(ctx.obj.app, store, to_broker=to_broker, file=file, **how)
             except SettingError as error:
                 raise click.UsageError(str(error)) from error
     if as_json:
@@ -298,7 +303,7 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     from celery_wheel.operations import drain as operation
 
     with user_errors(), _bar() as bar:
-        found = operation.import_(ctx.obj.app, file, include=include, progress=bar)
+        found = operation.import_(ctx.obj.app, file, include=include, progress=bar, by=terminal_user())
     if as_json:
         print_json({**asdict(found), "missing": found.missing, "absent": found.absent})
     else:
@@ -403,7 +408,7 @@ def _abort(store: FullStore, name: str, yes: bool) -> int:
         return NEEDS_ACTION
     now_ms = options.now_ms()
     confirm(f"Abort the load {printable(name)}, begun {format_duration(max(0, now_ms - found.begun_ms))} ago?", yes)
-    if not store.loads.abort(found.id, now_ms, run=found.run):
+    if not store.loads.abort(found.id, now_ms, run=found.run, by=terminal_user()):
         click.echo(f"nothing was aborted: the load {printable(name)} was ended or resumed meanwhile", err=True)
         return NEEDS_ACTION
     return 0

@@ -22,6 +22,7 @@ from celery_wheel.cli.paging import Read, pages
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
 from celery_wheel.errors import RequestInDoubt, WheelUnavailable
+from celery_wheel.store.audit_model import Operator
 from celery_wheel.values.format import format_count
 
 #: Tasks of one request.
@@ -86,14 +87,19 @@ def request(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def call(*args: Any, reason: str, timeout: float, **params: Any) -> Any:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a user without a name, as in some containers
-            user = "unknown user"
-        how = {"reason": reason, "timeout": timeout, "actor": f"{user} on {socket.gethostname()}", "origin": "cli"}
+        how = {"reason": reason, "timeout": timeout, **terminal_user()._asdict()}
         return command(*args, how=how, **params)
 
     return options.request(call)
+
+
+def terminal_user() -> Operator:
+    """Return this terminal's user, for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = "unknown user"
+    return Operator("cli", f"{user} on {socket.gethostname()}")
 
 
 class ResultLine(NamedTuple):

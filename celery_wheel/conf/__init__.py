@@ -122,7 +122,11 @@ class Conf:
         rules.flag(),
         "True keeps history of any age and size until the job `archive` has it; see docs/pipeline-jobs.md.",
     )
-    max_message_bytes = Setting(8 * MIB, rules.whole(1), "A larger message is rejected, and stored with its bytes.")
+    max_message_bytes = Setting(
+        8 * MIB,
+        rules.whole(1),
+        "A larger message is rejected, and stored with its bytes; if it is four times as large, with its beginning.",
+    )
     max_clock_skew_ms = Setting(
         5,
         rules.seconds(1),
@@ -235,7 +239,12 @@ class Conf:
     audit_retention_ms = Setting(
         90 * 86_400,
         rules.seconds(3_600_000),
-        "The seconds for which the audit log keeps a request of a person; at least one hour. See docs/permissions.md.",
+        "The seconds for which the audit log keeps a request; at least one hour. See docs/permissions.md.",
+    )
+    audit_programs = Setting(
+        True,
+        rules.flag(),
+        "False leaves the tasks that programs cancel, move and complete out of the audit log; see docs/permissions.md.",
     )
     results = Setting(
         None, rules.folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."

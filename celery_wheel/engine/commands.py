@@ -52,6 +52,8 @@ def cancel_or_move(
     known = {row.task_id for row in found}
     missing = [task_id for task_id in command.task_ids if task_id not in known]
     outcomes = ctx.store.last_outcomes(ctx.shard, command.task_ids)
+    # Each scheduler writes the command of a revoke that it hears.
+    repeated = ctx.store.tombstones(ctx.shard, command.task_ids) if command.for_good else ()
     yield "found"
     queue_is_empty = earlier_are_accepted(ctx, state, command.item_id, empty_at_ms)
     with state.active():
@@ -67,7 +69,7 @@ def cancel_or_move(
         results |= dict.fromkeys(done, DONE)
         if command.kind == model.CANCEL:
             results |= {task_id: ALREADY for task_id in missing if outcomes.get(task_id) == "cancelled"}
-        _record(work, command, results, resent)
+        _record(work, command, results, resent, repeated)
         work.reserve()
     yield "reserved"
     if (yield from commit_command(ctx, work, command.item_id)):
@@ -113,9 +115,11 @@ def relocate(work: UnitOfWork, row: model.Row, eta_ms: int | None, reason: str, 
     work.record_move(row, reason, actor)
 
 
-def _record(work: UnitOfWork, command: Command, results: dict[str, str], resent: Collection[str]) -> None:
+def _record(
+    work: UnitOfWork, command: Command, results: dict[str, str], resent: Collection[str], repeated: Collection[str]
+) -> None:
     change, now_ms = work.change, work.now_ms
-    work.answer(command, results)
+    work.answer(command, results | {one: ALREADY for one in repeated if results[one] in (UNKNOWN, TOO_LATE)})
     if command.kind == model.CANCEL:
         until_ms = now_ms + TOMBSTONE_MS
         with_tombstone = (UNKNOWN, TOO_LATE) if command.for_good else (UNKNOWN,)

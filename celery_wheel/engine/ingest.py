@@ -171,7 +171,7 @@ def _sort(ctx: Context, intake: _Intake, inbox: Sequence[model.InboxItem]) -> No
     named: set[str] = set()  # ids that earlier commands name
     schedules = _ScheduleCommands()
     for item in inbox:
-        meaning = parse(item, ctx.broker.decode, ctx.store.derived_id)
+        meaning = parse(item, ctx.broker.decode, ctx.store.derived_id, programs=ctx.limits.audit_programs)
         if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):

@@ -186,6 +186,7 @@ class Limits:
     archived_only: bool = False  #: remove only history that was archived
     forget_count: int = 2_000  #: rows of history removed in one round
     audit_ms: int = 90 * 86_400_000  #: the audit log keeps a request for this time
+    audit_programs: bool = True  #: it has the ordinary commands of programs, too
     max_clock_skew_ms: int = 5_000
     replay_on_rollback: bool = True
     rollback_window_ms: int = 300_000

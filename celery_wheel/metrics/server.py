@@ -25,6 +25,9 @@ RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 #: A client that sends nothing for so long is left.
 CLIENT_S = 10.0
 
+#: Connections that are served at a time, and the time in which the thread of one that was ended ends.
+MOST, END_S = 16, 0.5
+
 #: A stop waits no longer for the thread, which is a daemon.
 JOIN_S = 1.0
 
@@ -92,13 +95,44 @@ class MetricsServer:
 
 
 class _Server(ThreadingMixIn, TCPServer):
+    """Serves ``MOST`` connections at a time: the next one ends the oldest, which mostly is idle or slow.
+
+    A probe of /livez takes milliseconds, so idle clients do not keep it from its answer. The threads of connections
+    that were ended may still make their pages; while they are ``MOST`` as well, a new connection is refused.
+    """
+
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._changed = threading.Condition()
+        self._open: dict[Any, None] = {}  #: connections, the oldest first
+        self._ended: set[Any] = set()  #: connections that were ended for others
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            if len(self._open) >= MOST and self._changed.wait_for(lambda: len(self._ended) < MOST, END_S):
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._ended.add(oldest)
+                with suppress(OSError):  # the client has left
+                    oldest.shutdown(socket.SHUT_RDWR)
+            if is_served := len(self._open) < MOST:
+                self._open[request] = None
+        if is_served:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changed:
+            self._open.pop(request, None)
+            self._ended.discard(request)
+            self._changed.notify_all()
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("a request for metrics failed: %r", sys.exc_info()[1], extra={"action": "metrics_request"})

@@ -36,6 +36,7 @@ from celery_wheel.engine.round import RoundSteps, run_round
 from celery_wheel.errors import StoreUnusable, WheelError
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.scheduler.service import limits_of, open_store_of
+from celery_wheel.store.audit_model import PROGRAM
 from celery_wheel.store.model import MOVE
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -279,7 +280,8 @@ def _steps(app: Any, driven: BenchRig, queue: Any, count: int, body: str) -> Ite
     yield "send", driven.until("send", count, send)
     yield "ingest", driven.until("ingest", count, lambda: stats.accepted, engine.ingest, engine.prefetch)
     for start in range(0, count, MOVED_AT_ONCE):
-        command = json.dumps({"task_ids": task_ids[start : start + MOVED_AT_ONCE], "eta_ms": None}).encode()
+        fields = {"task_ids": task_ids[start : start + MOVED_AT_ONCE], "eta_ms": None, "audit": {"origin": PROGRAM}}
+        command = json.dumps(fields).encode()
         driven.store.put_inbox(0, [(MOVE, command)])
     yield "move", driven.until("move", count, lambda: stats.moved, engine.ingest)
     sending = (engine.prefetch, engine.dispatch, engine.settle)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store import move_store, open_store
+from celery_wheel.store.audit_model import Operator, store_entry
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.place import place_of, read_url
 from celery_wheel.store.ports import FullStore, Store
@@ -64,13 +66,31 @@ def other_broker(app: Any) -> str:
         return "" if is_brokers_store(app, store) else shown(store.brokers())
 
 
-def claim_broker(app: Any) -> None:
-    """Make the app's store the owner of every shard. Raises StoreConflict where a holder of another store lives."""
+@contextmanager
+def recorded(store: FullStore, action: str, by: Operator | None, **details: Any) -> Iterator[dict[str, int]]:
+    """Record an act of several transactions in the audit log before it begins, and after it has ended.
+
+    Yields the counts of its end. An act that failed or was killed has only its begin there.
+    """
+    entry = store_entry(action, by, SystemClock().now_ms(), {"store": "begun"}, details)
+    store.maintenance.record(entry)
+    counts: dict[str, int] = {}
+    yield counts
+    store.maintenance.record(replace(entry, results=json.dumps({"store": {"result": "done", **counts}})))
+
+
+def claim_broker(app: Any, by: Operator | None = None) -> None:
+    """Make the app's store the owner of every shard. Raises StoreConflict where a holder of another store lives.
+
+    ``by``, here and below: the person for the audit log; None: this process.
+    """
     with open_both(app, any_broker=True) as (store, broker):
-        for shard in range(store.shards):
-            if broker.fences:
-                cast("RedisBroker", broker).claim(shard, {lane.lane: lane.offset for lane in store.lanes(shard)})
-        store.add_brokers(broker_places(app))
+        places = broker_places(app)
+        with recorded(store, "claim_broker", by, broker=shown(places)):
+            for shard in range(store.shards):
+                if broker.fences:
+                    cast("RedisBroker", broker).claim(shard, {lane.lane: lane.offset for lane in store.lanes(shard)})
+            store.add_brokers(places)
 
 
 def other_copies(app: Any) -> dict[int, Owner]:
@@ -79,13 +99,15 @@ def other_copies(app: Any) -> dict[int, Owner]:
         return _copies(store, broker)
 
 
-def claim_store(app: Any) -> None:
+def claim_store(app: Any, by: Operator | None = None) -> None:
     """Let the app's store go on where another copy of it was. Raises StoreConflict while a holder there lives."""
     with open_both(app) as (store, broker):
-        for shard, owner in _copies(store, broker).items():
+        copies = _copies(store, broker)
+        for shard, owner in copies.items():
             if owner.lives:
                 raise other_copy("the broker", shard, owner.place, store.identity())
-        store.maintenance.leap()
+        others = {"from": sorted({owner.place for owner in copies.values()})}
+        store.maintenance.leap(store_entry("claim_store", by, SystemClock().now_ms(), {"store": "done"}, others))
 
 
 def _copies(store: FullStore, broker: Broker) -> dict[int, Owner]:
@@ -98,7 +120,7 @@ def _owners(store: FullStore, broker: Broker) -> dict[int, Owner]:
     return {shard: owner for shard, owner in owners.items() if owner is not None}
 
 
-def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStore:
+def move(app: Any, to: str, source: str | None, progress: Progress, by: Operator | None = None) -> MovedStore:
     """Move a store, by default that of wheel_store, to the database ``to``, whose tables are made, also in Django's.
 
     Raises StoreUnusable or SettingError; the old store is as before then. The next move continues one that was killed.
@@ -118,7 +140,7 @@ def move(app: Any, to: str, source: str | None, progress: Progress) -> MovedStor
         finally:
             app.conf.changes.clear()
             app.conf.changes.update(before)
-    return move_store(source, to, SystemClock().now_ms(), progress)
+    return move_store(source, to, SystemClock().now_ms(), progress, by)
 
 
 def settings_line(conf: Conf, store: str) -> str:
@@ -136,7 +158,7 @@ def settings_line(conf: Conf, store: str) -> str:
     return f"{'app.conf.' if plain else ''}{name} = {json.dumps(store)}"
 
 
-def reshard_of(app: Any, shards: int) -> Resharded:
+def reshard_of(app: Any, shards: int, by: Operator | None = None) -> Resharded:
     """Give the app's store another number of shards, while no scheduler runs. Raises StoreUnusable, SettingError."""
     now_ms = SystemClock().now_ms()
     with open_both(app) as (store, broker):
@@ -148,7 +170,7 @@ def reshard_of(app: Any, shards: int) -> Resharded:
                 for lane in broker.adopt(shard, now_ms):
                     broker.set_offset(shard, now_ms, lane, ORIGIN)
                 broker.leave(shard, now_ms)
-        return store.maintenance.reshard(shards, shard_of, now_ms, archived_only=Conf(app).history_archive)
+        return store.maintenance.reshard(shards, shard_of, now_ms, archived_only=Conf(app).history_archive, by=by)
 
 
 def _check_empty(store: Store, broker: Broker, shard: int, now_ms: int) -> None:

@@ -13,9 +13,7 @@ since Celery would check the whole Django project then, within a request for a p
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
@@ -23,10 +21,11 @@ from weakref import WeakKeyDictionary
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
-from celery_wheel.store.model import CANCEL, COMPLETE, LIMIT, MOVE
+from celery_wheel.store.audit_model import ORIGINS, PROGRAM, process_name
+from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria
-from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria
+from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
@@ -37,9 +36,6 @@ TIMEOUT_S = 10.0
 
 #: A longer time to resume over is a mistake in the unit.
 MAX_OVER_S = 366 * 86_400
-
-#: Arguments of requests that the audit log has; none is a value of a task.
-_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap")
 
 #: App → names of tasks that the log has warned of.
 _warned = WeakKeyDictionary[Any, set[str]]()
@@ -62,7 +58,7 @@ class RequestOptions(TypedDict, total=False):
 
     reason: str  #: the reason, for people
     actor: str  #: the name of the asker; by default the process and its host
-    origin: str  #: where a person asks, for the audit log: "admin", "cli"; "api" by default
+    origin: str  #: where a person asks, for the audit log: "admin", "cli"; "api" or "program" by default
     bulk: str  #: the UUID of the bulk action that the request is a part of
 
 
@@ -174,22 +170,20 @@ def gate_name(kind: str, options: GateOptions) -> str:
 
 def attribution(options: RequestOptions) -> dict[str, str]:
     """Return the reason and the actor of a request; the actor is this process where none is named."""
-    actor = options.get("actor") or f"pid {os.getpid()} on {socket.gethostname()}"
+    actor = options.get("actor") or process_name()
     return {"reason": text_of("reason", options.get("reason") or "", at_least=0), "actor": text_of("actor", actor)}
 
 
-def audit_of(kind: str, command: Mapping[str, Any], options: RequestOptions) -> dict[str, Any] | None:
-    """Return a request's part of the audit log; None where a program does its ordinary work, and names no person."""
-    if kind in (CANCEL, MOVE, COMPLETE) and not (options.get("actor") or options.get("origin")):
-        return None
-    action = f"schedule_{command['do']}" if kind == SCHEDULE else kind
-    if kind == MOVE:
-        action = "run_now" if command["eta_ms"] is None else "reschedule"
-    if kind == LIMIT:
-        action = "clear_limits" if command["limits"] is None else "set_limits"
-    details = {name: command[name] for name in _DETAILS if command.get(name)}
-    found = {"origin": text_of("origin", options.get("origin") or "api"), "action": action, "details": details}
-    return {**found, "bulk": options["bulk"]} if "bulk" in options else found
+def audit_of(kind: str, options: RequestOptions) -> dict[str, str]:
+    """Return a request's part of the audit log; the holder adds the rest, and leaves it out if it records no programs.
+
+    A program that names no person does its ordinary work with tasks. All else changes how the wheel itself works.
+    """
+    is_program = kind in (CANCEL, MOVE, COMPLETE) and not options.get("actor")
+    origin = options.get("origin") or (PROGRAM if is_program else "api")
+    if origin not in ORIGINS:
+        raise ArgumentError(f"origin must be one of {', '.join(ORIGINS)}, got {origin!r:.60}")
+    return {"origin": origin, **({"bulk": options["bulk"]} if "bulk" in options else {})}
 
 
 def timeout_of(options: CommandOptions) -> float:

@@ -28,6 +28,7 @@ from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
+from celery_wheel.store.audit_model import PROGRAM
 from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
@@ -92,7 +93,7 @@ class Request:
     merge: Merge[Any] | None = None  #: None: that of the kind
     #: the one shard of a name; None: every shard gets every name
     shard_of: Callable[[None, str, int], int] | None = None
-    audit: Mapping[str, Any] | None = None  #: for the audit log: origin, action and details; None: not in the log
+    audit: Mapping[str, str] = field(default_factory=dict)  #: for the audit log: origin and bulk
     transactional: bool | None = None  #: the option of the call
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
     _commands: list[_InboxCommand] = field(default_factory=list)
@@ -198,8 +199,8 @@ class Request:
         content: dict[str, Any] = {list_name: names}
         if isinstance(self.names, Mapping):
             content = {"definitions": {name: self.names[name] for name in names}}
-        audit = {"audit": {**self.audit, **sent}} if self.audit else {}
-        payload = json.dumps({**content, "id": number, **self.options, **audit}).encode()
+        audit = {"origin": PROGRAM, **self.audit, **sent}
+        payload = json.dumps({**content, "id": number, **self.options, "audit": audit}).encode()
         return _InboxCommand(shard, number, names, payload)
 
     def _put(self, commands: list[_InboxCommand], store: FullStore) -> list[_InboxCommand]:

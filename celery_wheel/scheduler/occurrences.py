@@ -36,6 +36,7 @@ from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.requests.arguments import warn_of_unknown
 from celery_wheel.scheduler.remote_control.revocation import cancel_commands
+from celery_wheel.store.audit_model import PROGRAM
 from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import FullStore
@@ -200,8 +201,7 @@ class ScheduleRenderer:
 def cancel_replaced(app: Any, store: FullStore, task_ids: Sequence[str]) -> None:
     """Cancel runs that a later run of their schedule replaces. Raises the store's and the broker's errors."""
     ids = list(task_ids)
-    commands = list(cancel_commands(ids, "a later run of its schedule replaces it", "wheel"))
-    store.put_inboxes(dict.fromkeys(range(store.shards), commands))
+    store.put_inboxes(cancel_commands(ids, "a later run of its schedule replaces it", "wheel", PROGRAM, store.shards))
     with app.connection_for_write(heartbeat=0) as connection:
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
         app.control.revoke(ids, terminate=True, connection=connection)

@@ -297,6 +297,7 @@ def limits_of(conf: Conf) -> Limits:
         history_bytes=conf.history_max_bytes,
         archived_only=conf.history_archive,
         audit_ms=conf.audit_retention_ms,
+        audit_programs=conf.audit_programs,
         max_clock_skew_ms=conf.max_clock_skew_ms,
         replay_on_rollback=conf.on_broker_rollback == "replay",
         rollback_window_ms=conf.rollback_window_ms,

@@ -44,8 +44,9 @@ BODY, ID, ARGSREPR, KWARGSREPR, ETA, EXPIRES, OWN_HEADERS, ENVELOPE, ETA_MS, CRE
 
 VERSION = 1
 
-#: The most bytes of separators, templates and values together, unpacked; ``pack`` is called for far fewer.
-MAX_BYTES = 256 * 2**20
+#: The most bytes of separators, templates and values together, unpacked: in an item of the inbox, for which
+#: ``bulk_load`` packs 1 MiB of values; and in a chunk of a load, which has all of a slice's rows.
+MAX_ITEM_BYTES, MAX_CHUNK_BYTES = 8 * 2**20, 256 * 2**20
 
 
 def _getter(places: Sequence[int]) -> Any:
@@ -118,9 +119,9 @@ def pack(messages: Iterable[tuple[PackTemplate, Sequence[str]]]) -> bytes:
     return zlib.compress(RS.join((json.dumps(head), *columns)).encode(), 1)
 
 
-def unpack(payload: bytes) -> Pack:
+def unpack(payload: bytes, max_bytes: int = MAX_ITEM_BYTES) -> Pack:
     """Return the messages of ``pack``. Raises ValueError and its like for bytes that it did not make."""
-    head, *columns = _text(payload).split(RS)
+    head, *columns = _text(payload, max_bytes).split(RS)
     header = json.loads(head)
     if type(header) is not dict or header.get("v") != VERSION:
         raise Malformed(f"packed messages must be of version {VERSION}; a newer celery-wheel may have written them")
@@ -136,12 +137,12 @@ def unpack(payload: bytes) -> Pack:
     return Pack(kinds, order)
 
 
-def _text(payload: bytes) -> str:
+def _text(payload: bytes, max_bytes: int) -> str:
     unpacking = zlib.decompressobj()
     try:
-        text = unpacking.decompress(payload, MAX_BYTES)
+        text = unpacking.decompress(payload, max_bytes)
     except zlib.error as error:
         raise Malformed(f"packed messages cannot be read: {error}") from error
     if not unpacking.eof:
-        raise Malformed(f"packed messages must be whole, and at most {MAX_BYTES:,} bytes when unpacked")
+        raise Malformed(f"packed messages must be whole, and at most {max_bytes:,} bytes when unpacked")
     return text.decode()

@@ -7,6 +7,7 @@ scheduler uses meanwhile.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, inspect
 
 from celery_wheel.errors import SettingError, StoreError, StoreNotReady, StoreOutdated, StoreUnusable, StoreUnused
+from celery_wheel.store.audit_model import Operator
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
 from celery_wheel.store.sql.catalogue import key_in_use
@@ -73,7 +75,7 @@ def open_store(
         raise
 
 
-def migrate_store(url: str) -> list[int]:
+def migrate_store(url: str, by: Operator | None = None) -> list[int]:
     """Bring an older store's tables to this version; see ``celery_wheel.store.sql.upkeep``.
 
     Raises StoreUnusable or SettingError, with the remedy; nothing was changed then.
@@ -85,10 +87,10 @@ def migrate_store(url: str) -> list[int]:
             f"run: {place.made_by}"
         )
     with _unused(place, False, LEASE_MS) as database:
-        return migrate(database)
+        return migrate(database, time.time_ns() // 1_000_000, by)
 
 
-def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> MovedStore:
+def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress, by: Operator | None = None) -> MovedStore:
     """Move a store to another database; see ``celery_wheel.store.sql.upkeep``.
 
     Raises StoreUnusable or SettingError, with the remedy; the old store is as before then.
@@ -97,7 +99,7 @@ def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress) -> M
     if old_place.url == new_place.url:
         raise SettingError(f"the new store must be another than the old one, got {shown_place(new_url)} for both")
     with _unused(old_place, False, MOVE_MS) as old, _unused(new_place, True, MOVE_MS) as new:
-        return move(old, new, shown_place(new_url), new_place.own, now_ms, progress)
+        return move(old, new, shown_place(new_url), new_place.own, now_ms, progress, by)
 
 
 @contextmanager

@@ -192,11 +192,17 @@ class Migration(migrations.Migration):
             name="AuditRow",
             fields=[
                 ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                (
+                    "chain",
+                    models.SmallIntegerField(
+                        db_comment="its chain: number of the shard; -1: of acts on the whole store"
+                    ),
+                ),
+                ("number", models.BigIntegerField(db_comment="its place in the chain, from 1")),
                 ("request", models.TextField(db_comment="chosen by the asker, the same in each shard; UUIDv7")),
                 ("at_ms", _instant("time of asking")),
-                ("origin", models.TextField(db_comment="admin, cli or api")),
-                ("actor", models.TextField(db_comment="the person")),
+                ("origin", models.TextField(db_comment="admin, cli, api, program, control, source or unknown")),
+                ("actor", models.TextField(db_comment="the person, or the process")),
                 ("action", models.TextField(db_comment="cancel, reschedule, pause, schedule_update and others")),
                 ("reason", models.TextField(db_comment="reason, for people")),
                 ("details", models.TextField(db_comment="JSON object: arguments of the action")),
@@ -207,11 +213,49 @@ class Migration(migrations.Migration):
                         db_comment="JSON object: name of a task, schedule, key or gate to its result in the shard"
                     ),
                 ),
+                (
+                    "salt",
+                    models.TextField(
+                        db_comment="of content; none: reason, details and results were erased; hexadecimal",
+                        null=True,
+                    ),
+                ),
+                (
+                    "content",
+                    models.TextField(db_comment="SHA-256 of the salt, reason, details and results; hexadecimal"),
+                ),
+                (
+                    "digest",
+                    models.TextField(
+                        db_comment="SHA-256 of the digest before, and of all values but those in content; hexadecimal"
+                    ),
+                ),
             ],
             options=_options(
                 "wheel_audit",
-                indexes=[models.Index(fields=["at_ms", "request"], name="wheel_audit_time")],
+                indexes=[
+                    models.Index(fields=["at_ms", "request"], name="wheel_audit_time"),
+                    models.Index(fields=["origin", "at_ms", "request"], name="wheel_audit_origin"),
+                ],
+                constraints=[models.UniqueConstraint(fields=("chain", "number"), name="wheel_audit_place")],
             ),
+        ),
+        migrations.CreateModel(
+            name="AuditChainRow",
+            fields=[
+                (
+                    "chain",
+                    models.SmallIntegerField(db_comment="as in the audit log", primary_key=True, serialize=False),
+                ),
+                ("number", models.BigIntegerField(db_comment="number of the last entry")),
+                ("digest", models.TextField(db_comment="digest of the last entry")),
+                (
+                    "base_number",
+                    models.BigIntegerField(db_comment="number of the last entry that retention has removed; 0: none"),
+                ),
+                ("base_digest", models.TextField(db_comment="digest of that entry")),
+            ],
+            options=_options("wheel_audit_chain"),
         ),
         _page("Audit", "auditrow", verbose_name_plural="audit log"),
         migrations.CreateModel(
@@ -465,6 +509,14 @@ class Migration(migrations.Migration):
                 ("begun_ms", _instant("begin of its last run")),
                 ("ended_ms", _instant("time of the commit or abort", null=True)),
                 ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
+                ("origin", models.TextField(db_comment="as in the audit log; empty while it is open")),
+                (
+                    "actor",
+                    models.TextField(
+                        db_comment="the person or the process that committed or aborted it; empty while it is open"
+                    ),
+                ),
+                ("audited", models.BooleanField(db_comment="the audit log has its end")),
             ],
             options=_options(
                 "wheel_load",

@@ -1,7 +1,7 @@
 """The audit log: a page with filters, and the log as CSV or JSON lines.
 
 An export reads page after page while the browser receives it, so that its length does not matter. A line of the CSV is
-the result of a name, and a line of JSON is a request with all of its results.
+the result of a name; a line of JSON is an entry of a chain, and the file can be checked as a whole.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from types import SimpleNamespace
@@ -27,7 +27,8 @@ from django.utils.translation import ngettext
 
 from celery_wheel.control import Wheel
 from celery_wheel.errors import ArgumentError, WheelError
-from celery_wheel.store.audit_model import AuditedRequest
+from celery_wheel.requests.audit import export as export_lines
+from celery_wheel.store.audit_model import ORIGINS, PEOPLE, AuditCriteria, AuditedRequest
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
 from django_wheel import models
@@ -36,7 +37,6 @@ from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.page import PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
 
-ORIGINS = ("admin", "cli", "api")
 ACTIONS: dict[str, Promise] = {
     "cancel": _("cancel"),
     "run_now": _("run now"),
@@ -59,13 +59,24 @@ ACTIONS: dict[str, Promise] = {
     "schedule_resume": _("resume a schedule"),
     "schedule_trigger": _("run a schedule"),
     "schedule_backfill": _("backfill a schedule"),
+    "schedule_restore": _("import a schedule"),
+    "load": _("load many tasks"),
+    "abort_load": _("abort a load"),
+    "revoke_stamps": _("revoke by stamped headers"),
+    "drain": _("drain"),
+    "import": _("import"),
+    "reshard": _("reshard"),
+    "claim_broker": _("claim the broker"),
+    "claim_store": _("claim the store"),
+    "move_store": _("move the store"),
+    "migrate": _("migrate"),
 }
 #: Names of a request that the page shows.
 NAMES = 20
 #: Requests that an export holds in memory.
 EXPORT_PAGE = 200
 
-FIELDS = ("asked", "person", "origin", "action", "name", "result", "reason", "details", "bulk", "request")
+FIELDS = ("asked", "person", "origin", "action", "name", "result", "reason", "details", "bulk", "request", "entries")
 FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
 #: A program for tables takes a text that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full width, too
@@ -118,20 +129,23 @@ def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     exports = [(name, f"export/{name}/{query.link(after_name=None)}") for name in FORMATS]
     lines = [AuditLine(one) for one in page.items]
     actions = [(name, label, name == criteria["action"]) for name, label in ACTIONS.items()]
-    origins = [(name, name == criteria["origin"]) for name in ORIGINS]
+    origins = [(name, name == criteria["origin"]) for name in (PEOPLE, *ORIGINS)]
     return {"page": page, "lines": lines, "actions": actions, "origins": origins, "exports": exports, **criteria}
 
 
 def export(request: HttpRequest, form: str) -> HttpResponseBase:
     """Return the requests that match the query, as a file that is written while it is read."""
-    query = PageQuery(request.GET)
+    wheel, criteria = project_wheel(), _criteria(PageQuery(request.GET))
+    hidden = not may_view_payload(request)
     try:
-        requests = _requests(project_wheel(), _criteria(query))
-        first = list(islice(requests, 1))  # an error of the store is an answer of its own, and not half a file
+        if form == "csv":
+            lines = _csv(wheel, criteria, hidden)
+        else:
+            lines = export_lines(wheel.store, AuditCriteria(**criteria), wheel.mask, without_values=hidden)
+        first = list(islice(lines, 1))  # an error of the store is an answer of its own, and not half a file
     except (WheelError, ImproperlyConfigured) as error:
         return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
-    found = chain(first, requests) if may_view_payload(request) else map(_without_values, chain(first, requests))
-    lines = {"csv": _csv, "jsonl": _json_lines}[form](found)
+    lines = chain(first, lines)
     response = StreamingHttpResponse(lines, content_type=f"{FORMATS[form]}; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="wheel-audit.{form}"'
     response["X-Content-Type-Options"] = "nosniff"
@@ -140,7 +154,7 @@ def export(request: HttpRequest, form: str) -> HttpResponseBase:
 
 def _criteria(query: PageQuery) -> dict[str, Any]:
     words = {name: query.word(name) for name in ("actor", "name", "bulk")}
-    chosen = {"action": query.choice("action", ACTIONS), "origin": query.choice("origin", ORIGINS)}
+    chosen = {"action": query.choice("action", ACTIONS), "origin": query.choice("origin", (PEOPLE, *ORIGINS))}
     return {**words, **chosen, "from_ms": query.criteria.from_ms, "to_ms": query.criteria.to_ms}
 
 
@@ -164,12 +178,20 @@ def _without_values(one: AuditedRequest) -> AuditedRequest:
     return replace(one, results=results)
 
 
-def _csv(requests: Iterable[AuditedRequest]) -> Iterator[str]:
+def _csv(wheel: Wheel, criteria: dict[str, Any], hidden: bool) -> Iterator[str]:
     writer: Any = csv.writer(SimpleNamespace(write=str))  # its writerow returns the line
+    requests = _requests(wheel, criteria)
+    first = list(islice(requests, 1))  # before any line
     yield writer.writerow(FIELDS)
-    for one in requests:
+    for one in map(_without_values, chain(first, requests)) if hidden else chain(first, requests):
         start = (format_utc(one.at_ms), one.actor, one.origin, one.action)
-        end = (one.reason, json.dumps(one.details, ensure_ascii=False), one.bulk or "", one.request)
+        end = (
+            one.reason,
+            json.dumps(one.details, ensure_ascii=False),
+            one.bulk or "",
+            one.request,
+            " ".join(one.entries),
+        )
         for name, result in one.results.items():
             result_text = f"{_word(result)} {_reason(result)}".strip()
             yield writer.writerow([_cell(text) for text in (*start, name, result_text, *end)])
@@ -177,11 +199,6 @@ def _csv(requests: Iterable[AuditedRequest]) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
-
-
-def _json_lines(requests: Iterable[AuditedRequest]) -> Iterator[str]:
-    for one in requests:
-        yield json.dumps({**asdict(one), "asked": format_utc(one.at_ms)}) + "\n"
 
 
 def _word(result: Any) -> str:

@@ -30,6 +30,7 @@ from django.utils.translation import gettext as _
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview, ShardStatus
+from celery_wheel.store.audit_model import PEOPLE
 from celery_wheel.store.model import PAUSED, WAITING
 from celery_wheel.values.format import format_duration, printable
 from django_wheel import models
@@ -244,7 +245,7 @@ def answers(wheel: Wheel, overview: Overview, times: Moments, links: Links) -> d
         "since": _since(snapshots, times),
         "changes": [
             (line.request.actor, line.summary, times.distance(line.request.at_ms))
-            for line in map(AuditLine, wheel.audit(limit=CHANGES).items)
+            for line in map(AuditLine, wheel.audit(limit=CHANGES, origin=PEOPLE).items)
         ],
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from celery_wheel.store.audit_model import AuditedRequest
+from celery_wheel.store.audit_model import AuditedRequest, process_name
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
 from django_wheel.views import audit
@@ -66,15 +66,19 @@ def test_changes_of_schedules_are_in_the_log_without_their_arguments(operator: C
     assert "hunter2" not in repr(found)
 
 
-def test_a_call_that_names_no_person_is_not_in_the_log(wheel: VirtualWheel) -> None:
+def test_a_call_that_names_no_person_is_one_of_a_program(operator: Client, wheel: VirtualWheel) -> None:
     first, second = send(2)
     celery_app.wheel.cancel(first)
+    celery_app.wheel.cancel(first)
     celery_app.wheel.complete("order:42")
-    assert log() == []
+    assert [told(one) for one in log()] == [("program", process_name(), "cancel", "", {first: "done"})]
     celery_app.wheel.cancel(second, actor="anna", reason="asked by phone")
-    assert [told(one) for one in log()] == [("api", "anna", "cancel", "asked by phone", {second: "done"})]
+    assert [told(one) for one in log(origin="people")] == [
+        ("api", "anna", "cancel", "asked by phone", {second: "done"})
+    ]
+    assert [len(log_rows(operator, f"origin={origin}")) for origin in ("people", "program")] == [1, 1]
     celery_app.wheel.pause(everything=True)  # rare, and never a part of a program's work
-    assert log()[0].action == "pause"
+    assert log(origin="api")[0].action == "pause"
 
 
 def test_a_request_of_all_shards_is_one_line_with_the_best_result(wheel: VirtualWheel) -> None:
@@ -83,7 +87,7 @@ def test_a_request_of_all_shards_is_one_line_with_the_best_result(wheel: Virtual
     (one,) = log()
     assert one.results == {**dict.fromkeys(ids, "done"), "never-sent": "unknown"}
     with project_wheel().store.database.reading() as connection:  # type: ignore[attr-defined]  # the store is one of SQL
-        stored = connection.exec_driver_sql("SELECT shard, results FROM wheel_audit ORDER BY shard").all()
+        stored = connection.exec_driver_sql("SELECT chain, results FROM wheel_audit ORDER BY chain").all()
     assert sum(text.count("unknown") for _, text in stored) <= len(ids), "one shard has the unknown names"
 
 
@@ -153,9 +157,11 @@ def test_an_export_tells_each_result(operator: Client, wheel: VirtualWheel, monk
     assert found[-1]["reason"] == "'=1+1", "no program for tables takes it for a formula"
     assert found[0]["person"] == "'\uff1d1+1", "nor with signs of full width"
     assert (found[-1]["name"], found[-1]["person"], found[-1]["origin"]) == (ids[0], "anna", "api")
-    lines = [json.loads(line) for line in export(operator, "jsonl", f"name={ids[0]}").splitlines()]
-    said = [(line["action"], line["results"][ids[0]]) for line in lines]
-    assert said == [("run_now", "too_late"), ("cancel", "done")]
+    first, *lines = [json.loads(line) for line in export(operator, "jsonl", f"name={ids[0]}").splitlines()]
+    said = [(line["action"], json.loads(line["results"])[ids[0]]) for line in lines]
+    assert said == [("cancel", "done"), ("run_now", "too_late")]
+    assert not first["whole"]
+    assert found[-1]["entries"] == ":".join(str(lines[0][name]) for name in ("chain", "number", "digest"))
 
 
 def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +172,10 @@ def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, mon
     browse = project_wheel().store.browse
     real = type(browse).audit
     monkeypatch.setattr(type(browse), "audit", lambda *args: reads.append(args) or real(*args))
-    response = operator.get(f"{LOG}export/jsonl/")
+    response = operator.get(f"{LOG}export/csv/")
     assert len(reads) == 1
     lines = iter(response.streaming_content)
+    next(lines)
     assert b"q5" in next(lines)
     assert len(reads) == 1
     assert b"q0" in list(lines)[-1]

@@ -13,11 +13,14 @@ from celery_wheel.store.sql.store import SqlStore
 
 
 def check_sums(store: SqlStore) -> None:
-    """Assert that each sum is that of its part of the tally."""
+    """Assert that each sum is that of its part of the tally, and that the rows of each route are counted."""
     with store.database.snapshot() as connection:
         counts = connection.execute(select(tally.c.shard, tally.c.hour, tally.c.route, tally.c.pending)).all()
+        of_routes = select(timer.c.route, timer.c.shard, func.count()).group_by(timer.c.route, timer.c.shard)
+        routes = connection.execute(of_routes).all()
         stored = connection.execute(select(total.c.kind, total.c.number, total.c.shard, total.c.pending)).all()
-    expected = Counter[tuple[str, int, int]]()
+    expected = Counter[tuple[str, int, int]]({("route", number, shard): count for number, shard, count in routes})
+    expected.update(("route", 0, shard) for shard in range(len(store.holders())))
     for shard, hour, name, pending in counts:
         for place in (("shard", 0, shard), ("hour", hour, shard), ("day", hour // 24, shard), ("name", name, shard)):
             expected[place] += pending

@@ -234,13 +234,13 @@ class AmqpIngress(Deliveries):
     def _read(self, max_count: int, max_bytes: int) -> bool:
         """Read up to one delivery more than the bounds: ``peek`` then sees whether there are more."""
         found = self._unacknowledged
-        weight = sum(len(message.body) for message in found)
+        weight = sum(message.body_size for message in found)
         while len(found) <= max_count and weight <= max_bytes:
             before = len(found)
             if not self._link.drain(0):
                 self._link.connection.heartbeat_tick()  # the socket is empty: a missing heartbeat is the server's fault
                 break
-            weight += len(found[-1].body) if len(found) > before else 0
+            weight += found[-1].body_size if len(found) > before else 0
         return False
 
     def _acknowledge(self, count: int) -> None:
@@ -279,7 +279,7 @@ class AmqpBroker(DeliveryBroker):
     ) -> None:
         super().__init__(reader)
         self._store, self._connect = store, connect
-        self._publishing, self._inspecting = AmqpLink(connect), AmqpLink(connect)
+        self._publishing, self._inspecting = AmqpLink(connect), AmqpLink(connect, reader.max_kept_bytes)
         self._publisher = AmqpPublisher(self._publishing)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
@@ -327,7 +327,8 @@ class AmqpBroker(DeliveryBroker):
 
     def _deliveries(self, shard: int) -> AmqpIngress:
         queue = wheel_queue(self._reader.namespace, shard)
-        return AmqpIngress(shard, AmqpLink(self._connect), queue, self._holder(shard))
+        link = AmqpLink(self._connect, self._reader.max_kept_bytes)
+        return AmqpIngress(shard, link, queue, self._holder(shard))
 
     def owner(self, shard: int) -> Owner | None:
         """Return the store of the shard's last holder; None where there was none."""

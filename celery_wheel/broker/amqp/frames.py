@@ -237,20 +237,31 @@ class FrameReader:
 class RawMessage(amqp.Message):  # type: ignore[misc]
     """A message of the server; reading its properties may raise any error, as they may be any bytes."""
 
-    def __init__(self, method: tuple[int, int], arguments: bytes) -> None:
+    def __init__(self, method: tuple[int, int], arguments: bytes, max_body: int) -> None:
         super().__init__(b"", frame_method=method, frame_args=arguments)
         self.encoded = b""
+        self._max_body = max_body
+        self._first = b""  #: frame of a larger body, which is not kept in memory as a whole
 
     def _load_properties(self, class_id: int, data: bytes, offset: int) -> int:
         self.encoded = data[offset:]
         return len(data)
 
+    def inbound_body(self, data: bytes) -> None:
+        if self.body_size <= self._max_body:
+            super().inbound_body(data)
+            return
+        self._first = self._first or data
+        self.body_received += len(data)
+        if self.body_received >= self.body_size:
+            self.body, self.ready = self._first, True
+
     def decode_properties(self) -> Properties:
         return decode_properties(self.encoded)
 
 
-def frame_handler(connection: Any, callback: Any) -> Callable[[Frame], Any]:
-    """Return a frame handler for py-amqp that delivers a RawMessage.
+def frame_handler(max_body: int, connection: Any, callback: Any) -> Callable[[Frame], Any]:
+    """Return a frame handler for py-amqp that delivers a RawMessage; of a body above ``max_body``, its first frame.
 
     py-amqp's own reads the properties at once: one message whose properties it cannot read would end every connection
     to which the message is delivered.
@@ -265,7 +276,7 @@ def frame_handler(connection: Any, callback: Any) -> Callable[[Frame], Any]:
             method = _CONTENT.get(payload[:4]) if kind == _METHOD else None
             if method is None:
                 return handle(frame)
-            incomplete[channel] = RawMessage(method, payload)
+            incomplete[channel] = RawMessage(method, payload, max_body)
             return False
         if kind == _HEADER:
             message.inbound_header(payload)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import amqp
@@ -35,8 +36,9 @@ _REMEDY = f"nothing is lost, and the call is tried again; {CHECK_BROKER}"
 class AmqpLink:
     """A connection and its lock; ``connect`` returns a new kombu connection, as the app's producers use it."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
+    def __init__(self, connect: Callable[[], Any], max_body: int = 2**63) -> None:
         self._connect = connect
+        self._max_body = max_body  #: bytes of the largest body that is read as a whole
         self._connection: Any = None
         self._transport: Any = None
         self._frames: Any = None
@@ -52,7 +54,11 @@ class AmqpLink:
             kombu.heartbeat = HEARTBEAT_S
             servers = max(1, len(kombu.alt or ()))
             kombu.connect_timeout = TIMEOUT_S / servers
-            options = {"read_timeout": TIMEOUT_S, "write_timeout": TIMEOUT_S, "frame_handler": frame_handler}
+            options = {
+                "read_timeout": TIMEOUT_S,
+                "write_timeout": TIMEOUT_S,
+                "frame_handler": partial(frame_handler, self._max_body),
+            }
             kombu.transport_options = {**(kombu.transport_options or {}), **options}
             kombu.transport_options.pop("confirm_publish", None)  # it waits for each message; see ``publisher``
             kombu.ensure_connection(max_retries=servers, interval_start=0, timeout=TIMEOUT_S)

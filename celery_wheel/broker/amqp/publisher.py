@@ -74,14 +74,14 @@ def decode(raw: frames.RawMessage, reader: QueuedMessageReader) -> Message | Unr
             properties = raw.decode_properties()
         except Exception as error:
             raise Malformed("its properties cannot be read: they are no AMQP") from error
-        reader.check_size(raw.body)
+        reader.check_size(raw.body_size)
         headers = properties.get("application_headers")
         if type(headers) is not dict:
             raise Malformed(f"headers must be an object, not {type(headers).__name__}")
         stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
         return reader.message(dict(headers), _dumps(stored).encode(), raw.body, _dumps)
 
-    return read_or_reject(read, lambda: _as_virtual(properties, raw.body))
+    return read_or_reject(read, lambda: _as_virtual(properties, raw.body), reader.max_kept_bytes)
 
 
 def _as_virtual(properties: dict[str, Any], body: bytes) -> bytes:

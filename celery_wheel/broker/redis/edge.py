@@ -43,6 +43,9 @@ from celery_wheel.values.log import get_logger
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
 TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 
+#: Length of a tail of messages that kombu has not made: only a holder takes messages from this end of the list.
+MAX_TAIL_BYTES = 2**16
+
 #: Messages of one LRANGE at most.
 SLICE = 512
 
@@ -97,8 +100,8 @@ def proof_of(found: Sequence[bytes]) -> Proof:
     tail = TAIL_BYTES
     marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
     if not all(TAG in mark for mark in marks):
-        tail = max(map(len, found))
-        marks = [b"%d:%b" % (len(raw), raw) for raw in found]
+        tail = min(MAX_TAIL_BYTES, max(map(len, found)))
+        marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
 
 

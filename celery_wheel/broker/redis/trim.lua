@@ -6,7 +6,7 @@
 --   mark of a message    its length, a colon, and its tail
 --
 -- Where every message ends with kombu's delivery tag, a UUID made for each message, tails are long enough for the tag;
--- otherwise they are as long as the longest message. Messages pushed on the left meanwhile do not matter.
+-- otherwise they are as long as the longest message, and at most 64 KiB. Messages pushed on the left meanwhile do not matter.
 
 local SLICE = 256
 

@@ -24,6 +24,9 @@
     run_ended     {"run": int}, the id of a run that is over; or {"slot": int}: the run of a group is over, or will be
                   retried as another one. No answer. Workers send it to the wheel queue
 
+    A command may have {"audit": {"origin": …, "request": UUID, "at_ms": int, "bulk": UUID, "whole": bool}}, all but the
+    origin optional.
+
 Text that no store accepts (NUL, lone surrogates) makes an item unreadable here: in a commit it would end the state, and
 every later state too, since the item would stay in the inbox.
 """
@@ -40,7 +43,7 @@ from typing import Any
 from celery_wheel.engine.intake.stored_form import Decode, DerivedId, unpack_messages
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
-from celery_wheel.store.audit_model import AuditEntry, AuditHead
+from celery_wheel.store.audit_model import MACHINES, ORIGINS, PROGRAM, UNKNOWN_ORIGIN, AuditEntry, AuditHead
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import END_OF_TIME_MS, check_group, check_text
@@ -77,7 +80,7 @@ class Command:
     for_good: bool = False  #: cancel: published tasks get a tombstone too
     per_ms: int | None = None  #: resume: time for the backlog; None: at once
     limits: dict[str, int | None] | None = None  #: limit: each of LIMITS; None: the groups have no own limits any more
-    audit: AuditHead | None = None  #: a person has asked for it
+    audit: AuditHead | None = None  #: None: the audit log does not have it
 
 
 @dataclass(slots=True, frozen=True)
@@ -132,15 +135,23 @@ class Completion:
 AnyCommand = Command | Completion | ScheduleCommand
 
 
-def parse(item: model.InboxItem, decode: Decode, derived_id: DerivedId) -> list[model.Arrival] | AnyCommand | RunEnded:
-    """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes."""
+def parse(
+    item: model.InboxItem, decode: Decode, derived_id: DerivedId, *, programs: bool = True
+) -> list[model.Arrival] | AnyCommand | RunEnded:
+    """Return the messages or the command of an item; an item that cannot be read is Unreadable, with its bytes.
+
+    ``programs``: the audit log has the ordinary commands of programs, too.
+    """
     if item.kind == "message":
         return [decode(item.payload)]
     try:
         if item.kind == model.MESSAGES:
             return unpack_messages(item.payload, decode)
         found = _PARSERS.get(item.kind, _command)(item)
-        return found if isinstance(found, RunEnded) else replace(found, audit=audit_head(item.payload))
+        if isinstance(found, RunEnded):
+            return found
+        head = audit_head(item, derived_id)
+        return replace(found, audit=head if programs or head.origin != PROGRAM else None)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # The bytes too: items are numbered anew where a store was moved to another database.
         envelope_id = derived_id(f"inbox {item.id} {item.kind} {item.payload.hex()}")
@@ -282,39 +293,69 @@ MAX_SKEW_MS = 60_000
 #: The longest text of arguments.
 MAX_DETAILS = 10_000
 
+#: Arguments of commands that the audit log has; none is a value of a task.
+_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap")
 
-def audit_head(payload: bytes) -> AuditHead | None:
-    """Return the head that a command's asker wrote. Raises ValueError, TypeError or LookupError for a wrong one."""
-    if b'"audit"' not in payload:
-        return None
-    fields = json.loads(payload).get("audit")
-    if fields is None:
-        return None
-    at_ms, bulk, details = fields["at_ms"], fields.get("bulk"), json.dumps(dict(fields.get("details") or {}))
+
+def audit_head(item: model.InboxItem, derived_id: DerivedId) -> AuditHead:
+    """Return the head of a command: all but the origin, the time and the bulk action is read from the command itself.
+
+    A command without a head is of an unknown origin. Raises ValueError, TypeError or LookupError for a wrong one.
+    """
+    fields = json.loads(item.payload)
+    given = fields.get("audit") or {"origin": UNKNOWN_ORIGIN}
+    details = json.dumps({name: fields[name] for name in _DETAILS if fields.get(name)})
+    at_ms, bulk = given.get("at_ms", 0), given.get("bulk")
     if type(at_ms) is not int or not 0 <= at_ms < END_OF_TIME_MS or len(details) > MAX_DETAILS:
-        raise Malformed(f"audit must have an instant and short details, got {fields!r:.100}")
+        raise Malformed(f"audit must have an instant and short details, got {given!r:.100}")
+    if given["origin"] not in ORIGINS:
+        raise Malformed(f"origin must be one of {', '.join(ORIGINS)}, got {given['origin']!r:.60}")
+    request = given.get("request") or derived_id(f"audit {item.id} {item.payload.hex()}")
     return AuditHead(
-        str(uuid.UUID(fields["request"])),
+        str(uuid.UUID(request)),
         at_ms,
-        check_text("origin", fields["origin"]),
-        check_text("action", fields["action"]),
+        given["origin"],
+        _action(item.kind, fields),
         details,
         None if bulk is None else str(uuid.UUID(bulk)),
-        fields.get("whole", True) is True,
+        given.get("whole", True) is True,
     )
 
 
+def _action(kind: str, fields: Mapping[str, Any]) -> str:
+    if kind == SCHEDULE:
+        return f"schedule_{fields['do']}"
+    if kind == model.MOVE:
+        return "run_now" if fields.get("eta_ms") is None else "reschedule"
+    if kind == model.LIMIT:
+        return "clear_limits" if fields["limits"] is None else "set_limits"
+    return kind
+
+
 def audit_entries(command: AnyCommand, results: Mapping[str, Any], now_ms: int) -> list[AuditEntry]:
-    """Return the entry of a command, or none: for a program's command, and where this shard knows none of its names."""
+    """Return the entry of a command, or none: where it is not recorded, and where this shard knows none of its names.
+
+    An entry of a machine has only the names that the command has changed: machines repeat their commands.
+    """
     head = command.audit
     if head is None:
         return []
     kept = {name: _shortened(result) for name, result in results.items() if head.is_whole or result != "unknown"}
+    if head.origin in MACHINES:
+        kept = {name: result for name, result in kept.items() if _is_change(command, result)}
     if not kept:
         return []
     at_ms = head.at_ms if abs(head.at_ms - now_ms) <= MAX_SKEW_MS else now_ms
     about = head.origin, command.actor, head.action, command.reason, head.details, head.bulk
     return [AuditEntry(head.request, at_ms, *about, json.dumps(kept))]
+
+
+def _is_change(command: AnyCommand, result: Any) -> bool:
+    if isinstance(result, Mapping):  # of a schedule, or the counts of a key
+        return result["result"] == "done" if "result" in result else any(result.values())
+    if isinstance(command, Command) and command.kind == model.CANCEL:  # a tombstone is a change
+        return result in ("done", "unknown") or (result == "too_late" and command.for_good)
+    return result in ("done", "accepted")
 
 
 def _shortened(result: Any) -> Any:

@@ -23,6 +23,8 @@ from celery_wheel.store.message_pack import (
     EXPIRES_MS,
     ID,
     KEY,
+    MAX_CHUNK_BYTES,
+    MAX_ITEM_BYTES,
     OWN_HEADERS,
     PackedKind,
     PackTemplate,
@@ -170,15 +172,15 @@ def _split(text: str, marks: dict[str, str]) -> tuple[str, list[str]]:
 
 def unpack_chunk(chunk: BulkLoadChunk, decode: Decode, derived_id: DerivedId) -> list[Arrival]:
     try:
-        return unpack_messages(chunk.payload, decode)
+        return unpack_messages(chunk.payload, decode, MAX_CHUNK_BYTES)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         envelope_id = derived_id(f"load chunk {chunk.id} {chunk.payload.hex()}")
         reason = f"{chunk.rows:,} messages of a bulk load (chunk {chunk.id}) cannot be read: {error_text(error)}"
         return [Unreadable(envelope_id, reason, chunk.payload)]
 
 
-def unpack_messages(payload: bytes, decode: Decode) -> list[Arrival]:
+def unpack_messages(payload: bytes, decode: Decode, max_bytes: int = MAX_ITEM_BYTES) -> list[Arrival]:
     """Return packed messages in their order. Raises ValueError and its like for bytes that ``pack`` did not make."""
-    found = unpack(payload)
+    found = unpack(payload, max_bytes)
     arrivals = [read_messages(kind, decode) for kind in found.kinds]
     return found.in_order(arrivals if found.order is None else map(each, arrivals))

@@ -52,6 +52,7 @@ from celery_wheel.recurring.definition import (
     to_text,
 )
 from celery_wheel.store import schedule_model
+from celery_wheel.store.audit_model import PROGRAM
 from celery_wheel.store.model import CANCEL, NewItem, Row
 from celery_wheel.values import parts
 from celery_wheel.values.log import get_logger
@@ -140,7 +141,7 @@ def _cancels(command: ScheduleCommand, changes: Iterable[_Alteration]) -> dict[i
     found = defaultdict[int, list[NewItem]](list)
     for change in changes if command.do in ("pause", "delete") else ():
         for shard, task_ids in change.elsewhere.items():
-            about = {"actor": command.actor, "reason": change.reason}
+            about = {"actor": command.actor, "reason": change.reason, "audit": {"origin": PROGRAM}}
             for part in parts(task_ids, MAX_NAMES):
                 found[shard].append((CANCEL, json.dumps({"task_ids": part, **about}).encode()))
     return found

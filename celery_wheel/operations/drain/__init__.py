@@ -21,7 +21,8 @@ from celery_wheel.operations.drain.file import OUTCOMES, check_include, drain_to
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, silent, total
 from celery_wheel.operations.drain.import_file import ImportResult, ReportedLine, import_
 from celery_wheel.operations.drain.to_broker import EtaBroker, ahead_ms, drain_to_broker
-from celery_wheel.operations.stores import open_existing_store
+from celery_wheel.operations.stores import open_existing_store, recorded
+from celery_wheel.store.audit_model import Operator
 from celery_wheel.store.ports import FullStore
 
 __all__ = [
@@ -44,13 +45,15 @@ def drain(
     file: str | Path | None = None,
     include: Collection[str] = (),
     progress: Progress = silent,
+    by: Operator | None = None,
 ) -> DrainResult:
     """Take all pending tasks out: to their own queues (``to_broker``), or to a file, with the recurring schedules.
 
-    With ``to_broker`` schedules stay in the store: no queue can hold them. ``include`` "rejected": these tasks go to
-    the file as well. A drain may be killed, and called again until it returns. Raises StoreUnusable while a scheduler
-    holds a shard, StoreConflict where the store has another broker, BrokerError and StoreError where one does not
-    answer, FileUnusable where another file is in the way.
+    With ``to_broker`` schedules stay in the store: no queue can hold them. ``include`` "rejected": these tasks go
+    to the file as well. ``by``: the person for the audit log; None: this process. A drain may be killed, and called
+    again until it returns. Raises StoreUnusable while a scheduler holds a shard, StoreConflict where the store has
+    another broker, BrokerError and StoreError where one does not answer, FileUnusable where another file is in the
+    way.
     """
     if to_broker == (file is not None):
         raise SettingError("drain must have one of to_broker=True and file=…, got both or none")
@@ -60,19 +63,25 @@ def drain(
     done = DrainResult()
     if file is None:
         edge = cast(Broker, EtaBroker(broker_for(app, Conf(app), store)))
-        with ShardHold(app, store, edge, ahead_ms()) as hold:
+        with ShardHold(app, store, edge, ahead_ms()) as hold, recorded(store, "drain", by, to="broker") as counts:
             drain_to_broker(hold, done, progress)
+            counts |= _counts(done)
     else:
         done.file = Path(file)
         header = earlier_header(done.file, store.uuid)
-        with ShardHold(app, store) as hold:
+        with ShardHold(app, store) as hold, recorded(store, "drain", by, to=str(file)) as counts:
             drain_to_file(hold, done.file, header, include, done, progress)
+            counts |= _counts(done)
     done.left, done.schedules_left = (
         total(store, store.handover.count_pending),
         total(store, store.handover.count_schedules),
     )
     done.outcomes = _outcomes(store)
     return done
+
+
+def _counts(done: DrainResult) -> dict[str, int]:
+    return {name: getattr(done, name) for name in ("moved", "due", "rejected", "schedules")}
 
 
 def would_drain(app: Any, store: FullStore) -> DrainResult:

@@ -31,7 +31,9 @@ from celery_wheel.engine.intake.inbox import LIMITS
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain import file as drained
 from celery_wheel.operations.drain.hold import Progress, silent
+from celery_wheel.operations.stores import recorded
 from celery_wheel.store import open_store
+from celery_wheel.store.audit_model import Operator
 from celery_wheel.store.model import LIMIT, GroupLimit, StoredMessage
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, is_same_definition
@@ -87,10 +89,12 @@ def import_(
     store: FullStore | None = None,
     include: Collection[str] = (),
     progress: Progress = silent,
+    by: Operator | None = None,
 ) -> ImportResult:
     """Schedule the pending tasks of a file. Schedulers may run. An import may be killed, and called again.
 
     ``include`` "rejected": these tasks are scheduled as well; bytes that never were a message are rejected again.
+    ``by``: the person for the audit log; None: this process.
     Raises FileUnusable for a file that no drain has made; StoreError, and the tasks committed so far are in the inbox.
     """
     conf = Conf(app)
@@ -104,17 +108,21 @@ def import_(
         conf.store, durability=conf.durability, shards=conf.shards, lease_ms=conf.lease_ms, keys=conf.encryption_keys
     )
     try:
-        return _Import(opened, include, progress).run(path)
+        with recorded(opened, "import", by, file=path.name) as counts:
+            done = _Import(opened, include, progress, by or Operator.of_process()).run(path)
+            counts |= {"tasks": done.put, "schedules": done.schedules, "limits": done.limits}
+        return done
     finally:
         if store is None:
             opened.close()
 
 
 class _Import:
-    def __init__(self, store: FullStore, include: Collection[str], progress: Progress) -> None:
+    def __init__(self, store: FullStore, include: Collection[str], progress: Progress, by: Operator) -> None:
         self._store = store
         self._include = (None, *include)
         self._progress = progress
+        self._by = by
         self._done = ImportResult()
         self._group: list[tuple[int, drained.DrainedTask]] = []  #: with the numbers of their lines
         self._group_bytes = 0
@@ -144,6 +152,11 @@ class _Import:
         self._flush()
         self._flush_schedules()
         return done
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """Return the fields that every command has."""
+        return {"actor": self._by.actor, "reason": f"from {self._file}", "audit": {"origin": self._by.origin}}
 
     def _report(self, number: int, reason: str) -> None:
         if len(self._done.lines) < 1_000:  # further ones are counted
@@ -228,8 +241,7 @@ class _Import:
         shard = shard_of(one.group, "", self._store.shards)
         here, limits = self._store.limits(shard, [one.group]), {name: getattr(one, name) for name in LIMITS}
         if not here:
-            about = {"actor": "import", "reason": f"from {self._file}"}
-            payload = json.dumps({"groups": [one.group], "limits": limits, **about}).encode()
+            payload = json.dumps({"groups": [one.group], "limits": limits, **self._about}).encode()
             self._store.put_inbox(shard, [(LIMIT, payload)])
             self._done.limits += 1
         elif limits == {name: getattr(here[0], name) for name in LIMITS}:
@@ -261,7 +273,7 @@ class _Import:
                     name = one.schedule.name
                     self._report(number, f"schedule {name!r} stays as it is in the store, which has another definition")
             if fresh:
-                command = {"do": "restore", "definitions": fresh, "actor": "import", "reason": f"from {self._file}"}
+                command = {"do": "restore", "definitions": fresh, **self._about}
                 self._store.put_inbox(shard, [(SCHEDULE, json.dumps(command).encode())])
             self._done.schedules += len(fresh)
         self._schedules = []

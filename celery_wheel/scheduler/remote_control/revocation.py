@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -24,11 +24,13 @@ from celery_wheel.engine.state.tombstones import BY_STAMP
 from celery_wheel.errors import StoreError
 from celery_wheel.requests.request import TASKS_AT_ONCE
 from celery_wheel.scheduler.remote_control import SchedulerView
-from celery_wheel.store.model import CANCEL, ORIGIN
+from celery_wheel.store.audit_model import CONTROL, AuditEntry, Operator, store_entry
+from celery_wheel.store.model import CANCEL, ORIGIN, NewItem
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values import parts
 from celery_wheel.values.error_text import error_place
+from celery_wheel.values.ids import uuid7
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
@@ -43,14 +45,24 @@ MAX_SCANNED = 1_000_000
 
 PAGE = 1_000
 
+#: Names of stamped headers that the audit log has of a revoke; their values may be a project's own data.
+MAX_STAMPS = 20
+
 #: Seconds until a scan that the store did not answer is tried again.
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 
 
-def cancel_commands(task_ids: Sequence[str], reason: str, actor: str) -> Iterator[tuple[str, bytes]]:
-    """Yield kind and payload of the commands that cancel tasks, also those that arrive later."""
+def cancel_commands(
+    task_ids: Sequence[str], reason: str, actor: str, origin: str, shards: int
+) -> dict[int, list[NewItem]]:
+    """Return the commands that cancel tasks, also those that arrive later, by shard."""
+    found: dict[int, list[NewItem]] = {shard: [] for shard in range(shards)}
     for names in parts(task_ids, TASKS_AT_ONCE):
-        yield CANCEL, json.dumps({"task_ids": names, "reason": reason, "actor": actor, "for_good": True}).encode()
+        command = {"task_ids": names, "reason": reason, "actor": actor, "for_good": True}
+        head = {"origin": origin, "request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
+        for shard, items in found.items():
+            items.append((CANCEL, json.dumps({**command, "audit": {**head, "whole": shard == 0}}).encode()))
+    return found
 
 
 class RevokeListener:
@@ -62,6 +74,7 @@ class RevokeListener:
         self._to_scan: set[int] = set()
         self._wake = threading.Event()
         self._stopped = threading.Event()
+        self._unrecorded: list[AuditEntry] = []  #: revokes by stamps that are not in the audit log yet
         self._log = RetryLog(logger, time.monotonic)
         self._thread: threading.Thread | None = None
 
@@ -84,12 +97,17 @@ class RevokeListener:
     def _write(self) -> None:
         while self._kept:
             part = list(islice(self._kept.items(), 20 * TASKS_AT_ONCE))
-            commands: list[tuple[str, bytes]] = []
+            items: dict[int, list[NewItem]] = {}
             for reason, pairs in groupby(part, key=lambda one: one[1]):
-                commands += cancel_commands([task_id for task_id, _ in pairs], reason, "control")
-            self._view.store.put_inboxes(dict.fromkeys(range(self._view.store.shards), commands))
+                ids = [task_id for task_id, _ in pairs]
+                for shard, commands in cancel_commands(ids, reason, CONTROL, CONTROL, self._view.store.shards).items():
+                    items.setdefault(shard, []).extend(commands)
+            self._view.store.put_inboxes(items)
             for task_id, _ in part:
                 del self._kept[task_id]
+        while self._unrecorded:
+            self._view.store.maintenance.record(self._unrecorded[0])
+            del self._unrecorded[0]
 
     def _kept_or_refused(self, new: list[str], error: StoreError) -> StoreError:
         if len(self._kept) <= MAX_KEPT:
@@ -125,14 +143,17 @@ class RevokeListener:
     def revoke_stamps(self, headers: Mapping[str, Any]) -> None:
         self._view.stamps.add(headers)  # before the scan: one of the two meets a message that arrives meanwhile
         self._scan_soon(self._view.held())
+        asker, stamps = Operator(CONTROL, CONTROL), {"stamps": [*headers][:MAX_STAMPS]}
+        done = {self._view.name: "done"}
+        self._unrecorded.append(store_entry("revoke_stamps", asker, time.time_ns() // 1_000_000, done, stamps))
 
     def tend(self) -> None:
-        """Scan newly held shards, and write the kept ids; called about once a second."""
+        """Scan newly held shards, and write the kept ids and entries; called about once a second."""
         held = set(self._view.held())
         if self._view.stamps and held - self._known:
             self._scan_soon(held - self._known)
         self._known = held
-        if self._kept:
+        if self._kept or self._unrecorded:
             try:
                 with self._writing:
                     self._write()

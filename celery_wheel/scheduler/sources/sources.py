@@ -38,6 +38,7 @@ from celery_wheel.scheduler.sources import (
     is_of_base,
     with_anchor_of,
 )
+from celery_wheel.store.audit_model import SOURCE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE, Schedule, ScheduleCriteria
 from celery_wheel.timing import Backoff, SystemClock
@@ -61,9 +62,6 @@ POLL_S = 0.25
 #: Seconds for an answer: after a takeover the holders of all shards answer within three.
 ANSWER_S = 10.0
 BACK_OFF_MOST_S = 30.0
-
-#: The actor of the revisions that sources make.
-ACTOR = "beat"
 
 
 class Follower:
@@ -344,8 +342,9 @@ class Sources:
         def ask(do: str, names: Names, options: dict[str, Any]) -> dict[str, ScheduleAnswer]:
             if self._stop.is_set() or not self._held():
                 raise WheelUnavailable("this process no longer holds shard 0", {})
-            own = {"do": do, "source": source, "actor": ACTOR, "reason": f"followed from {source}", **options}
-            request = Request(self._process_store.open, SCHEDULE, names, own, ANSWER_S, shard_of=shard_of)
+            own = {"do": do, "source": source, "actor": source, "reason": f"followed from {source}", **options}
+            audit = {"origin": SOURCE}
+            request = Request(self._process_store.open, SCHEDULE, names, own, ANSWER_S, shard_of=shard_of, audit=audit)
             request.send()
             return request.receive()
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, select
 
-from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone, Watch
+from celery_wheel.store.sql import audit
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.groups import GroupStatements
 from celery_wheel.store.sql.holding import fence
-from celery_wheel.store.sql.loads import LoadStatements
-from celery_wheel.store.sql.schema import answer, audit, digits, gate, timer, tombstone, watch
+from celery_wheel.store.sql.loads import LoadStatements, record_ends
+from celery_wheel.store.sql.schema import answer, digits, gate, timer, tombstone, watch
 from celery_wheel.store.sql.statement import (
     CLAIM,
     ROW,
@@ -54,8 +54,6 @@ class ControlStatements:
 
     def _prepare_writes(self, statements: Statements) -> None:
         self.add_answer = statements(insert(answer).values(places("id", "shard", "at_ms", "results")))
-        entry = insert(audit).inline().values(places("shard", *names_of(AuditEntry)))
-        self.add_audit = ObjectInsert(statements(entry), "shard")
         new = statements.put(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])
         self.add_tombstone = ObjectInsert(new, "shard")
         new = statements(insert(watch).inline().values(places("shard", *names_of(Watch))))
@@ -70,10 +68,8 @@ class ControlStatements:
         place = [gate.c[name] == bindparam(f"at_{name}") for name in ("shard", "scope", "name")]
         self.remove_gate = statements(delete(gate).where(*place))
         before: Any = bindparam("before_ms", type_=BigInteger)
-        self.forget_answers, self.forget_audit = (
-            statements(delete(table).where(table.c.shard == bindparam("at_shard"), table.c.at_ms < before))
-            for table in (answer, audit)
-        )
+        old = answer.c.shard == bindparam("at_shard"), answer.c.at_ms < before
+        self.forget_answers = statements(delete(answer).where(*old))
         over = and_(tombstone.c.shard == bindparam("at_shard"), tombstone.c.until_ms < bindparam("now_ms"))
         self.forget_tombstones = statements(delete(tombstone).where(over))
 
@@ -120,10 +116,11 @@ class SqlControl(StorePart):
         with self._database.writing(durable=False) as connection:
             fence(connection, self._statements, shard, epoch)
             control.forget_answers(connection, at_shard=shard, before_ms=answers_before_ms)
-            control.forget_audit(connection, at_shard=shard, before_ms=audits_before_ms)
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
             self._statements.of(GroupStatements).forget_rates(connection, at_shard=shard, now_ms=now_ms)
+            record_ends(connection, self._statements, shard)
             self._statements.of(LoadStatements).expire(connection, now_ms)
+            audit.forget(connection, self._statements, shard, audits_before_ms, now_ms)
         if shard == 0:
             self._catalogue.forget_routes(self.shards, now_ms)
 
@@ -143,4 +140,6 @@ def write_control(connection: Connection, statements: Statements, shard: int, ch
     opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
     control.remove_gate.many(connection, in_order(control.remove_gate, opened))
     control.set_gate.many(connection, change.gates, shard)
-    control.add_audit.many(connection, change.audits, shard)
+    if change.loaded:
+        record_ends(connection, statements, shard)
+    audit.append(connection, statements, shard, change.audits)

@@ -16,19 +16,36 @@ writes. A resumed load keeps the chunks of an earlier run or attempt where the d
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    false,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 
 from celery_wheel.errors import LoadEnded
+from celery_wheel.store.audit_model import AuditEntry, Operator
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
+from celery_wheel.store.sql import audit
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import load, load_chunk, load_part
 from celery_wheel.store.sql.sealing import Seal
 from celery_wheel.store.sql.statement import ObjectInsert, Statements, columns_of, constant, places
 from celery_wheel.store.store_model import BulkLoad, BulkLoadSummary, PartChunk, PartClaim, PartResult, WrittenSlice
+from celery_wheel.values.ids import uuid7
 
 #: A load's name cannot be loaded again for so long after its end: 366 days.
 KEPT_MS = 366 * 86_400_000
@@ -48,7 +65,12 @@ class LoadStatements:
         now: Any = bindparam("now_ms", type_=BigInteger)
         new = statements.insert_or(load).inline()
         new = new.values(name=bindparam("name"), state=constant(OPEN), run=constant(0), created_ms=now, begun_ms=now)
-        self.begin = statements(new.values(rows=constant(0)).on_conflict_do_nothing(index_elements=["name"]))
+        new = new.values(rows=constant(0), origin=constant(""), actor=constant(""), audited=false())
+        self.begin = statements(new.on_conflict_do_nothing(index_elements=["name"]))
+        ended = load.c.state.in_([constant(COMMITTED), constant(ABORTED)])
+        self.ended = statements(select(load).where(ended, ~load.c.audited).order_by(load.c.id))
+        unaudited = load.c.id == bindparam("load"), ~load.c.audited
+        self.audited = statements(update(load).where(*unaudited).values(audited=true()))
         self.claim = statements.put(load_part, ["load", "part"], ["run", "attempt"])
         left = exists().where(load_chunk.c.load == load.c.id)
         is_accepted = and_(load.c.state == constant(COMMITTED), ~left)
@@ -76,7 +98,7 @@ class SqlLoads:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
         with self._database.writing(durable=True) as connection:
             found = self._lock(connection, name, now_ms)
-            opened = {"state": OPEN, "run": found.run + 1, "begun_ms": now_ms, "ended_ms": None}
+            opened = {"state": OPEN, "run": found.run + 1, "begun_ms": now_ms, "ended_ms": None, "audited": False}
             return found if found.is_loaded else _changed(connection, found.id, **opened)
 
     def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
@@ -89,7 +111,9 @@ class SqlLoads:
             if found.is_loaded:
                 return found
             if found.run < run:
-                return _changed(connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None)
+                return _changed(
+                    connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None, audited=False
+                )
             _check_open(connection, found.id, run)
             return found
 
@@ -132,8 +156,13 @@ class SqlLoads:
             later = load_chunk.c.number >= slices
             connection.execute(delete(load_chunk).where(*_is_of_part(claim.load, claim.part), later))
 
-    def commit(self, load_id: int, run: int, parts: Mapping[int, PartResult], now_ms: int) -> BulkLoad:
-        """Commit exactly ``parts``, for the holders to accept. Raises LoadEnded, and then nothing is loaded."""
+    def commit(
+        self, load_id: int, run: int, parts: Mapping[int, PartResult], now_ms: int, by: Operator | None = None
+    ) -> BulkLoad:
+        """Commit exactly ``parts``, for the holders to accept. Raises LoadEnded, and then nothing is loaded.
+
+        ``by``: the person for the audit log; None: this process.
+        """
         self._remove_other_parts(load_id, run, parts)
         with self._database.writing(durable=True) as connection:
             row = connection.execute(_LOAD.where(load.c.id == load_id).with_for_update()).one_or_none()
@@ -143,7 +172,7 @@ class SqlLoads:
             _check_open(connection, load_id, run)
             _check_parts(connection, load_id, parts)
             rows = sum(part.rows for part in parts.values())
-            committed = _changed(connection, load_id, state=COMMITTED, ended_ms=now_ms, rows=rows)
+            committed = _changed(connection, load_id, state=COMMITTED, ended_ms=now_ms, rows=rows, **_by(by))
         self._database.ring()
         return committed
 
@@ -156,11 +185,11 @@ class SqlLoads:
                 claim, _ = self.claim(load_id, run, part)
                 self.finish(claim, 0)
 
-    def abort(self, load_id: int, now_ms: int, run: int | None = None) -> bool:
+    def abort(self, load_id: int, now_ms: int, run: int | None = None, by: Operator | None = None) -> bool:
         """Abort an open load (or only its run ``run``), and remove its chunks; returns False where it was not open."""
         with self._database.writing(durable=True) as connection:
             is_open = (load.c.id == load_id, load.c.state == OPEN, *([] if run is None else [load.c.run == run]))
-            ended = update(load).where(*is_open).values(state=ABORTED, ended_ms=now_ms)
+            ended = update(load).where(*is_open).values(state=ABORTED, ended_ms=now_ms, **_by(by))
             aborted = connection.execute(ended).rowcount > 0
         while self._clear(load_id):
             self._database.tidy()
@@ -215,6 +244,22 @@ class SqlLoads:
         """Return how many messages of committed loads no holder has accepted."""
         with self._database.reading() as connection:
             return count_pending_in(connection)
+
+
+def _by(by: Operator | None) -> dict[str, Any]:
+    return {**(by or Operator.of_process())._asdict(), "audited": False}
+
+
+def record_ends(connection: Connection, statements: Statements, shard: int) -> None:
+    """Record commits and aborts of loads in the audit log, behind the fence of a shard: the first holder that accepts
+    messages of a load does so, since those who load may not have the right to write the log."""
+    of = statements.of(LoadStatements)
+    for one in of.ended(connection).all():
+        if of.audited(connection, load=one.id).rowcount:  # no other shard has done so meanwhile
+            action = "load" if one.state == COMMITTED else "abort_load"
+            results = json.dumps({one.name: {"result": "done", "rows": one.rows}})
+            entry = AuditEntry(uuid7(), one.ended_ms, one.origin, one.actor, action, "", "{}", None, results)
+            audit.append(connection, statements, shard, [entry])
 
 
 def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:

@@ -10,7 +10,8 @@
                 definition stays; if it is of a group, it moves on with its next occurrence
     groups      an open run of a group, the group's own limits and its used rate, to the shard of the group
     spread      tombstones and gates to every shard: a message that is still to be accepted may belong to any shard
-    shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history
+    shrink      the removed shards go with their history and answers; not with ``archived_only`` and other history.
+                Their chains of the audit log stay
 
 Promises: tasks with one key stay in one shard, in their order. No pending task is lost, and none is dispatched earlier.
 Non-promises: the wheel queues are not read; the caller must see that those of removed shards are empty.
@@ -39,7 +40,9 @@ from sqlalchemy import (
 )
 
 from celery_wheel.errors import SettingError, StoreUnusable
+from celery_wheel.store.audit_model import STORE, AuditEntry, Operator, store_entry
 from celery_wheel.store.model import DAY_MS, FIRST_TIME, HOUR_MS, OPEN, SHARD_BITS, TallyKey
+from celery_wheel.store.sql.audit import append
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.changes import recount
 from celery_wheel.store.sql.database import Database
@@ -48,7 +51,6 @@ from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
 from celery_wheel.store.sql.schema import (
     answer,
-    audit,
     gate,
     inbox,
     lane,
@@ -324,8 +326,6 @@ class _Resharding:
 
     def _shrink(self) -> None:
         for number in self._done.removed:
-            # The audit log stays: the first shard forgets the entries of a removed one.
-            self._execute(update(audit).where(audit.c.shard == number).values(shard=0))
             timers = select(timer.c.id).where(timer.c.shard == number)
             self._execute(delete(run).where(run.c.timer_id.in_(timers)))
             self._done.forgotten += self._execute(delete(timer).where(timer.c.shard == number)).rowcount
@@ -361,19 +361,35 @@ class SqlMaintenance:
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database, self._catalogue = database, catalogue
 
-    def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
+    def reshard(
+        self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False, by: Operator | None = None
+    ) -> Resharded:
         """Give the store ``shards`` shards, in one transaction. Raises StoreUnusable, with the remedy, where that is
-        impossible now; with ``archived_only`` also where history would be removed that is not archived."""
+        impossible now; with ``archived_only`` also where history would be removed that is not archived.
+
+        ``by``: the person for the audit log; None: this process.
+        """
         if not 1 <= shards <= 2**SHARD_BITS:
             raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
         with self._database.writing() as connection:
             resharding = _Resharding(connection, self._database, self._catalogue, shards, shard_of, now_ms)
-            return resharding.run(archived_only=archived_only)
+            done = resharding.run(archived_only=archived_only)
+            counts = {"moved": done.moved, "doubled": done.doubled, "forgotten": done.forgotten}
+            shards_of = {"before": done.before, "after": done.after}
+            entry = store_entry("reshard", by, now_ms, {"store": {"result": "done", **counts}}, shards_of)
+            append(connection, self._database.statements, STORE, [entry])
+        return done
 
-    def leap(self) -> None:
+    def leap(self, entry: AuditEntry) -> None:
         """Raise every shard's epoch by EPOCH_LEAP, durably: the store goes on at a new place."""
         with self._database.writing(durable=True) as connection:
             connection.execute(update(shard).values(epoch=shard.c.epoch + EPOCH_LEAP))
+            append(connection, self._database.statements, STORE, [entry])
+
+    def record(self, entry: AuditEntry) -> None:
+        """Append an act on the whole store to the audit log, durably."""
+        with self._database.writing(durable=True) as connection:
+            append(connection, self._database.statements, STORE, [entry])
 
     def note_archived(self, marks: Mapping[int, int]) -> None:
         """Raise each shard's mark to the number up to which an archive has all history; never lower it.

@@ -18,7 +18,8 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
     wheel_scheduler          the last sign of life of a scheduler              the live ones share the shards
     wheel_answer             the results of a command                          read by its sender, removed soon
-    wheel_audit              the requests of people, with their results        read by their time
+    wheel_audit              requests and other acts, with their results       read by their time
+      └ wheel_audit_chain    the ends of a chain of entries                    locked by each entry
     wheel_tombstone          ids that were cancelled before they came          checked against accepted messages
     wheel_watch              the tasks that claim a key                        found by key, removed with the timer
     wheel_gate               pauses and slow resumes                           read at adoption
@@ -165,18 +166,37 @@ def partial_index(name: str, *columns: str, where: Mapping[str, bool | None]) ->
     return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition, info={"where": where})
 
 
-audit = sharded(
+audit = table(
     "audit",
+    surrogate(),
+    required("chain", sa.SmallInteger, "its chain: number of the shard; -1: of acts on the whole store"),
+    required("number", sa.BigInteger, "its place in the chain, from 1"),
     required("request", sa.Text, "chosen by the asker, the same in each shard; UUIDv7"),
     required("at_ms", sa.BigInteger, "time of asking; instant, Unix milliseconds"),
-    required("origin", sa.Text, "admin, cli or api"),
-    required("actor", sa.Text, "the person"),
+    required("origin", sa.Text, "admin, cli, api, program, control, source or unknown"),
+    required("actor", sa.Text, "the person, or the process"),
     required("action", sa.Text, "cancel, reschedule, pause, schedule_update and others"),
     required("reason", sa.Text, "reason, for people"),
     required("details", sa.Text, "JSON object: arguments of the action"),
     optional("bulk", sa.Text, "the bulk action that it is a part of"),
     required("results", sa.Text, "JSON object: name of a task, schedule, key or gate to its result in the shard"),
+    optional("salt", sa.Text, "of content; none: reason, details and results were erased; hexadecimal"),
+    required("content", sa.Text, "SHA-256 of the salt, reason, details and results; hexadecimal"),
+    required("digest", sa.Text, "SHA-256 of the digest before, and of all values but those in content; hexadecimal"),
+    sa.UniqueConstraint("chain", "number", name="wheel_audit_place"),
     sa.Index("wheel_audit_time", "at_ms", "request"),
+    # The requests of people are few among those of programs.
+    sa.Index("wheel_audit_origin", "origin", "at_ms", "request"),
+)
+
+# Apart from the shard's row: only the commits with an entry of the audit log write it.
+audit_chain = table(
+    "audit_chain",
+    sa.Column("chain", sa.SmallInteger, primary_key=True, autoincrement=False, comment="as in the audit log"),
+    required("number", sa.BigInteger, "number of the last entry"),
+    required("digest", sa.Text, "digest of the last entry"),
+    required("base_number", sa.BigInteger, "number of the last entry that retention has removed; 0: none"),
+    required("base_digest", sa.Text, "digest of that entry"),
 )
 
 
@@ -379,6 +399,9 @@ load = table(
     required("begun_ms", sa.BigInteger, "begin of its last run; instant, Unix milliseconds"),
     optional("ended_ms", sa.BigInteger, "time of the commit or abort; instant, Unix milliseconds"),
     required("rows", sa.BigInteger, "messages in it, once it is committed"),
+    required("origin", sa.Text, "as in the audit log; empty while it is open"),
+    required("actor", sa.Text, "the person or the process that committed or aborted it; empty while it is open"),
+    sa.Column("audited", sa.Boolean, nullable=False, default=False, comment="the audit log has its end"),
     sa.UniqueConstraint("name", name="wheel_load_name"),
     sa.Index("wheel_load_state", "state", "id"),
     sqlite_autoincrement=True,

@@ -21,7 +21,9 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Table, delete, func, insert, inspect, select, text, update
 
 from celery_wheel.errors import StoreUnusable
+from celery_wheel.store.audit_model import STORE, Operator, store_entry
 from celery_wheel.store.model import OPEN, ORIGIN, SCHEMA_VERSION
+from celery_wheel.store.sql.audit import append
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
@@ -81,7 +83,7 @@ def first_holder() -> Executable:
     return select(shard.c.holder).where(shard.c.shard == 0)
 
 
-def migrate(database: Database) -> list[int]:
+def migrate(database: Database, now_ms: int, by: Operator | None = None) -> list[int]:
     """Bring the tables to this version; returns the versions of the steps. Raises StoreUnusable, with the remedy."""
     with database.making() as connection:
         steps = range(_version(connection, database.name), SCHEMA_VERSION)
@@ -92,6 +94,13 @@ def migrate(database: Database) -> list[int]:
             for version in steps:
                 STEPS[version](connection)
             connection.execute(update_store(schema_version=SCHEMA_VERSION))
+            versions = {"before": steps.start, "after": SCHEMA_VERSION}
+            append(
+                connection,
+                database.statements,
+                STORE,
+                [store_entry("migrate", by, now_ms, {"store": "done"}, versions)],
+            )
         finally:
             for number in held:
                 database.release(number)
@@ -184,7 +193,15 @@ def _postgresql(said: str) -> Iterator[str]:
         )
 
 
-def move(old: Database, new: Database, place: str, own: bool, now_ms: int, progress: Progress) -> MovedStore:
+def move(
+    old: Database,
+    new: Database,
+    place: str,
+    own: bool,
+    now_ms: int,
+    progress: Progress,
+    by: Operator | None = None,
+) -> MovedStore:
     """Move a store to ``place``, the name in the errors of the old one; ``own``: its tables may be made here.
 
     Raises StoreUnusable, with the remedy; the old store is as before then.
@@ -198,6 +215,8 @@ def move(old: Database, new: Database, place: str, own: bool, now_ms: int, progr
                 done.resumed, known = True, str(source.execute(first_holder()).scalar())
             else:
                 held = _close(source, old, now_ms)
+                entry = store_entry("move_store", by, now_ms, {"store": "done"}, {"from": old.name, "to": place})
+                append(source, old.statements, STORE, [entry])  # it is copied with the other entries
                 with new.making() as target:
                     _copy(source, target, found, own, new.name, done, progress)
                 progress("arrived", 0, 0)

@@ -99,7 +99,7 @@ def test_resharding_keeps_the_log(sql_store: SqlStore, sql_holder: Holder, secon
         holder.apply(audits=[entry({f"{holder.shard}": "done"}, at_ms=NOW + holder.shard)])
         sql_store.release(holder.shard, holder.epoch)
     sql_store.maintenance.reshard(1, shard_of, NOW)
-    assert names(sql_store) == ["1", "0"]
+    assert names(sql_store) == ["1", "store", "0"]
     again = Holder(sql_store)
     sql_store.expire(0, again.epoch, NOW, NOW, NOW + 2)
     assert names(sql_store) == []

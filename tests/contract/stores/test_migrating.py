@@ -15,6 +15,7 @@ from sqlalchemy import Connection, inspect, update
 
 from celery_wheel.errors import StoreError, StoreUnusable
 from celery_wheel.store import migrate_store, open_store
+from celery_wheel.store.audit_model import AuditCriteria, Operator
 from celery_wheel.store.model import SCHEMA_VERSION
 from celery_wheel.store.sql import upkeep
 from celery_wheel.store.sql.schema import gate, meta
@@ -68,9 +69,11 @@ def aged(backend: SqlBackend) -> list[str]:
 
 
 def assert_migrates(backend: SqlBackend, task_ids: list[str]) -> None:
-    assert migrate_store(backend.url) == [1]
+    assert migrate_store(backend.url, Operator("cli", "anna")) == [1]
     assert migrate_store(backend.url) == []
     store = backend()
+    (entry,) = store.browse.audit(AuditCriteria()).items
+    assert (entry.action, entry.actor, entry.details) == ("migrate", "anna", {"before": 0, "after": 1})
     assert store.gates(0) == []
     assert [row.task_id for row in store.find(0, task_ids)] == task_ids
     Holder(store).accept(NOW)

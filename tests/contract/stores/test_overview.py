@@ -133,7 +133,10 @@ def _change(store: SqlStore, holder: Holder, rng: random.Random) -> None:
 def test_sums_of_nothing_are_removed_with_the_history(sql_holder: Holder, sql_store: SqlStore) -> None:
     (row,) = accept(sql_holder, NOW)
     sql_holder.apply(lanes=[LaneState(0, place(row), place(row))], tally={hour_of(row): -1})
-    assert [one["pending"] for one in rows_of(sql_store, total)] == [0, 0, 0, 0]
+    sums = [one["pending"] for one in rows_of(sql_store, total) if one["kind"] != "route"]
+    assert sums == [0, 0, 0, 0]
     check_sums(sql_store)
     sql_store.forget(0, sql_holder.epoch, Retention(NOW + 2 * DAY_MS, 2**60), 100)
-    assert [(one["kind"], one["pending"]) for one in rows_of(sql_store, total)] == [("shard", 0)]
+    left = [(one["kind"], one["pending"]) for one in rows_of(sql_store, total) if one["number"]]
+    assert left == [("route", 1)], "no settlement has the row"
+    assert [(one["kind"], one["pending"]) for one in rows_of(sql_store, total)].count(("shard", 0)) == 1

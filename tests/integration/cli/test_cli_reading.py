@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +154,21 @@ def test_audit_lists_the_requests_of_people(stack: Stack, command: Commands) -> 
     assert command.json("audit", "--by", "nobody")["items"] == []
     wrong = command("audit", "--after", "x")
     assert (wrong.exit_code, "a cursor must be" in wrong.output) == (1, True)
+
+
+def test_audit_verify_finds_a_cut_chain(stack: Stack, command: Commands, tmp_path: Path) -> None:
+    command("pause", "--queue", "audited-3")
+    (tmp_path / "heads").write_text(command("audit", "verify").output)
+    command("resume", "--queue", "audited-3")
+    found = command("audit", "verify", "--head", str(tmp_path / "heads"))
+    assert (found.exit_code, "ok; head" in found.output, "entries 1 to" in found.output) == (0, True, True)
+    chains = command.json("audit", "verify")["chains"]
+    last = max(chains, key=lambda one: one["last"])
+    wrong = command("audit", "verify", "--head", f"{last['chain']}:{last['last'] + 1}:{'a' * 64}")
+    assert (wrong.exit_code, "of the noted head is missing" in wrong.output) == (1, True)
+    assert command("audit", "verify", "--head", "nothing").exit_code == 1
+    lines = command("audit", "export").output.splitlines()
+    assert len(lines) == 1 + sum(one["last"] - one["first"] + 1 for one in chains)
 
 
 def test_a_masked_value_is_in_no_output(stack: Stack, command: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

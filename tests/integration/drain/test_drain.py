@@ -86,6 +86,9 @@ def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingSt
         assert mine == [id_ for id_ in ids if shard_of(id_) == shard]
     assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in (*ids, inbox))
     wheel = Wheel(stack.app)
+    (entry,) = wheel.audit().items
+    assert (entry.action, entry.details, len(entry.entries)) == ("drain", {"to": "broker"}, 2)
+    assert entry.results == {"store": {"result": "done", "moved": 31, "due": 0, "rejected": 0, "schedules": 0}}
     assert [shard.pending for shard in wheel.status()] == [0, 0]
     assert wheel.get(ids[0]).state == "moved"  # type: ignore[union-attr]
     assert wheel.history().items == wheel.settlements().items == []

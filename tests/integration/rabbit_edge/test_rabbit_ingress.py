@@ -46,6 +46,22 @@ def is_lost(edge: AmqpBroker) -> bool:
     return False
 
 
+def test_a_message_that_is_very_much_too_large_is_not_read_into_memory(yard: Yard) -> None:
+    before = yard.send(1)
+    with yard.app.connection_for_write() as connection:
+        channel = connection.default_channel
+        channel.basic_publish(amqp.Message(b"x" * 900_000, application_headers={}), "", "wheel.0")
+    after = yard.send(1)
+    edge = AmqpBroker(yard.app.connection_for_write, QueuedMessageReader(max_message_bytes=100_000))
+    edge.adopt(0, 1)
+    first, large, last = peek(edge, 3).arrivals
+    assert [one.task_id for one in (first, last) if isinstance(one, Message)] == before + after
+    assert isinstance(large, Unreadable)
+    assert large.reason == "message must be at most 100,000 bytes, not 900,000; the store has only its beginning"
+    assert 2**16 < len(large.raw) < 2**18
+    edge.close()
+
+
 def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     sent = yard.send(3)
     edge = yard.adopted()

@@ -108,6 +108,8 @@ def test_a_store_that_was_moved_on_purpose_is_claimed(stack: Stack, stacks: Exit
     claimed = claim(other, "claim-store")
     assert claimed.exit_code == 0, claimed.output
     assert str(stack.file) in claimed.output
+    (entry,) = other.app.wheel.audit(action="claim_store").items
+    assert (entry.origin, str(stack.file) in entry.details["from"][0]) == ("cli", True)
     other.wait_for_holder(second)
     assert other.app.wheel.run_now(task) == "done"
     wait_until(lambda: other.dispatched() == [task], "the task is dispatched")
@@ -235,6 +237,8 @@ def test_a_broker_that_moved_is_claimed_once(used: Stack) -> None:
     claimed = claim(used, "claim-broker")
     assert (claimed.exit_code, places(used)) == (0, {"0", "5"}), claimed.output
     assert "the store dispatches to redis://" in claimed.output
+    (entry,) = used.app.wheel.audit(action="claim_broker").items
+    assert (len(entry.entries), entry.results) == (2, {"store": {"result": "done"}}), "before it began, and after"
     start(used)
     assert "already" in claim(used, "claim-broker").output
 

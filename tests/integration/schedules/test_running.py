@@ -248,6 +248,8 @@ def test_entries_are_followed_over_restarts_and_each_instant_is_sent_once(stack:
     )
     beat = stack.beat()
     wait_for_names(stack, "tick", "new")
+    acts = [(one.action, one.origin, one.actor) for one in stack.app.wheel.audit(name="gone").items]
+    assert acts == [("schedule_delete", "source", "beat"), ("schedule_create", "source", "beat")]
     count = stack.ticks()
     wait_until(lambda: stack.ticks() >= count + 3, "the entry goes on")
     beat.terminate()

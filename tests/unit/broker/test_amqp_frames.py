@@ -135,7 +135,7 @@ class Cut:
 def test_messages_are_read_whole_however_they_are_cut(bodies: list[bytes], sizes: list[int]) -> None:
     found: list[Any] = []
     connection = SimpleNamespace(bytes_recv=0)
-    handle = frame_handler(connection, lambda channel, method, arguments, content: found.append(content))
+    handle = frame_handler(2**63, connection, lambda channel, method, arguments, content: found.append(content))
     deliver = spec.Basic.Deliver
     stream = b"".join(message(1, body).replace(b"\x00\x3c\x00\x28", b"\x00\x3c\x00\x3c", 1) for body in bodies)
     reader = FrameReader(SimpleNamespace(sock=Cut(stream, sizes)))

@@ -282,6 +282,18 @@ def test_a_message_that_is_too_large_is_not_parsed() -> None:
     assert isinstance(QueuedMessageReader(max_message_bytes=len(data)).decode(data), Message)
 
 
+def test_the_beginning_of_a_message_that_is_very_much_too_large_is_kept() -> None:
+    """To store 100 MB takes seconds, in which no other message is accepted."""
+    data = raw(body="x" * 400_000)
+    kept, cut = (QueuedMessageReader(max_message_bytes=most).decode(data) for most in (200_000, 50_000))
+    assert isinstance(kept, Unreadable)
+    assert isinstance(cut, Unreadable)
+    assert (kept.raw, cut.raw) == (data, data[: 2**16])
+    assert cut.reason.endswith("; the store has only its beginning")
+    assert cut.of == kept.of == (envelope().task, envelope().task_id)
+    assert cut.envelope_id == kept.envelope_id
+
+
 def test_the_same_bytes_make_the_same_id() -> None:
     one, again, other = (READER.decode(data).envelope_id for data in (b"x", b"x", b"y"))
     assert one == again != other

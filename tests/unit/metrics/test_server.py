@@ -4,8 +4,9 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 
 import pytest
@@ -47,6 +48,36 @@ def test_pages_are_served_until_the_stop(caplog: pytest.LogCaptureFixture) -> No
     assert "a defect" in caplog.text
     served.stop()
     wait_until(lambda: not listens(port), "the server has ended")
+
+
+def test_many_idle_and_slow_clients_keep_no_page_from_others() -> None:
+    port, goes_on = free_port(), threading.Event()
+
+    def slow(accept: str) -> HttpAnswer:
+        goes_on.wait()
+        return HttpAnswer(200, b"late")
+
+    pages = {"/livez": lambda accept: HttpAnswer(200, b"ok"), "/slow": slow}
+    served = MetricsServer(("127.0.0.1", port), pages)
+    served.start()
+    wait_until(lambda: listens(port), "the server listens")
+    before = threading.active_count()
+    with ExitStack() as clients:
+        for n in range(200):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(OSError):  # it was refused
+                client.sendall(b"GET /livez HT" if n % 2 else b"")
+        assert fetch(port, "/livez") == (200, "ok")
+        assert threading.active_count() - before <= 2 * server.MOST
+        for _ in range(40):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(OSError):
+                client.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert threading.active_count() - before <= 2 * server.MOST
+        goes_on.set()
+        wait_until(lambda: threading.active_count() - before <= server.MOST, "the pages are made")
+        assert fetch(port, "/livez") == (200, "ok")
+    served.stop()
 
 
 def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheel.store import message_pack as packed
+from celery_wheel.bulk_load import PACK_BYTES, PACK_COUNT
 from celery_wheel.store import model, open_store
 from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
 from celery_wheel.store.model import PLAIN, InboxItem, Parts, Route, Unreadable, join, split
@@ -80,9 +80,17 @@ def test_bytes_that_were_not_packed_are_refused(monkeypatch: pytest.MonkeyPatch)
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - whatever is wrong with it
             unpack(bad)
-    monkeypatch.setattr(packed, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="must be whole, and at most 10 bytes when unpacked"):
-        unpack(good)
+        unpack(good, 10)
+
+
+def test_a_bomb_in_the_inbox_is_not_unpacked_and_the_largest_packs_are() -> None:
+    bomb = zlib.compress(b'{"v": 1, "kinds": [["%s", [0], [], 1, 1]], "order": null}\x1e' + b"1" * 9 * 2**20)
+    with pytest.raises(ValueError, match="at most 8,388,608 bytes when unpacked"):
+        unpack(bomb)
+    texts = ['"' * (PACK_BYTES // PACK_COUNT) + str(n) for n in range(PACK_COUNT)]
+    kinds = [PackTemplate(text + "%s", (0,)) for text in texts]
+    assert len(unpack(pack([(one, ("1",)) for one in kinds])).kinds) == PACK_COUNT
 
 
 def test_a_task_is_shown_by_its_name_id_state_and_queue(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The audit log, page by page: the parts of all shards merged into requests.
+"""The audit log, page by page: the parts of all shards merged into requests, or the entries of a chain.
 
 The parts of a request have one time, unless the asker's clock was wrong: then each shard wrote its own. Such a request
-is shown at its latest time. A look for a name reads the results of each entry in the filter's times: people make few.
+is shown at its latest time. A look for a name reads the results of each entry in the filter's times.
 """
 
 from __future__ import annotations
@@ -12,9 +12,21 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
-from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, cursor_of, place_of
+from celery_wheel.store.audit_model import (
+    PEOPLE,
+    PERSONS,
+    AuditChain,
+    AuditCriteria,
+    AuditedRequest,
+    AuditPage,
+    ChainEntry,
+    Link,
+    cursor_of,
+    place_of,
+)
 from celery_wheel.store.sql.catalogue import StorePart
-from celery_wheel.store.sql.schema import audit
+from celery_wheel.store.sql.schema import audit, audit_chain
+from celery_wheel.store.sql.statement import columns_of
 
 _KEY = (audit.c.at_ms, audit.c.request)
 
@@ -40,16 +52,34 @@ class AuditLog(StorePart):
             place = near, audit.c.request.in_([request for _, request in shown])
             last = select(audit.c.request, func.max(audit.c.at_ms).label("last_ms")).where(*place, *_matches(criteria))
             latest = {one.request: one.last_ms for one in connection.execute(last.group_by(audit.c.request))}
-            found_parts = select(audit).where(*place).order_by(audit.c.request, audit.c.shard)
+            found_parts = select(audit).where(*place).order_by(audit.c.request, audit.c.chain, audit.c.number)
             parts = connection.execute(found_parts).all()
         of_request = {request: list(same) for request, same in groupby(parts, lambda part: str(part.request))}
         items = [_merged(of_request[request], at_ms) for at_ms, request in shown if latest[request] == at_ms]
         return AuditPage(items, cursor_of(*shown[-1]) if more else None)
 
+    def audit_chains(self) -> list[AuditChain]:
+        """Return the chains with their ends, that of the store first; one without a row of its own is empty."""
+        with self._database.reading() as connection:
+            found = [AuditChain(*row) for row in connection.execute(select(*columns_of(AuditChain, audit_chain)))]
+            numbers = set(connection.execute(select(audit.c.chain).distinct()).scalars())
+        return sorted([*found, *(AuditChain.begin(one) for one in numbers - {one.chain for one in found})])
+
+    def audit_entries(
+        self, chain: int, after: int, limit: int, criteria: AuditCriteria | None = None
+    ) -> list[ChainEntry]:
+        """Return the next entries of a chain after a number, in their order, or those of them that match."""
+        where = (audit.c.chain == chain, audit.c.number > after, *_matches(criteria or AuditCriteria()))
+        found = select(*columns_of(ChainEntry, audit)).where(*where).order_by(audit.c.number).limit(limit)
+        with self._database.reading() as connection:
+            return [ChainEntry(*row) for row in connection.execute(found)]
+
 
 def _matches(criteria: AuditCriteria) -> list[ColumnElement[bool]]:
-    equal = ((audit.c.action, criteria.action), (audit.c.origin, criteria.origin), (audit.c.bulk, criteria.bulk))
+    equal = ((audit.c.action, criteria.action), (audit.c.bulk, criteria.bulk))
     found = [column == value for column, value in equal if value is not None]
+    if criteria.origin is not None:
+        found.append(audit.c.origin.in_(PERSONS if criteria.origin == PEOPLE else [criteria.origin]))
     if criteria.actor is not None:
         found.append(audit.c.actor.icontains(criteria.actor, autoescape=True))
     if criteria.name is not None:  # as the name of a result, in JSON
@@ -69,7 +99,8 @@ def _merged(parts: list[Any], at_ms: int) -> AuditedRequest:
     one = parts[0]
     details = json.loads(one.details)
     about = one.request, at_ms, one.origin, one.actor, one.action, one.reason
-    return AuditedRequest(*about, details, one.bulk, results)
+    entries = [str(Link(part.chain, part.number, part.digest)) for part in parts]
+    return AuditedRequest(*about, details, one.bulk, results, entries)
 
 
 def _better(one: Any, other: Any) -> Any:

@@ -35,6 +35,7 @@ from celery_wheel.scheduler.remote_control.revoked_state import AWAY_AFTER, MAX_
 from celery_wheel.scheduler.remote_control.revoked_state import read_request as read
 from celery_wheel.scheduler.service import node_name
 from celery_wheel.store import open_store
+from celery_wheel.store.audit_model import AuditCriteria
 from celery_wheel.store.model import Row
 from celery_wheel.store.ports.pages import MessageHead, Task
 from celery_wheel.store.sql.store import SqlStore
@@ -80,6 +81,23 @@ def test_a_revoke_goes_to_every_shard_held_or_not(store: SqlStore, revokes: Revo
     for shard in (0, 1):
         [command] = commands(store, shard)
         assert (command["task_ids"], command["for_good"]) == (["a", "b"], True)
+
+
+def test_a_revoke_is_one_request_of_the_audit_log(store: SqlStore, revokes: RevokeListener) -> None:
+    revokes.revoke(["a"])
+    first, second = (commands(store, shard)[0]["audit"] for shard in (0, 1))
+    assert (first["origin"], first["whole"], second["whole"]) == ("control", True, False)
+    assert first["request"] == second["request"]
+
+
+def test_a_revoke_by_stamps_is_recorded_without_their_values(store: SqlStore) -> None:
+    revokes = RevokeListener(SchedulerView("wheel@h", store, list, RevokedStamps()))
+    revokes.revoke_stamps({"customer": "anna"})
+    revokes.tend()
+    revokes.tend()
+    revokes.stop()
+    (one,) = store.browse.audit(AuditCriteria()).items
+    assert (one.action, one.origin, one.details) == ("revoke_stamps", "control", {"stamps": ["customer"]})
 
 
 def test_many_ids_are_written_in_parts_without_values_that_are_no_ids(store: SqlStore, revokes: RevokeListener) -> None:

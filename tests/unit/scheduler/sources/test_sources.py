@@ -20,7 +20,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, beat_entries, broken, of_base, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.sources import ACTOR, BACK_OFF_MOST_S, Follower, Sources
+from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Follower, Sources
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import BEAT, Schedule
 from celery_wheel.testing import VirtualWheel
@@ -412,7 +412,7 @@ class Switched:
 
     def _asker(self, source: str) -> Any:
         def ask(do: str, names: Any, options: dict[str, Any]) -> Any:
-            how: Any = {"actor": ACTOR, "reason": "test"}
+            how: Any = {"actor": source, "reason": "test"}
             return self.app.wheel.schedules.change(do, names, how=how, source=source, **options)
 
         return ask

@@ -132,6 +132,7 @@ PLANS = {
         "UNION ALL",
         "MATERIALIZE sums",
         "SEARCH wheel_total USING INDEX sqlite_autoindex_wheel_total_1 (kind=?)",
+        "USE TEMP B-TREE FOR ORDER BY",
         "SCAN sums",
         "SEARCH wheel_route USING INTEGER PRIMARY KEY (rowid=?)",
         "UNION ALL",
