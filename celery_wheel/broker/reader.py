@@ -36,6 +36,7 @@ _UNREADABLE = UUID("5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10").bytes
 
 #: The most bytes of headers, and of properties, in JSON. Celery's have less than a thousandth of it.
 MAX_HEADERS = 2**20
+_TOO_LONG = f"headers and properties must each be at most {MAX_HEADERS:,} bytes"
 
 #: A message is kept whole up to so many times the size that is allowed; of a larger one, its beginning: to store a
 #: message of 100 MB takes seconds, in which no other is accepted.
@@ -188,17 +189,19 @@ class QueuedMessageReader:
         )
 
     def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
-        parts, is_signed = self.seal.open(body, self.max_message_bytes)
+        parts, signed_for = self.seal.open(body, self.max_message_bytes, fields.get("shard"))
+        if max(len(parts.headers), len(parts.properties)) > MAX_HEADERS:
+            raise Malformed(_TOO_LONG)
         dumps: Callable[[Any], str] = _dumps
         try:
             headers, properties = _decode_object(parts.headers), _decode_object(parts.properties)
-        except ValueError:
+        except (ValueError, RecursionError):
             headers, properties, dumps = json.loads(parts.headers), json.loads(parts.properties), _dumps_all
         stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
         found = self.message(headers, dumps(stored).encode(), parts.body, dumps, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
             raise Malformed("sealed message must be one message, of the task that its header names")
-        found.is_signed = is_signed
+        found.signed_for = signed_for
         return found
 
     def _check_destination(self, envelope: Envelope) -> None:
@@ -246,7 +249,7 @@ def _check_headers(raw: bytes) -> None:
     except (ValueError, RecursionError):
         size = sum(map(raw.count, (b"[", b"{", b",", b":")))
     if size > MAX_HEADERS:
-        raise Malformed(f"headers and properties must each be at most {MAX_HEADERS:,} bytes")
+        raise Malformed(_TOO_LONG)
 
 
 def _parse(raw: bytes) -> _Queued:

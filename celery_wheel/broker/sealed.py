@@ -2,9 +2,12 @@
 
 ::
 
-    headers     {"wheel": {"v": 1, "sealed": true, "task": …, "task_id": …}}     so that people find a rejected one
+    headers     {"wheel": {"v": 1, "sealed": true, "shard": …,
+                           "task": …, "task_id": …}}             so that people find a rejected one
     body        headers RS properties RS body (``store.model.join``), the envelope in the headers
-                ─► zstd, AES-256-GCM by wheel_encryption_keys ─► HMAC-SHA-256 by wheel_signing_keys, with the namespace
+                ─► zstd, AES-256-GCM by wheel_encryption_keys
+                ─► HMAC-SHA-256 by wheel_signing_keys, with the name of the wheel queue: a shard knows its own messages
+                   only, so in the queue of another one a copy would run once more
 
 The whole message is in it, with envelope and properties: nothing about it can be changed, and an edge that delivers it
 in another form changes nothing. ``QueuedMessageReader`` opens it, and returns the message as it would have been.
@@ -53,7 +56,9 @@ class MessageSeal:
     def __bool__(self) -> bool:
         return bool(self.encryption.current or self.signing.current)
 
-    def seal(self, body: Any, publish: dict[str, Any], task: str, task_id: str) -> tuple[bytes, dict[str, Any]]:
+    def seal(
+        self, body: Any, publish: dict[str, Any], task: str, task_id: str, shard: int
+    ) -> tuple[bytes, dict[str, Any]]:
         """Return body and arguments of kombu's ``publish`` for the sealed message, in place of those of the message."""
         from celery_wheel.broker.queues import NO_PROPERTY, encode_message, message_parts  # kombu: a reader needs none
 
@@ -64,19 +69,27 @@ class MessageSeal:
         outer = {name: value for name, value in publish.items() if name in NO_PROPERTY}
         outer.pop("serializer", None)
         made = {"content_type": "application/octet-stream", "content_encoding": "binary", "compression": ""}
-        names = {"v": VERSION, SEALED: True, "task": task, "task_id": task_id}
-        return self.signing.sign(data, self.context), {**outer, **made, "headers": {HEADER: names}}
+        names = {"v": VERSION, SEALED: True, "shard": shard, "task": task, "task_id": task_id}
+        return self.signing.sign(data, self._of_queue(shard)), {**outer, **made, "headers": {HEADER: names}}
 
-    def open(self, data: bytes, max_bytes: int) -> tuple[Parts, bool]:
-        """Return the parts of the message, and whether it was signed. Raises Malformed and KeyMissing."""
+    def open(self, data: bytes, max_bytes: int, shard: Any) -> tuple[Parts, int | None]:
+        """Return the parts of the message, and the shard for which it was signed; None: it was not.
+
+        ``shard`` is that of the header. Raises Malformed and KeyMissing.
+        """
         is_signed = data[:1] == SIGNED
         if is_signed:
-            data = self.signing.check(data, self.context)
+            if type(shard) is not int:
+                raise Malformed("signed message must name its shard")
+            data = self.signing.check(data, self._of_queue(shard))
         if data[:1] == ENCRYPTED:
             data = decompress(self.encryption.decrypt(data), max_bytes)
         elif not is_signed:
             raise Malformed("sealed message must be encrypted or signed")
-        return split(data), is_signed
+        return split(data), shard if is_signed else None
+
+    def _of_queue(self, shard: int) -> bytes:
+        return b"%b.%d" % (self.context, shard)
 
 
 _packing, _unpacking = threading.Lock(), threading.Lock()  # a context of zstd serves one thread at a time

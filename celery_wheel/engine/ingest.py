@@ -55,6 +55,7 @@ from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.values.ids import id_beside, is_derived
 
 NOT_SIGNED = "it has no signature of wheel_signing_keys: its producer has no keys, or is none of yours"
+SIGNED_FOR_ANOTHER = "it was signed for the wheel queue of another shard: somebody has copied it"
 
 #: The result of a peek that was left out.
 NOTHING = Peeked([], None, False)
@@ -142,15 +143,20 @@ def _judge_unsigned(ctx: Context, arrivals: Iterable[model.Arrival]) -> None:
     """Count, or refuse, messages of the wheel queue that no key of ``wheel_signing_keys`` has signed."""
     if ctx.limits.unsigned == "accept":
         return
-    unsigned = [one for one in arrivals if isinstance(one, model.Message) and not one.is_signed]
+    unsigned = [one for one in arrivals if isinstance(one, model.Message) and one.signed_for != ctx.shard]
     if not unsigned:
         return
     ctx.stats.add(unsigned=len(unsigned))
     if ctx.limits.unsigned == "refuse":
         for one in unsigned:
-            one.refused = NOT_SIGNED
+            one.refused = _why_unsigned(one)
     else:
-        ctx.stats.rejections.add(UNSIGNED, len(unsigned), NOT_SIGNED, unsigned[0].task, unsigned[0].task_id)
+        one = unsigned[0]
+        ctx.stats.rejections.add(UNSIGNED, len(unsigned), _why_unsigned(one), one.task, one.task_id)
+
+
+def _why_unsigned(one: model.Message) -> str:
+    return NOT_SIGNED if one.signed_for is None else SIGNED_FOR_ANOTHER
 
 
 def _peek(ctx: Context) -> Peeked:
@@ -319,7 +325,7 @@ def _count(ctx: Context, change: model.Change) -> None:
     reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
     refused = [row.message for row in change.rows if row.message.refused] if len(reasons) > unreadable else []
     for one in refused[:1]:
-        ctx.stats.rejections.add(BY_SIGNATURE, len(refused), NOT_SIGNED, one.task, one.task_id)
+        ctx.stats.rejections.add(BY_SIGNATURE, len(refused), _why_unsigned(one), one.task, one.task_id)
     if unique := rejected - unreadable - len(refused):
         row = next(row for row in change.rows if row.id in reasons and not row.message.refused)
         ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)

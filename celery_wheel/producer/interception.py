@@ -165,7 +165,7 @@ class DivertingProducer:
             if isinstance(self._producer, Producer):  # else a bulk load, which checks its messages itself
                 body = queues.prepare_body(body, publish)
                 if seal := MessageSeal.of(conf):
-                    body, publish = seal.seal(body, publish, envelope.task, envelope.task_id)
+                    body, publish = seal.seal(body, publish, envelope.task, envelope.task_id, shard)
                 self._check_size(body, publish, conf.max_message_bytes)
             publish["declare"] = queues.Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)

@@ -231,14 +231,14 @@ class Forwarder:
         """
         if shard is None:
             shard = shard_of(None, received.envelope.task_id, self._shards)
-        queue = wheel_queue(self._namespace, shard)
         try:
-            self._publish(received, queue)
+            self._publish(received, shard)
         except Exception:  # a connection that was idle for long: its loss shows only now
             self.drop()
-            self._publish(received, queue)
+            self._publish(received, shard)
 
-    def _publish(self, received: ReceivedMessage, queue: Any) -> None:
+    def _publish(self, received: ReceivedMessage, shard: int) -> None:
+        queue, envelope = wheel_queue(self._namespace, shard), received.envelope
         body, publish = (
             received.body,
             {
@@ -252,7 +252,7 @@ class Forwarder:
             },
         )
         if self._seal:
-            body, publish = self._seal.seal(body, publish, received.envelope.task, received.envelope.task_id)
+            body, publish = self._seal.seal(body, publish, envelope.task, envelope.task_id, shard)
         self._connected().publish(body, declare=[queue], confirm_timeout=10, **publish)
 
     def _connected(self) -> Any:

@@ -219,7 +219,7 @@ class Message:
     latest_ms: int | None = None  #: a task that replaces this one, or joins its batch, is due then at the latest
     window_ms: int | None = None  #: the key stays taken for this duration after the eta
     batch: int | None = None  #: up to so many calls of its batch are one message for the worker
-    is_signed: bool = False  #: by a key of ``wheel_signing_keys``
+    signed_for: int | None = None  #: the shard for which a key of ``wheel_signing_keys`` has signed it
     refused: str | None = None  #: the reason for which it is rejected as it arrives
 
     @property

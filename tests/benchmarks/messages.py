@@ -132,7 +132,7 @@ def sealed_form(raw: bytes, seal: MessageSeal) -> bytes:
     publish = {"exchange": "", "routing_key": "wheel.0", "headers": message["headers"], **message["properties"]}
     publish |= {"content_type": message["content-type"], "content_encoding": message["content-encoding"]}
     body = b64decode(message["body"])
-    return encode_message(build_message(*seal.seal(body, publish, names["task"], names["task_id"])))
+    return encode_message(build_message(*seal.seal(body, publish, names["task"], names["task_id"], 0)))
 
 
 def _read_all(decode: Callable[[bytes], object], raws: Iterable[bytes]) -> None:

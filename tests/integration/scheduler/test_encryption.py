@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.broker import shard_of
 from celery_wheel.control import Wheel
 from celery_wheel.store import open_store
 from tests.contract.stores.test_encryption import keys_of
@@ -75,6 +76,24 @@ def test_a_forged_message_is_rejected_and_can_be_requeued(stack: Stack) -> None:
     assert wheel.requeue("forged") == "done"
     stack.worker()
     stack.wait_for("forged")
+
+
+def test_a_copy_in_the_queue_of_another_shard_is_rejected(tmp_path: Path, redis_server: RedisServer) -> None:
+    with Stack(tmp_path, redis_server, beat_schedule={}, wheel_shards=2, wheel_unsigned="refuse", **keys(OLD)) as stack:
+        task_id = next(one for one in map(str, range(99)) if shard_of(None, one, 2) == 0)
+        stack.app.send_task("note", ("once",), countdown=0.01, task_id=task_id)
+        [message] = stack.redis.lrange("wheel.0", 0, -1)
+        beat = stack.beat()
+        stack.wait_for_holder(beat, 1)
+        wait_until(lambda: stack.dispatched(), "it is dispatched")
+        stack.redis.lpush("wheel.0", message)
+        stack.redis.lpush("wheel.1", message)
+        wheel: Wheel = stack.app.wheel
+        wait_until(lambda: wheel.outcomes("rejected").items, "the copy is rejected")
+        [one] = wheel.outcomes("rejected").items
+        assert (one.task_id, "signed for the wheel queue of another shard" in one.reason) == (task_id, True)
+        wait_until(lambda: not stack.redis.llen("wheel.0"), "the other copy is dropped")
+        assert stack.dispatched() == [task_id]
 
 
 def test_messages_of_a_key_that_the_scheduler_lacks_are_read_once_it_has_it(stack: Stack) -> None:

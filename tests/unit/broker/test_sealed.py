@@ -37,7 +37,7 @@ def sent() -> tuple[bytes, dict[str, Any]]:
 
 
 def raw(seal: MessageSeal, task: str = "proj.add", task_id: str = "t") -> bytes:
-    return encode_message(build_message(*seal.seal(*sent(), task, task_id)))
+    return encode_message(build_message(*seal.seal(*sent(), task, task_id, 0)))
 
 
 def changed(message: bytes, change: Callable[[bytearray], None]) -> bytes:
@@ -59,8 +59,8 @@ def test_a_sealed_message_is_read_as_the_same_one_unsealed(name: str) -> None:
     assert MARK.encode() not in sealed
     found = read(sealed, SEALS[name])
     assert isinstance(found, Message)
-    assert found.is_signed == (name != "encrypted")
-    assert asdict(replace(found, is_signed=False)) == asdict(plain)
+    assert found.signed_for == (None if name == "encrypted" else 0)
+    assert asdict(replace(found, signed_for=None)) == asdict(plain)
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,44 @@ def test_bytes_that_are_neither_encrypted_nor_signed_are_no_sealed_message() -> 
 
 
 def test_a_sealed_message_within_another_one_is_rejected() -> None:
-    body, publish = BOTH.seal(*sent(), "proj.add", "t")
-    twice = encode_message(build_message(*BOTH.seal(body, publish, "proj.add", "t")))
+    body, publish = BOTH.seal(*sent(), "proj.add", "t", 0)
+    twice = encode_message(build_message(*BOTH.seal(body, publish, "proj.add", "t", 0)))
     assert not isinstance(read(twice, BOTH), Message)
+
+
+@pytest.mark.parametrize("name", ["signed", "both"])
+def test_a_message_is_signed_for_the_queue_of_one_shard(name: str) -> None:
+    found = json.loads(raw(SEALS[name]))
+    found["headers"]["wheel"]["shard"] = 1
+    assert "they were changed, or are of another wheel" in read(json.dumps(found).encode(), SEALS[name]).reason
+    del found["headers"]["wheel"]["shard"]
+    assert read(json.dumps(found).encode(), SEALS[name]).reason == "signed message must name its shard"
+
+
+@pytest.mark.parametrize("part", ["headers", "correlation_id"])
+def test_headers_that_take_seconds_to_read_are_rejected_before_they_are_read(part: str) -> None:
+    body, publish = sent()
+    if part == "headers":
+        publish["headers"]["much"] = [[]] * 400_000
+    else:
+        publish[part] = "x" * 2**20
+    message = encode_message(build_message(*BOTH.seal(body, publish, "proj.add", "t", 0)))
+    assert read(message, BOTH).reason == "headers and properties must each be at most 1,048,576 bytes"
+
+
+def test_deeply_nested_headers_are_read_as_those_of_an_unsealed_message() -> None:
+    deep: Any = 1
+    for _ in range(900):
+        deep = [deep]
+    body, publish = sent()
+    publish["headers"]["deep"] = deep
+    plain = encode_message(build_message(body, publish))
+    found = read(encode_message(build_message(*BOTH.seal(body, publish, "proj.add", "t", 0))), BOTH)
+    assert type(found) is type(read(plain))
 
 
 def test_a_message_that_is_too_large_once_it_is_decompressed_is_rejected() -> None:
     _, publish = sent()
-    bomb = encode_message(build_message(*BOTH.seal(b"0" * 100_000, publish, "proj.add", "t")))
+    bomb = encode_message(build_message(*BOTH.seal(b"0" * 100_000, publish, "proj.add", "t", 0)))
     assert len(bomb) < 4_000
     assert read(bomb, BOTH, max_message_bytes=50_000).reason == "message must be at most 50,000 bytes"
