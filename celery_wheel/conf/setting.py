@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from celery_wheel.errors import PackageMissing, SettingError
-from celery_wheel.values.keyring import MIN_SECRET
+from celery_wheel.values.keyring import MIN_SECRET, Secret
 
 T = TypeVar("T")
 
@@ -67,6 +67,8 @@ class Setting(Generic[T]):
                 scheme = re.match(r"[a-z0-9+]{1,30}://", value) if isinstance(value, str) else None
                 got = f"{scheme[0]}…" if scheme else "another value (not shown)"
             raise SettingError(f"{self.name} must be {self.rule.phrase}, got {got}") from None
+        finally:
+            del value  # pages of errors show the values of a frame
 
     def _value(self, settings: Any) -> Any:
         """Return the value as Celery's ``settings.get``, which takes 4 µs for a missing name, or an upper-case one."""
@@ -212,15 +214,22 @@ def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
             raise ValueError(value)
+        if not all(one.isprintable() and one == one.strip() for one in value):  # a file ends with a line feed
+            raise ValueError(value)
         if any(len(one) < MIN_SECRET for one in value[1:]) or 0 < len("".join(value[:1])) < MIN_SECRET:
             raise ValueError(value)
         if len({*value}) < len(value):
             raise ValueError(value)
+        value = tuple(map(Secret, value))
         if value and package and find_spec(package) is None:
             raise PackageMissing(f"wheel_encryption_keys needs {package}; run: pip install 'celery-wheel[encryption]'")
-        return tuple(value)
+        return value
 
-    return Rule(f"a list of different random texts of at least {MIN_SECRET} characters, the current one first", parse)
+    return Rule(
+        f"a list of different random texts of at least {MIN_SECRET} characters without spaces or line feeds at their "
+        "ends, the current one first",
+        parse,
+    )
 
 
 #: Stands, in ``wheel_destinations``, for the queues and exchanges of the app's own settings.

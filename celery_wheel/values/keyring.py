@@ -48,6 +48,15 @@ DAY_S = 86_400
 MAX_DAYS = 1_000
 
 
+class Secret(str):
+    """A secret of a setting; pages and logs of errors, which show the values of a frame, do not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+
 class KeyMissing(Malformed, LookupError):
     """Encrypted or signed bytes need a key that this process does not have."""
 

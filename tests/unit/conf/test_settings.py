@@ -2,6 +2,7 @@
 
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from celery_wheel.conf.setting import Setting
 from celery_wheel.engine.round import Limits
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.scheduler.service import limits_of
+from celery_wheel.values.keyring import encryption_keys
 
 MakeConf = Callable[..., Conf]
 
@@ -215,6 +217,41 @@ def test_a_password_is_not_quoted(make_conf: MakeConf) -> None:
     with pytest.raises(SettingError) as caught:
         make_conf(wheel_store="user:hunter2@host", wheel_stroe="postgresql://user:hunter2@host/db").check()
     assert "hunter2" not in str(caught.value)
+
+
+SECRET = "a secret of thirty-two characters"  # noqa: S105 - of nobody
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECRET,
+        SECRET.encode(),
+        [SECRET.encode()],
+        [SECRET + "\n"],
+        [" " + SECRET],
+        [SECRET + "\udcff"],  # as os.environ has a byte that is no UTF-8
+        [SECRET, ""],
+        [SECRET, SECRET],
+        [SECRET[:31]],
+        {SECRET: 1},
+    ],
+)
+@pytest.mark.parametrize("name", ["wheel_encryption_keys", "wheel_signing_keys"])
+def test_a_secret_is_in_no_error_and_in_no_frame_of_it(make_conf: MakeConf, name: str, value: Any) -> None:
+    conf = make_conf(**{name: value})
+    with pytest.raises(SettingError, match=f"{name} must be a list of different random texts") as raised:
+        getattr(conf, name.removeprefix("wheel_"))
+    assert SECRET[:9] not in "".join(traceback.format_exception(raised.value))
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)][1:]
+    assert frames
+    assert not any(SECRET[:9] in repr(frame.f_locals) for frame in frames)
+
+
+def test_secrets_that_are_read_do_not_show(make_conf: MakeConf) -> None:
+    keys = make_conf(wheel_encryption_keys=["", SECRET]).encryption_keys
+    assert keys == ("", SECRET)
+    assert SECRET not in f"{keys!r} {vars(encryption_keys(keys))!r}"
 
 
 def test_settings_under_a_namespace_are_read(make_conf: MakeConf) -> None:
