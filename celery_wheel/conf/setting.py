@@ -220,10 +220,10 @@ def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
             raise ValueError(value)
         if len({*value}) < len(value):
             raise ValueError(value)
-        value = tuple(map(Secret, value))
-        if value and package and find_spec(package) is None:
+        value = found = tuple(map(Secret, value))  # no frame of an error has the secrets as they were given
+        if found and package and find_spec(package) is None:
             raise PackageMissing(f"wheel_encryption_keys needs {package}; run: pip install 'celery-wheel[encryption]'")
-        return value
+        return found
 
     return Rule(
         f"a list of different random texts of at least {MIN_SECRET} characters without spaces or line feeds at their "

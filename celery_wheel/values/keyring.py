@@ -36,6 +36,9 @@ _DATA_AT = _NONCE_AT + NONCE_BYTES
 _MAC_AT = 1 + ID_BYTES
 _SIGNED_AT = _MAC_AT + MAC_BYTES
 
+#: Bytes by which ``key_of`` tells the key.
+HEAD_BYTES = _MAC_AT
+
 #: Bytes that encrypting adds.
 OVERHEAD = _DATA_AT + TAG_BYTES
 

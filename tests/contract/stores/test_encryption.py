@@ -164,6 +164,8 @@ def test_without_its_key_an_encrypted_store_takes_nothing_and_keeps_all(open_wit
         without.put_inbox(0, [("message", b"x")])
     with pytest.raises(StoreError, match="set wheel_encryption_keys as the scheduler has it"):
         without.put_command(0, "cancel", b"x")
+    with pytest.raises(StoreError, match=rf"by the key {id_of(OLD)}, and this process has {id_of(NEW)}; nothing was"):
+        open_with(NEW).put_command(0, "cancel", b"x")
     for other in (without, open_with(NEW)):
         with pytest.raises(StoreError, match=id_of(OLD)):
             other.read_inbox(0, 9)
@@ -174,6 +176,16 @@ def test_without_its_key_an_encrypted_store_takes_nothing_and_keeps_all(open_wit
         with pytest.raises(StoreError, match=id_of(OLD)):
             other.slice(0, 0, *EVERYTHING)
     assert everything(without) == before
+
+
+def test_a_key_of_which_only_a_load_is_left_is_still_needed(open_with: Open) -> None:
+    store = open_with(OLD)
+    arrive(store)
+    store.close()
+    store = open_with(NEW, OLD)
+    finish(Holder(store), Holder(store, 1))
+    assert keys_of(store) == {id_of(NEW)}
+    assert store.browse.keys() == [id_of(OLD), id_of(NEW)]
 
 
 def test_lists_and_filters_need_no_key(open_with: Open) -> None:

@@ -16,7 +16,19 @@ from collections import Counter, defaultdict
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, null, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    tuple_,
+    union,
+)
 
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import HOUR_MS, Gate
@@ -29,6 +41,7 @@ from celery_wheel.store.sql.schema import (
     gate,
     inbox,
     lane,
+    load_chunk,
     route,
     scheduler,
     shard,
@@ -39,7 +52,7 @@ from celery_wheel.store.sql.schema import (
 )
 from celery_wheel.store.sql.statement import SHOWN, columns_of
 from celery_wheel.store.store_model import ServerState
-from celery_wheel.values.keyring import key_of
+from celery_wheel.values.keyring import HEAD_BYTES, OVERHEAD, key_of
 
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
@@ -164,10 +177,18 @@ class StoreCounts(StorePart):
         return self._database.server()
 
     def keys(self) -> list[str | None]:
-        """Return the ids of the keys that messages need, the present one last; None: some are not encrypted."""
+        """Return the ids of the keys that messages need, the present one last; None: some are not encrypted.
+
+        Items of inboxes and loads count where they are encrypted: a load may be open for weeks.
+        """
+        payloads = [table.c.payload for table in (inbox, load_chunk)]
+        heads = union(
+            *[select(func.substr(one, 1, HEAD_BYTES)).where(func.length(one) >= OVERHEAD) for one in payloads]
+        )
         with self._database.reading() as connection:
+            arriving = [key_of(bytes(head).ljust(OVERHEAD)) for head in connection.execute(heads).scalars()]
             found = connection.execute(select(dictionary.c.content).order_by(dictionary.c.id)).scalars()
-            ids = [key_of(bytes(content)) for content in found]
+            ids = [*filter(None, arriving), *[key_of(bytes(content)) for content in found]]
         last = dict.fromkeys(reversed([None if one is None else one.hex() for one in ids]))
         return list(reversed(last))
 
