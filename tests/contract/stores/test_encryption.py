@@ -201,6 +201,8 @@ def test_lists_and_filters_need_no_key(open_with: Open) -> None:
     assert detail.state == "pending"
     with pytest.raises(StoreError, match=f"cannot be read: a key with the id {id_of(OLD)} is needed"):
         without.browse.find(row.message.task_id)
+    with pytest.raises(StoreError, match=f"cannot be read: a key with the id {id_of(OLD)} is needed"):
+        without.browse.schedule("s0")
 
 
 @pytest.mark.parametrize("body", [pytest.param(BODY * 9, id="packed"), pytest.param(b"short", id="as it is")])

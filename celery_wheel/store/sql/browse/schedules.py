@@ -85,11 +85,12 @@ class ScheduleViews(Messages):
         skips = (
             select(*columns_of(schedule_model.Skip, schedule_skip)).order_by(schedule_skip.c.from_ms.desc()).limit(RUNS)
         )
+        opened = self._catalogue.seal.open_text  # of a part of a definition, a form would make the whole
         with self._database.snapshot() as connection:
             row = connection.execute(select(*SCHEDULE).where(schedule.c.name == name)).one_or_none()
-            found = None if row is None else schedule_of(row, self._catalogue.seal.shown_text)
+            found = None if row is None else schedule_of(row, opened)
             rows = connection.execute(changes.order_by(revision.c.id.desc()).limit(RUNS))
-            revisions = [revision_of(row, self._catalogue.seal.shown_text) for row in rows]
+            revisions = [revision_of(row, opened) for row in rows]
             if found is None and not revisions:
                 return None
             number = revisions[0].schedule if found is None else found.id
