@@ -197,6 +197,8 @@ class QueuedMessageReader:
             headers, properties = _decode_object(parts.headers), _decode_object(parts.properties)
         except (ValueError, RecursionError):
             headers, properties, dumps = json.loads(parts.headers), json.loads(parts.properties), _dumps_all
+            if type(headers) is not dict or type(properties) is not dict:
+                raise Malformed("headers and properties of a sealed message must be objects") from None
         stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
         found = self.message(headers, dumps(stored).encode(), parts.body, dumps, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):

@@ -86,7 +86,10 @@ class MessageSeal:
             data = decompress(self.encryption.decrypt(data), max_bytes)
         elif not is_signed:
             raise Malformed("sealed message must be encrypted or signed")
-        return split(data), shard if is_signed else None
+        try:
+            return split(data), shard if is_signed else None
+        except ValueError:
+            raise Malformed("sealed message must have headers, properties and a body") from None
 
     def _of_queue(self, shard: int) -> bytes:
         return b"%b.%d" % (self.context, shard)

@@ -128,7 +128,10 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
             # Only holders make such ids: the message must not stand in the place of an occurrence.
             arrival.envelope_id = ctx.store.derived_id(f"wheel queue {arrival.envelope_id}")
         meaning: model.Message | model.Unreadable | RunEnded = arrival
-        if isinstance(arrival, model.Message) and arrival.task == RUN_ENDED_TASK and arrival.refused is None:
+        if isinstance(arrival, model.Message) and arrival.task == RUN_ENDED_TASK:
+            if arrival.refused is not None:  # no task, which could be requeued: its slot ends by max_runtime
+                ctx.stats.rejections.add(BY_SIGNATURE, 1, arrival.refused, arrival.task, arrival.task_id)
+                continue
             meaning = run_ended(arrival)
         if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)

@@ -82,8 +82,8 @@ def reported(one: ShardStatus) -> Iterator[Finding]:
             about,
             f"all {timed_out:,} slots of groups that ended since its holder began ended by max_runtime: no worker "
             "reports the ends of runs",
-            "Make the app of each worker with celery_wheel.Celery, or call celery_wheel.install(app); or wait for the "
-            "first report, if the workers were killed.",
+            "Make the app of each worker with celery_wheel.Celery, or call celery_wheel.install(app), and set "
+            "wheel_signing_keys there as in the scheduler; or wait for the first report, if the workers were killed.",
         )
     for job in snapshot.get("stuck_jobs") or ():
         yield error(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from celery_wheel.broker.queues import build_message, encode_message
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.broker.sealed import NO_SEAL, MessageSeal
+from celery_wheel.broker.sealed import NO_SEAL, MessageSeal, compress
 from celery_wheel.store.model import Message
 from celery_wheel.values.keyring import EncryptionKeys, SigningKeys
 from tests.unit.broker.test_envelope import wire
@@ -130,6 +130,14 @@ def test_headers_that_take_seconds_to_read_are_rejected_before_they_are_read(par
         publish[part] = "x" * 2**20
     message = encode_message(build_message(*BOTH.seal(body, publish, "proj.add", "t", 0)))
     assert read(message, BOTH).reason == "headers and properties must each be at most 1,048,576 bytes"
+
+
+@pytest.mark.parametrize("parts", [b"[]\x1e{}\x1ex", b"{}\x1e[]\x1ex", b"1\x1e1\x1e", b"", b"x"])
+def test_what_is_sealed_must_be_a_message(parts: bytes) -> None:
+    sealed = b64encode(BOTH.signing.sign(BOTH.encryption.encrypt(compress(parts)), b"here.0")).decode()
+    found = read(json.dumps({**json.loads(raw(BOTH)), "body": sealed}).encode(), BOTH)
+    assert not isinstance(found, Message)
+    assert " " in found.reason
 
 
 def test_deeply_nested_headers_are_read_as_those_of_an_unsealed_message() -> None:

@@ -586,6 +586,21 @@ class TestLimits:
         rig.send("report", 0, task=RUN_ENDED_TASK, body=RunReport(row_id, of_slot=True).payload)
         rig.run("ingest")
 
+    def test_a_report_without_a_signature_is_dropped_where_one_is_needed(self) -> None:
+        """It is no task: a person who requeued it would fill a queue that nobody reads."""
+        rig = Rig(limits=Limits(unsigned="refuse"))
+        rig.run()
+        self.limit(rig, 1, "tenant:1")
+        rig.send("a", 0, group="tenant:1", signed_for=0)
+        rig.run(rounds=3)
+        [row_id] = rig.data.runs
+        self.report(rig, row_id)
+        assert (rig.engine.stats.slots_reported, rig.engine.stats.unsigned, rig.server.keys.wheel) == (0, 1, [])
+        assert list(rig.data.rows) == [row_id]
+        rig.send("report", 0, task=RUN_ENDED_TASK, body=RunReport(row_id, of_slot=True).payload, signed_for=0)
+        rig.run("ingest")
+        assert rig.engine.stats.slots_reported == 1
+
     def test_the_snapshot_has_the_figures_of_groups(self, rig: Rig) -> None:
         rig.run()
         rig.run("tend")
