@@ -39,7 +39,7 @@ TIMEOUT_S = 10.0
 MAX_OVER_S = 366 * 86_400
 
 #: Arguments of requests that the audit log has; none is a value of a task.
-_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap")
+_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap", "by")
 
 #: App → names of tasks that the log has warned of.
 _warned = WeakKeyDictionary[Any, set[str]]()

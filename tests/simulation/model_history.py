@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from celery_wheel.store import model
+from celery_wheel.store.erasure_model import ErasureCriterion
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import Revision, Run, RunEnd, Schedule, Skip
 
@@ -30,6 +31,7 @@ class ShardData:
     forgotten: dict[int, StoredRow] = field(
         default_factory=dict
     )  #: for the oracles: a real store has removed these rows
+    erased: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: rows that an erasure removed
     forgotten_outcomes: list[model.Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -217,3 +219,22 @@ def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) ->
         if not pending_only or (row.lane != model.STOPPED and row.position > data.lanes[row.lane].offset):
             found.append((replace(run), stored))
     return found
+
+
+def matches(data: ShardData, which: ErasureCriterion, row_id: int) -> bool:
+    """Whether an erasure covers a row."""
+    message = data.rows[row_id].message
+    if which.by == "schedule":
+        run = data.runs.get(row_id)
+        return run is not None and run.schedule in which.schedules
+    if isinstance(message, model.Unreadable):
+        return which.by == "task_id" and message.of[1] == which.value
+    return bool(getattr(message, which.by) == which.value)
+
+
+def erase(data: ShardData, ids: Sequence[int]) -> None:
+    """Remove rows with all that is of them, and keep them for the oracles."""
+    present = [row_id for row_id in ids if row_id in data.rows]
+    data.erased.update({row_id: replace(data.rows[row_id]) for row_id in present})
+    _remove(data, present)
+    data.watches = [one for one in data.watches if one.timer_id not in present]

@@ -13,6 +13,7 @@ from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dispatch import SqlDispatch
+from celery_wheel.store.sql.erasure import SqlErasure
 from celery_wheel.store.sql.groups import SqlGroups
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.history import ArchiveFloors
@@ -25,7 +26,7 @@ from celery_wheel.store.sql.upkeep import store_row, update_store
 from celery_wheel.store.store_model import Retention, StoreIdentity
 
 
-class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules):
+class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:
@@ -51,6 +52,8 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
         if change.passed_on:
             self._database.ring()
+        if change.erased:
+            self._catalogue.unlearn()
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)

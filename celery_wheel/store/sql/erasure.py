@@ -1,0 +1,187 @@
+"""Erasure: the holder's look for what a request erases, and its part of ``apply``.
+
+::
+
+    task       the index of task ids          schedule   the index of its runs
+    key, group no index: rows are read by their ids, LOOKED_AT a page, each of them once for an erasure
+
+The audit log keeps its entries. A name that an erasure covers is replaced by the digest, in the entries of every shard;
+the reason and the arguments of such an entry are removed, since a person may have typed anything into them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select, update
+
+from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
+from celery_wheel.store.model import Change
+from celery_wheel.store.sql.browse.audit import SPREAD_MS
+from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.control import ControlStatements
+from celery_wheel.store.sql.history import HistoryStatements
+from celery_wheel.store.sql.schedules import ScheduleStatements
+from celery_wheel.store.sql.schema import audit, revision, run, schedule_skip, task_id_to_bytes, timer
+from celery_wheel.store.sql.statement import Statements, constant
+from celery_wheel.values import parts
+
+#: Rows of a page that are read by their ids: 20 ms. Entries of the audit log of a page; an entry has up to 500 names.
+LOOKED_AT, ENTRIES_AT_ONCE = 20_000, 100
+#: Bytes of the messages of a page: their holder reads them, to put them back where the request is withdrawn.
+PAGE_BYTES = 8 * 2**20
+#: Names of one statement.
+NAMES_AT_ONCE = 500
+
+
+class ErasureStatements:
+    def __init__(self, statements: Statements) -> None:
+        after: Any = bindparam("after")
+        upto: Any = bindparam("upto")
+        # Not the shard itself: the planner would read all rows of the shard by the index that begins with it.
+        of_shard = timer.c.shard + constant(0) == bindparam("shard")
+        value: Any = bindparam("value")
+
+        def page(number: ColumnElement[int], *which: Any) -> Any:
+            found = select(timer.c.id, timer.c.size).where(number > after, number <= upto, *which)
+            return found.order_by(number).limit(bindparam("limit"))
+
+        ids = select(timer.c.id).where(timer.c.id > after, timer.c.id <= upto).order_by(timer.c.id)
+        self.end = statements(ids.limit(constant(1)).offset(constant(LOOKED_AT)))
+        task = (timer.c.shard == bindparam("shard"), timer.c.task_id == value)
+        self.of = {
+            "task_id": statements(page(timer.c.id, *task)),
+            "key": statements(page(timer.c.id, of_shard, timer.c.key == value)),
+            "group": statements(page(timer.c.id, of_shard, timer.c.group == value)),
+        }
+        its_run = select(timer.c.id, timer.c.size).join(run, run.c.timer_id == timer.c.id)
+        its_run = its_run.where(run.c.schedule == bindparam("schedule"), of_shard)
+        its_run = its_run.where(run.c.timer_id > after, run.c.timer_id <= upto)
+        self.of_schedule = statements(its_run.order_by(run.c.timer_id).limit(bindparam("limit")))
+        entries = select(audit.c.id, audit.c.request, audit.c.at_ms, audit.c.results)
+        entries = entries.where(audit.c.shard == bindparam("shard"), audit.c.id > after).order_by(audit.c.id)
+        self.entries = statements(entries.limit(constant(ENTRIES_AT_ONCE)))
+        at_ms: Any = bindparam("at_ms")
+        parts_ = select(audit.c.id, audit.c.results).where(audit.c.request == bindparam("request"))
+        parts_ = parts_.where(audit.c.at_ms.between(at_ms - constant(SPREAD_MS), at_ms + constant(SPREAD_MS)))
+        self.parts = statements(parts_.order_by(audit.c.id))  # so two holders that erase one request wait in turn
+        no_text = {"reason": constant(""), "details": constant("{}"), "results": bindparam("results")}
+        self.erase_entry = statements(update(audit).where(audit.c.id == bindparam("entry")).values(no_text))
+        self.forget_revisions, self.forget_skips = (
+            statements(delete(table).where(table.c.schedule == bindparam("schedule")))
+            for table in (revision, schedule_skip)
+        )
+
+
+class SqlErasure(StorePart):
+    @property
+    def _erasure(self) -> ErasureStatements:
+        return self._statements.of(ErasureStatements)
+
+    def erasable(
+        self, shard: int, which: ErasureCriterion, after: int, upto: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        erasure, end = self._erasure, upto
+        with self._database.reading() as connection:
+            place: dict[str, Any] = {"shard": shard, "after": after, "limit": limit}
+            if which.by == "schedule":
+                found: list[Any] = []
+                for number in which.schedules:
+                    found += erasure.of_schedule(connection, **place, schedule=number, upto=upto).all()
+                found = sorted(found)[:limit]
+            else:
+                if which.by != "task_id":
+                    end = erasure.end(connection, after=after, upto=upto).scalar() or upto
+                value = task_id_to_bytes(which.value) if which.by == "task_id" else which.value
+                found = list(erasure.of[which.by](connection, **place, upto=end, value=value))
+        ids, weight = list[int](), 0
+        for number, size in found:
+            weight += size
+            if ids and weight > PAGE_BYTES:
+                return ids, ids[-1]
+            ids.append(number)
+        end = ids[-1] if len(ids) >= limit else end
+        return ids, None if end >= upto else end
+
+    def audited(
+        self, shard: int, which: ErasureCriterion, by: str, after: int
+    ) -> tuple[list[AuditErasure], int | None]:
+        with self._database.reading() as connection:
+            entries = self._erasure.entries(connection, shard=shard, after=after).all()
+            named = {entry.id: list(json.loads(entry.results)) for entry in entries}
+            matching = which.names
+            if which.by != "task_id":
+                matching |= _tasks_among(
+                    connection, which, sorted({name for names in named.values() for name in names})
+                )
+        found = [
+            AuditErasure(str(entry.request), entry.at_ms, tuple(names), by)
+            for entry in entries
+            if (names := [name for name in named[entry.id] if name in matching])
+        ]
+        return found, entries[-1].id if len(entries) == ENTRIES_AT_ONCE else None
+
+    def schedule_traces(self, schedule_ids: Sequence[int]) -> tuple[int, int]:
+        with self._database.reading() as connection:
+            revisions, skips = (
+                connection.execute(
+                    select(func.count()).select_from(table).where(table.c.schedule.in_(schedule_ids))
+                ).scalar_one()
+                for table in (revision, schedule_skip)
+            )
+        return revisions, skips
+
+    def scrub(self) -> None:
+        self._database.scrub()
+
+
+def _tasks_among(connection: Connection, which: ErasureCriterion, names: Sequence[str]) -> set[str]:
+    """Return those of the names that are ids of tasks that match."""
+    found: set[str] = set()
+    for some in parts(names, NAMES_AT_ONCE):
+        ids = select(timer.c.task_id).where(timer.c.task_id.in_(some))
+        if which.by == "schedule":
+            ids = ids.join(run, run.c.timer_id == timer.c.id).where(run.c.schedule.in_(which.schedules))
+        else:
+            ids = ids.where(timer.c[which.by] == which.value)
+        found.update(connection.execute(ids).scalars())
+    return found
+
+
+def write_erasure(connection: Connection, statements: Statements, change: Change) -> None:
+    """Write the part of a change that erases, behind the fence."""
+    if change.erased:
+        history = statements.of(HistoryStatements)
+        unwatch = statements.of(ControlStatements).unwatch
+        forget_run = statements.of(ScheduleStatements).forget_run
+        erased = [(one,) for one in sorted(change.erased)]
+        for statement in (history.forget_timer, history.forget_outcome, unwatch, forget_run):
+            statement.many(connection, erased)
+    if change.erased_audits or change.erased_schedules:
+        erasure = statements.of(ErasureStatements)
+        schedules = [(one,) for one in change.erased_schedules]
+        erasure.forget_revisions.many(connection, schedules)
+        erasure.forget_skips.many(connection, schedules)
+        for one in change.erased_audits:
+            _erase_request(connection, erasure, one)
+
+
+def _erase_request(connection: Connection, erasure: ErasureStatements, one: AuditErasure) -> None:
+    names = dict.fromkeys(one.names, one.by)
+    for entry, text in erasure.parts(connection, request=one.request, at_ms=one.at_ms).all():
+        results: dict[str, Any] = {}
+        for name, result in json.loads(text).items():
+            new = _unused(names.get(name, name), results)
+            results[new] = _without_reason(result) if name in names else result
+        erasure.erase_entry(connection, entry=entry, results=json.dumps(results))
+
+
+def _unused(name: str, results: dict[str, Any]) -> str:
+    """Return the name, with a number where another erased name of the entry has the same digest already."""
+    return name if name not in results else f"{name}#{len(results)}"
+
+
+def _without_reason(result: Any) -> Any:
+    return {key: value for key, value in result.items() if key != "reason"} if isinstance(result, dict) else result
