@@ -1,4 +1,4 @@
-"""``celery wheel erase``: erase all that the store has of a task, a key, a group or a schedule, and print the receipt."""
+"""``celery wheel erase``: erase all that the store has of a task, key, group or schedule, and print the receipt."""
 
 from __future__ import annotations
 
