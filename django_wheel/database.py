@@ -149,7 +149,7 @@ def open_store(app: Any) -> FullStore:
     """Open the app's store for reading. Raises NotMigrated, StoreUnused or another StoreUnusable."""
     conf, alias = Conf(app), store_alias()
     try:
-        return open_url(conf.store, durability=conf.durability, shards=None, create=False)
+        return open_url(conf.store, durability=conf.durability, shards=None, create=False, keys=conf.encryption_keys)
     except StoreOutdated as error:
         if alias is None:
             raise

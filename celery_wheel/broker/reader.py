@@ -3,7 +3,7 @@
 1. Reading raises nothing but MemoryError, which says nothing about the bytes.
 2. The headers of a Message are, byte for byte, the headers that Celery sends for the same task without a delay, with
    ``eta`` null. The body is never parsed; protocol 1 keeps its eta in there.
-3. A message whose destination is reserved (see ``celery_wheel.broker``) is Unreadable: in a wheel queue it would return
+3. A message whose destination is reserved (see ``destinations``) is Unreadable: in a wheel queue it would return
    for ever, and in the others be a command, an event or a result.
 
 As everywhere in kombu, the last of duplicated keys counts, NaN and Infinity pass, and values such as
@@ -17,14 +17,14 @@ import json
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, NoReturn
 from uuid import UUID
 
 import msgspec
 
-from celery_wheel.broker import reserved_name
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
@@ -87,9 +87,13 @@ _dumps_all = json.JSONEncoder().encode  # kombu's separators: ", " and ": "
 class QueuedMessageReader:
     """Reads messages by the rules of one installation."""
 
-    namespace: str = "wheel"  #: the first part of the wheel queues' names, which no task may have as its destination
+    destinations: Destinations = field(default_factory=Destinations)  #: the names that no task may have as its own
     max_message_bytes: int = 2**63  #: a larger message is stored as rejected instead of being parsed
     keep_eta: bool = False  #: whether headers keep their ``eta``
+
+    @property
+    def namespace(self) -> str:
+        return self.destinations.namespace
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         """Read a raw message of a kombu virtual transport, in the form that it has in the wheel queue."""
@@ -159,7 +163,7 @@ class QueuedMessageReader:
         )
 
     def _check_destination(self, envelope: Envelope) -> None:
-        name = reserved_name(self.namespace, envelope.exchange, envelope.routing_key, envelope.queue)
+        name = self.destinations.reserved_name(envelope.exchange, envelope.routing_key, envelope.queue)
         if name is not None:
             raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 

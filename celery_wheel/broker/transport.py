@@ -68,12 +68,13 @@ def check_transport(app: Any) -> str:
 
 def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
     """Return the edge for the broker to which this app's tasks are published; without a store it only reads."""
+    from celery_wheel.broker.destinations import destinations_of
     from celery_wheel.broker.reader import QueuedMessageReader
     from celery_wheel.store.ports import StoreIdentity
 
     transport = check_transport(app)
     identity = StoreIdentity() if store is None else store.identity()
-    reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
+    reader = QueuedMessageReader(destinations_of(app), conf.max_message_bytes, conf.keep_eta)
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 

@@ -31,9 +31,10 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Consumer, Producer
 from kombu.utils import json
 
-from celery_wheel.broker import is_own_name, is_reserved, wheel_queue_name
+from celery_wheel.broker import is_own_name, wheel_queue_name
 from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import stopped
 from celery_wheel.broker.queues import wheel_queue
@@ -206,9 +207,9 @@ class KombuIngress(Deliveries):
 class KombuPublisher:
     """Publishes rows on a connection of its own; the app's queues have the declarations of exchanges and queues."""
 
-    def __init__(self, app: Any, namespace: str) -> None:
+    def __init__(self, app: Any, destinations: Destinations) -> None:
         self._app = app
-        self._namespace = namespace
+        self._destinations = destinations
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None
@@ -314,7 +315,8 @@ class KombuPublisher:
 
     def _is_reserved(self, queue: str) -> bool:
         rename = getattr(self._channel, "entity_name", str)
-        return is_reserved(self._namespace, queue) or is_own_name(self._namespace, queue, rename)
+        own = self._destinations
+        return own.is_reserved(queue) or is_own_name(own.namespace, queue, rename)
 
     def _queues(self, row: Row) -> Collection[str]:
         """Declare the destination's queues, once for each connection; return those that get the row, none if none is
@@ -369,7 +371,7 @@ class KombuBroker(DeliveryBroker):
     def __init__(self, app: Any, reader: QueuedMessageReader) -> None:
         super().__init__(reader)
         self._connect: Callable[[], Any] = app.connection_for_write
-        self._outgoing = KombuPublisher(app, reader.namespace)
+        self._outgoing = KombuPublisher(app, reader.destinations)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False

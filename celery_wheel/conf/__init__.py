@@ -160,6 +160,12 @@ class Conf:
         group_limits.depths(),
         "The most ready messages by queue, `{'mail': 500}`: the rest waits in the wheel, and groups share the queue.",
     )
+    destinations = Setting(
+        None,
+        rules.destinations(),
+        "The queues and exchanges to which tasks may be dispatched, as patterns: `['@app', 'tenant-*']`; None: all. "
+        "See docs/tasks.md.",
+    )
     base_scheduler = Setting(
         default_base_scheduler,
         rules.scheduler(),
@@ -208,6 +214,23 @@ class Conf:
         (),
         rules.names(),
         "The names of arguments and headers whose values no page, command or error shows; see docs/permissions.md.",
+    )
+    encryption_keys = Setting(
+        (),
+        rules.secrets("cryptography"),
+        "The secrets that encrypt stored and waiting messages, the current one first; see docs/encryption.md.",
+        secret=True,
+    )
+    signing_keys = Setting(
+        (),
+        rules.secrets(),
+        "The secrets by which messages for the scheduler are signed, the current one first; see docs/encryption.md.",
+        secret=True,
+    )
+    unsigned = Setting(
+        "count",
+        rules.one_of("accept", "count", "refuse"),
+        'With `wheel_signing_keys`, a message without a signature: "count" reports it too, "refuse" rejects it.',
     )
     audit_retention_ms = Setting(
         90 * 86_400,

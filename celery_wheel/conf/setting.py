@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-from celery_wheel.errors import SettingError
+from celery_wheel.errors import PackageMissing, SettingError
+from celery_wheel.values.keyring import MIN_SECRET
 
 T = TypeVar("T")
 
@@ -199,6 +201,46 @@ def names() -> Rule[tuple[str, ...]]:
         raise ValueError(value)
 
     return Rule("a list of names, like ['password', 'token']", parse)
+
+
+def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
+    """Return the rule for the secrets of keys; "" as the first one: nothing new is encrypted or signed.
+
+    ``package`` must be installed where there are any.
+    """
+
+    def parse(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise ValueError(value)
+        if any(len(one) < MIN_SECRET for one in value[1:]) or 0 < len("".join(value[:1])) < MIN_SECRET:
+            raise ValueError(value)
+        if len({*value}) < len(value):
+            raise ValueError(value)
+        if value and package and find_spec(package) is None:
+            raise PackageMissing(f"wheel_encryption_keys needs {package}; run: pip install 'celery-wheel[encryption]'")
+        return tuple(value)
+
+    return Rule(f"a list of different random texts of at least {MIN_SECRET} characters, the current one first", parse)
+
+
+#: Stands, in ``wheel_destinations``, for the queues and exchanges of the app's own settings.
+OWN_DESTINATIONS = "@app"
+
+
+def destinations() -> Rule[tuple[str, ...] | None]:
+    """Return the rule for patterns of queues and exchanges. An empty list would have every task rejected."""
+
+    def parse(value: Any) -> tuple[str, ...] | None:
+        found = None if value is None else names().parse(value)
+        if found == () or any(one.startswith("@") and one != OWN_DESTINATIONS for one in found or ()):
+            raise ValueError(value)
+        return found
+
+    return Rule(
+        f"None, or a list of patterns of queues and exchanges, like ['mail', 'tenant-*']; {OWN_DESTINATIONS!r} stands "
+        "for those of the app",
+        parse,
+    )
 
 
 def folder() -> Rule[Path | None]:

@@ -4,7 +4,8 @@
 
     1 reap       rows that expired in the wheel become ready in their lanes
     2 take       the next chunk of a lane, all before every reservation; the watermark moves to its end
-    3 commit     where rows of the range move to another lane, or expire; before every chunk if the broker has no offset
+    3 commit     where rows of the range move to another lane or get an outcome; before every chunk if the broker has no
+                 offset
     4 guard      the store must have exactly the chunk's rows in (after, upto]
     5 publish    see ``delivery``; a chunk without an answer stays in flight, and the same rows are published again
     6 confirm    the chunk is unsettled: ``settle`` records many chunks in one commit, and the offset follows
@@ -55,7 +56,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
         yield from _take_doubtful(ctx, state, lane)
     with state.active():
         times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
-        flight = state.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms)
+        flight = state.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms, limits.refusal)
     yield "taken"
     if flight is None:
         return False
@@ -99,7 +100,7 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
     with state.active():
         for row in rows:
             row.reports = state.groups.reports(row)
-        lane.take_doubtful(rows, to)
+        lane.take_doubtful(rows, to, limits.refusal)
 
 
 def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:

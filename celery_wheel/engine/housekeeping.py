@@ -9,6 +9,7 @@
                 over, since a rollback cannot replay a closed lane
     4 forget    history beyond its retention is deleted, oldest settlement first, 2,000 rows a round; not the rows that
                 the next adoption compares with the broker's checksum, or it would take their absence for a rollback
+    5 repack    rows get the present dictionary and key, a thousand a round, after a change of the key or an erasure
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
         forgotten = ctx.store.forget(ctx.shard, state.epoch, keep, limits.forget_count)
     ctx.stats.add(forgotten=forgotten)
     yield "forgotten"
-    yield Round.BUSY if forgotten else Round.IDLE
+    state.repacked = ctx.store.repack(ctx.shard, state.epoch)
+    yield "repacked"
+    yield Round.BUSY if forgotten or state.repacked is not None else Round.IDLE
 
 
 def _refill(ctx: Context, state: ShardState) -> Steps:

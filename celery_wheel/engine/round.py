@@ -17,6 +17,7 @@ from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverl
 from celery_wheel.engine.state.depths import Depths
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.groups import Limit
+from celery_wheel.engine.state.lane import Refusal
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.engine.stats import Stats
@@ -192,3 +193,4 @@ class Limits:
     rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task
     groups: Mapping[str, Limit] = field(default_factory=dict)  #: of each group of a class, by the class
     depths: Mapping[str, int] = field(default_factory=dict)  #: the most ready messages, by queue
+    refusal: Refusal | None = None  #: None: rows may have any destination

@@ -15,6 +15,7 @@ from collections.abc import Generator
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.lane import InFlight
 from celery_wheel.engine.state.shard import ShardState
+from celery_wheel.engine.stats import BY_DESTINATION
 from celery_wheel.engine.unit_of_work import UnitOfWork
 
 
@@ -35,8 +36,12 @@ def settle_now(ctx: Context, state: ShardState, flight: InFlight | None = None) 
     yield from work.commit(ctx)
     if flight is not None:
         ctx.unsettled.set()  # ``settle`` skipped lanes that this commit held
-        ctx.stats.add(expired=len(flight.misfired))
-        flight.diverted, flight.misfired = [], []
+        refused = len(flight.refused)
+        ctx.stats.add(expired=len(flight.misfired), rejected=refused, rejected_destination=refused)
+        if refused:
+            row, why = flight.refused[0]
+            ctx.stats.rejections.add(BY_DESTINATION, refused, why, row.route.task)
+        flight.diverted, flight.misfired, flight.refused = [], [], []
     return True
 
 
@@ -52,7 +57,10 @@ def next_settlement(state: ShardState, now_ms: int, flight: InFlight | None = No
             work.divert(row, place, flight.redelivered or lane.redelivered)
         for row in flight.misfired:
             late_s, most_s = (flight.taken_ms - row.eta_ms) / 1_000, (row.misfire_ms or 0) / 1_000
-            work.expire(row, f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s")
+            why = f"it was found {late_s:,.3f} s late, and its misfire option allows {most_s:g} s"
+            work.stop(row, "expired", why)
+        for row, why in flight.refused:
+            work.stop(row, "rejected", why)
     settled = False
     for lane in state.lanes:
         if (done := lane.begin_settling()) is not None:

@@ -37,6 +37,7 @@ class Stats:
     rejected: int = 0
     rejected_unreadable: int = 0  #: of these, the messages that cannot be read
     rejected_unique: int = 0  #: of these, the tasks whose unique key another pending task has
+    rejected_destination: int = 0  #: of these, the tasks whose destination wheel_destinations does not name
     expired: int = 0  #: later than their misfire option allows
     cancelled: int = 0
     moved: int = 0
@@ -122,6 +123,7 @@ class Stats:
             "lanes": [_lane(lane) for lane in state.lanes],
             "levels": [_level(level) for level in window.wheel.levels()],
             "groups": groups,
+            "repacked": state.repacked,
         }
 
 
@@ -272,6 +274,7 @@ logger = get_logger(__name__)
 LOG_EVERY_MS = 10_000
 
 UNREADABLE, BY_UNIQUE, BY_BROKER, OF_ANOTHER = "unreadable", "unique", "broker", "id"
+BY_DESTINATION = "destination"
 
 REJECTED = "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them"
 RENAMED = (

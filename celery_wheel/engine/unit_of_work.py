@@ -250,9 +250,9 @@ class UnitOfWork:
         self.save(lane, upto)
         self.on_apply(partial(lane.settled, upto))
 
-    def expire(self, row: model.Row, reason: str) -> None:
-        """Retire a row that is later than its misfire option allows."""
-        self.retire(row.id, "expired", reason, "wheel")
+    def stop(self, row: model.Row, kind: str, reason: str) -> None:
+        """Retire a row of a chunk that is too late, or has a destination of no task."""
+        self.retire(row.id, kind, reason, "wheel")
         self._count(row.due_ms, row.route, -1)
 
     def destinations(self) -> list[Lane]:

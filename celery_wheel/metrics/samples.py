@@ -63,7 +63,11 @@ _ALL = (
     # Counts of an engine since its process began; in Django's view, since its holder's.
     _counter("accepted", "Messages that the store accepted."),
     _counter("dispatched", "Messages that were published to their own queue."),
-    _counter("rejected", "Messages that were rejected: unreadable, by a unique key, or by the broker.", "reason"),
+    _counter(
+        "rejected",
+        "Messages that were rejected: unreadable, by a unique key, by the list of destinations, or by the broker.",
+        "reason",
+    ),
     _counter("expired", "Messages that were later than their misfire option allows."),
     _counter("cancelled", "Messages that were cancelled."),
     _counter("moved", "Messages that a command gave another time or another try."),
@@ -188,12 +192,9 @@ def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
         yield name, [((shard,), counts.get(_COUNT_OF.get(name, name), 0)) for shard, counts in shown.items()]
     rejected, errors, ends = list[Sample](), list[Sample](), list[Sample]()
     for shard, counts in shown.items():
-        unreadable, unique = counts.get("rejected_unreadable", 0), counts.get("rejected_unique", 0)
-        rejected += [
-            ((shard, "unreadable"), unreadable),
-            ((shard, "unique"), unique),
-            ((shard, "broker"), counts.get("rejected", 0) - unreadable - unique),
-        ]
+        of = {cause: counts.get(f"rejected_{cause}", 0) for cause in ("unreadable", "unique", "destination")}
+        of["broker"] = counts.get("rejected", 0) - sum(of.values())
+        rejected += [((shard, cause), count) for cause, count in of.items()]
         errors += [((shard, side), counts.get(f"{side}_errors", 0)) for side in ("store", "broker")]
         ends += [
             ((shard, "report"), counts.get("slots_reported", 0)),
@@ -283,7 +284,7 @@ class Totals:
 
     def samples(self) -> Iterator[tuple[str, list[Sample]]]:
         found = self.overview
-        yield "pending", [((queue,), count) for queue, count in _largest(found.queues).items()]
+        yield "pending", [((queue,), count) for queue, count in _largest(found.queues, found.pending).items()]
         yield "overdue", [((), found.overdue)]
         yield "oldest_overdue_seconds", [((), found.behind_ms / 1_000)]
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
@@ -326,10 +327,10 @@ class Totals:
         return sum(count for span in spans for begin_ms, count in span.items() if begin_ms < until_ms)
 
 
-def _largest(by_queue: dict[str, int]) -> dict[str, int]:
-    """Return at most MAX_QUEUES queues, and the sum of the others as OTHER."""
+def _largest(by_queue: dict[str, int], pending: int) -> dict[str, int]:
+    """Return at most MAX_QUEUES queues, and the sum of the others as OTHER; ``by_queue`` may lack the smallest."""
     largest = dict(Counter(by_queue).most_common(MAX_QUEUES))
-    rest = sum(by_queue.values()) - sum(largest.values())
+    rest = max(pending, sum(by_queue.values())) - sum(largest.values())
     return {**largest, OTHER: rest} if len(by_queue) > MAX_QUEUES else largest
 
 

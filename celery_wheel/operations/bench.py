@@ -48,6 +48,7 @@ VIA_QUEUE = {
     "wheel_transactional": False,
     "wheel_shards": 1,
     "wheel_rate_limits": {},
+    "wheel_destinations": None,
     "task_routes": None,
     "task_send_sent_event": False,
 }

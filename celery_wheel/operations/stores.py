@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 def open_existing_store(app: Any) -> FullStore:
     """Open the app's store. Raises StoreError where it does not exist. The caller closes it."""
     conf = Conf(app)
-    return open_store(conf.store, durability=conf.durability, shards=None, create=False, lease_ms=conf.lease_ms)
+    return open_store(
+        conf.store,
+        durability=conf.durability,
+        shards=None,
+        create=False,
+        lease_ms=conf.lease_ms,
+        keys=conf.encryption_keys,
+    )
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from typing import Any
 from kombu.messaging import Producer
 from kombu.utils.objects import cached_property
 
-from celery_wheel.broker import is_own_name, queues, reserved_name, shard_of
+from celery_wheel.broker import is_own_name, queues, shard_of
+from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import BATCH, GROUP, HEADER, Envelope, encode
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
@@ -30,6 +31,8 @@ from celery_wheel.producer.eta import DueTime, due_time_of_header, expiry_ms, po
 from celery_wheel.producer.options import CallOptions, parse
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.values.ids import uuid7
+
+_SETTING = Conf.destinations.name
 
 
 class WheelEta(str):
@@ -185,11 +188,13 @@ class DivertingProducer:
         """Return the envelope; remove from ``publish`` what would delay or drop the message in the wheel queue."""
         options = self._eta.options
         target = resolve_destination(self._app.amqp, self._producer, publish, self._options)
-        name = reserved_name(Conf(self._app).namespace, target.exchange, target.routing_key, target.queue)
-        if name is not None:
+        if why := destinations_of(self._app).refusal(target.exchange, target.routing_key, target.queue):
+            remedy = (
+                "add it to the list of producers and schedulers" if _SETTING in why else "name the task's own queue"
+            )
             raise DestinationError(
-                f"queue must be one that workers consume, got {name!r}, which is the wheel's, Celery's or kombu's own: "
-                "the scheduler would reject the task; nothing was sent; name the task's own queue"
+                f"queue must be one that workers consume, but {why}: the scheduler would reject the task; nothing was "
+                f"sent; {remedy}"
             )
         publish.pop("expiration", None)
         return Envelope(

@@ -33,6 +33,7 @@ from celery.worker import state
 from kombu.messaging import Producer
 
 from celery_wheel.broker import shard_of
+from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import HEADER, NATIVE, Envelope, encode
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
 from celery_wheel.broker.reader import NOT_STORED
@@ -74,6 +75,7 @@ class ReceivedMessageReader:
         conf = Conf(consumer.app)
         self._after_us = max(conf.rescue_after_ms, conf.min_delay_ms) * 1_000
         self._keeps_eta = conf.keep_eta
+        self._destinations = destinations_of(consumer.app)
         # On Redis all deliveries of a message have one tag; elsewhere each delivery has its own.
         self._has_tags = consumer.app.connection_for_write().transport.driver_type == "redis"
         self._warned: set[tuple[str, str]] = set()
@@ -99,6 +101,9 @@ class ReceivedMessageReader:
             return None
         queue = self._queue_of(message)
         if queue is None:
+            return None
+        if why := self._destinations.refusal("", queue.name, queue.name):
+            self._warn_once(("", queue.name), why)
             return None
         body, compression = _bytes(message), headers.get("compression")
         priority = message.properties.get("priority")

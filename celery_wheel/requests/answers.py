@@ -239,7 +239,9 @@ class ProcessStore:
             if state.open is not None and (state.open.url != url or not state.open.is_current()):
                 state.close()
             if state.open is None:
-                store = open_store(url, durability=self._conf.durability, shards=None, create=False)
+                store = open_store(
+                    url, durability=self._conf.durability, shards=None, create=False, keys=self._conf.encryption_keys
+                )
                 state.open = OpenStore(url, store, time.monotonic())
             return state.open
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_wheel.broker import shard_of
+from celery_wheel.broker.destinations import RouteRefusals, destinations_of
 from celery_wheel.broker.transport import broker_for, meet_broker
 from celery_wheel.conf import Conf
 from celery_wheel.conf.limits import LimitValues
@@ -271,7 +272,14 @@ def node_name(holder: str, alive: list[str]) -> str:
 def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
     if create:
         make_state_folder(conf.store)
-    return open_store(conf.store, durability=conf.durability, shards=conf.shards, create=create, lease_ms=conf.lease_ms)
+    return open_store(
+        conf.store,
+        durability=conf.durability,
+        shards=conf.shards,
+        create=create,
+        lease_ms=conf.lease_ms,
+        keys=conf.encryption_keys,
+    )
 
 
 def limits_of(conf: Conf) -> Limits:
@@ -296,6 +304,7 @@ def limits_of(conf: Conf) -> Limits:
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
         groups={name: _limit(values) for name, values in conf.limits.items()},
         depths=conf.queue_depth,
+        refusal=None if conf.destinations is None else RouteRefusals(destinations_of(conf.app)).__getitem__,
     )
 
 

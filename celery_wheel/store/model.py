@@ -76,7 +76,7 @@ def with_header(headers: bytes, name: str, value: int) -> bytes:
 
 
 #: Routes that a process keeps in memory.
-MAX_ROUTES = 100_000
+MAX_ROUTES = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

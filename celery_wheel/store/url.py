@@ -8,7 +8,7 @@ scheduler uses meanwhile.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -17,11 +17,13 @@ from sqlalchemy import URL, Connection, inspect
 from celery_wheel.errors import SettingError, StoreError, StoreNotReady, StoreOutdated, StoreUnusable, StoreUnused
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
+from celery_wheel.store.sql.catalogue import key_in_use
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sql.upkeep import check_version, migrate, move, new_shard, new_store, store_row
 from celery_wheel.store.store_model import MovedStore, Progress
+from celery_wheel.values.keyring import EncryptionKeys, encryption_keys
 from celery_wheel.values.text import EXAMPLES
 
 MAX_SHARDS = 2**SHARD_BITS
@@ -35,7 +37,13 @@ MOVE_MS = 120_000
 
 
 def open_store(
-    url: str, *, durability: str = "disk", shards: int | None = 1, create: bool = True, lease_ms: int = LEASE_MS
+    url: str,
+    *,
+    durability: str = "disk",
+    shards: int | None = 1,
+    create: bool = True,
+    lease_ms: int = LEASE_MS,
+    keys: Sequence[str] = (),
 ) -> SqlStore:
     """Open the store at ``url``, a SQLAlchemy URL.
 
@@ -44,6 +52,7 @@ def open_store(
         shards: the number of shards that the store must have; None accepts any (and makes a new store with 1).
         create: False makes no store and changes nothing.
         lease_ms: the holders' lease; a database on the network notices within it that a holder stopped.
+        keys: secrets, the current one first; without those of an encrypted store no message is read or written.
 
     Raises SettingError for an invalid argument, StoreNotReady for a store that may be usable soon, StoreUnusable for
     one that cannot be used.
@@ -55,7 +64,7 @@ def open_store(
     place = place_of(url)
     database = _database(place, durability, create, lease_ms)
     try:
-        return _open(database, shards, create, place)
+        return _open(database, shards, create, place, encryption_keys(tuple(keys)))
     except BaseException as error:
         database.close()
         if isinstance(error, StoreError) and not isinstance(error, StoreUnusable):
@@ -131,12 +140,13 @@ def _postgresql(url: URL, durability: str, lease_ms: int) -> Database:
     return PostgresqlDatabase(url, durability=durability, lease_ms=lease_ms)
 
 
-def _open(database: Database, shards: int | None, create: bool, place: StorePlace) -> SqlStore:
+def _open(database: Database, shards: int | None, create: bool, place: StorePlace, keys: EncryptionKeys) -> SqlStore:
     with database.reading() as connection:
         found = _read(connection)
         tables = found is not None or inspect(connection).has_table(meta.name)
         if found is not None:
             check_version(connection, database.name, found.schema_version)
+        used = None if found is None or found.schema_version != SCHEMA_VERSION else key_in_use(connection)
     if found is None:
         if not tables and not (create and place.own):
             if place.own:
@@ -150,7 +160,9 @@ def _open(database: Database, shards: int | None, create: bool, place: StorePlac
             # Another process may have made the tables meanwhile.
             found = _read(connection) or _make(connection, shards or 1)
     _check(database.name, found, shards, place)
-    return SqlStore(database, str(uuid.UUID(found.uuid)), uuid.UUID(found.secret), found.shards)
+    store = SqlStore(database, str(uuid.UUID(found.uuid)), uuid.UUID(found.secret), found.shards, keys)
+    store.catalogue.seal.in_use = used
+    return store
 
 
 def _read(connection: Connection) -> Any:

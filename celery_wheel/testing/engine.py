@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 from kombu.utils import json as kombu_json
 
 from celery_wheel.broker.batches import publish_merged
+from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import BATCH, MAX_BATCH
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
@@ -199,8 +200,9 @@ class MemoryBroker:
 
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         conf = Conf(app)
-        self._reader = QueuedMessageReader(conf.namespace, conf.max_message_bytes, conf.keep_eta)
-        self._outgoing = KombuPublisher(app, conf.namespace)
+        own = destinations_of(app)
+        self._reader = QueuedMessageReader(own, conf.max_message_bytes, conf.keep_eta)
+        self._outgoing = KombuPublisher(app, own)
         self._rejected = rejected
         self._fence = Fence()
         self._epoch: int | None = None  #: None after ``leave``

@@ -1,4 +1,4 @@
-"""Plain values that every room may use; all modules of this folder use the standard library only."""
+"""Plain values that every room may use; they use the standard library only, but for ``keyring``."""
 
 from __future__ import annotations
 

@@ -63,7 +63,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("made_ms", _instant()),
-                ("content", models.BinaryField(db_comment="a dictionary of zstd")),
+                (
+                    "content",
+                    models.BinaryField(
+                        db_comment="a dictionary of zstd; encrypted, if the rows that are packed by it are"
+                    ),
+                ),
+                ("replaces", models.BooleanField(db_comment="rows of earlier dictionaries are packed anew")),
             ],
             options=_options("wheel_dictionary"),
         ),
@@ -137,6 +143,10 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(
                         db_comment="highest number of the settlements and outcomes that were forgotten"
                     ),
+                ),
+                (
+                    "packing",
+                    models.BigIntegerField(db_comment="its rows are packed by no earlier dictionary than this"),
                 ),
             ],
             options=_options("wheel_shard"),
@@ -711,7 +721,7 @@ class Migration(migrations.Migration):
                 (
                     "message",
                     models.BinaryField(
-                        db_comment="headers, properties and body, packed; all bytes of an unreadable message"
+                        db_comment=("headers, properties and body, packed and encrypted; an unreadable message's bytes")
                     ),
                 ),
             ],
@@ -751,14 +761,19 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", _surrogate()),
                 ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="shard, hour, day or name: a sum of the tally for it")),
+                (
+                    "kind",
+                    models.TextField(
+                        db_comment="shard, hour, day or name: a sum of the tally for it; route: rows with it"
+                    ),
+                ),
                 (
                     "number",
                     models.BigIntegerField(
-                        db_comment="0; of the hour or the day since 1970; of a name, the route, as in the tally"
+                        db_comment="0; of the hour or the day since 1970; of a name and of a route, the route"
                     ),
                 ),
-                ("pending", models.BigIntegerField(db_comment="pending messages")),
+                ("pending", models.BigIntegerField(db_comment="pending messages; of a route, all rows")),
             ],
             options=_options(
                 "wheel_total",

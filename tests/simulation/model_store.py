@@ -197,6 +197,9 @@ class ModelStore:
             self.fault("before commit")
             return model_history.forget(self._held(shard, epoch), retention, limit, self.disk.archived)
 
+    def repack(self, shard: int, epoch: int) -> int | None:
+        return None  # it keeps messages as they are
+
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None
 

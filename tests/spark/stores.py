@@ -86,7 +86,7 @@ def read_history(url: str, **options: str) -> Rows:
 
 def loaded_messages(store: SqlStore) -> list[Message]:
     chunks = [chunk for shard in range(store.shards) for chunk in store.read_loads(shard, 10**9)]
-    read = QueuedMessageReader("wheel", 2**23).decode
+    read = QueuedMessageReader(max_message_bytes=2**23).decode
     found = [one for chunk in chunks for one in each(unpack_chunk(chunk, read, str))]
     assert all(isinstance(one, Message) for one in found), found
     return found  # type: ignore[return-value]

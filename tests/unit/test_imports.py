@@ -50,7 +50,7 @@ NEVER = {
     "celery_wheel.store.sqlite.database": "celery kombu django redis psycopg celery_wheel.engine",
     "celery_wheel.store.sql.browse": "celery kombu django redis psycopg celery_wheel.engine",
     "celery_wheel.overview": "celery kombu django redis psycopg celery_wheel.engine",
-    "celery_wheel.conf": "celery kombu django",
+    "celery_wheel.conf": "celery kombu django cryptography",
     "celery_wheel.control": "celery kombu django redis psycopg celery_wheel.engine django_wheel",
     "celery_wheel.engine.engine": "celery kombu sqlalchemy django redis celery_wheel.broker",
     "celery_wheel.engine.runner": "celery kombu sqlalchemy django redis celery_wheel.broker",

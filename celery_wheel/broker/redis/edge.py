@@ -134,7 +134,7 @@ class RedisBroker:
         self._store, self._reader = store, reader
         self._layout = keys.Layout.from_options(options, link.db)
         bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
-        self._router = RedisRouter(self._layout, bindings, reader.namespace)
+        self._router = RedisRouter(self._layout, bindings, reader.destinations.is_reserved)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
         self._copies: dict[int, Copy] = {}  #: shard → another copy of the store, which was found to hold it
         self.can_wait = True  #: until Redis refuses BLMOVE; each adoption tries again

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from celery_wheel.broker import is_reserved
 from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.store.model import Route
 
@@ -105,11 +104,11 @@ class RedisRoute:
 
 
 class RedisRouter:
-    """The routes of rows, by kombu's key names and binding sets; ``namespace`` begins the wheel's own keys."""
+    """The routes of rows, by kombu's key names and binding sets; no row goes to a queue that ``is_reserved``."""
 
-    def __init__(self, layout: Layout, bindings: Bindings, namespace: str) -> None:
+    def __init__(self, layout: Layout, bindings: Bindings, is_reserved: Callable[[str], bool]) -> None:
         self._layout = layout
-        self._namespace = namespace
+        self._is_reserved = is_reserved
         self._bindings = bindings
 
     def routes(self, targets: Iterable[Route]) -> dict[Route, RedisRoute]:
@@ -157,7 +156,7 @@ class RedisRouter:
 
     def _to_queues(self, target: Route, queues: tuple[str, ...]) -> RedisRoute:
         for queue in queues:
-            if is_reserved(self._namespace, queue) or self._layout.is_kombus_own(queue):
+            if self._is_reserved(queue) or self._layout.is_kombus_own(queue):
                 return RedisRoute(refusal=f"queue {queue!r} is one of the wheel, of Celery or of kombu")
         expiring: list[bytes] = []
         if target.queue_expires_ms:

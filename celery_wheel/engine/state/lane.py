@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
@@ -45,10 +46,13 @@ PROVEN_AFTER = 100
 #: Returns where a row goes; None is the broker.
 PlaceOf = Callable[[Row], Place | None]
 
+#: Returns the reason why rows of a route may not be published; an empty text where they may.
+Refusal = Callable[[Route], str]
+
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A chunk: the live rows in (after, upto] in order of position, less those diverted or expired."""
+    """A chunk: the live rows in (after, upto] in order of position, less those diverted, expired or rejected."""
 
     lane: int
     after: Position
@@ -58,6 +62,7 @@ class InFlight:
     ids: int = 0  #: the sum of the rows' ids
     diverted: list[tuple[Row, Place]] = field(default_factory=list)  #: rows of the range that move to another lane
     misfired: list[Row] = field(default_factory=list)  #: rows of the range that are later than their misfire option
+    refused: list[tuple[Row, str]] = field(default_factory=list)  #: rows of the range with a destination of no task
     taken_ms: int = 0  #: due time; 0 for rows in doubt
     prepared: bool = False  #: the store has the end of the chunk, or learns it in a commit that has begun
     redelivered: bool = False  #: rows of the chunk may be in their queues already
@@ -72,8 +77,12 @@ class InFlight:
 
     @property
     def changes_store(self) -> bool:
-        """Whether rows of the range have to move or expire in the store before the chunk is published."""
-        return bool(self.diverted or self.misfired)
+        """Whether rows of the range have to move, or get an outcome, in the store before the chunk is published."""
+        return bool(self.diverted or self.misfired or self.refused)
+
+    def unpublished(self) -> list[Row]:
+        """Return the rows of the range that are not published from here."""
+        return [*self.misfired, *(row for row, _ in chain(self.diverted, self.refused))]
 
 
 @dataclass(slots=True, eq=False)
@@ -175,6 +184,7 @@ class Lane:
         max_bytes: int,
         route: PlaceOf | None = None,
         ahead_ms: int = 0,
+        refusal: Refusal | None = None,
     ) -> InFlight | None:
         """Take the next chunk, due within ``ahead_ms``; the watermark moves to its end. None if no row may be taken.
 
@@ -189,7 +199,7 @@ class Lane:
         # Due time may have gone back since a row was reaped, so its due time is compared once more. No reserved
         # position is passed.
         end = min((now_ms + ahead_ms + 1, 0), self.floor())
-        if not self._fill(flight, rows, end, max_count, max_bytes, route):
+        if not self._fill(flight, rows, end, max_count, max_bytes, route, refusal):
             return None
         if not after < flight.upto <= self.horizon:
             raise InvariantBroken(
@@ -206,6 +216,7 @@ class Lane:
         max_count: int,
         max_bytes: int,
         route: PlaceOf | None,
+        refusal: Refusal | None,
     ) -> bool:
         """Move ready rows before ``end`` from the window into a chunk that ends with the last; False if none may go."""
         ready, now_ms, last = self.ready, flight.taken_ms, None
@@ -216,7 +227,8 @@ class Lane:
             if row is None or row.seq != seq:
                 continue
             late = row.misfire_ms is not None and now_ms - row.eta_ms > row.misfire_ms
-            place = None if late or route is None else route(row)
+            refused = "" if late or refusal is None else refusal(row.route)
+            place = None if late or refused or route is None else route(row)
             if place is STAY:
                 self.push(row)
                 break
@@ -225,6 +237,8 @@ class Lane:
             weight += row.size
             if late:
                 flight.misfired.append(row)
+            elif refused:
+                flight.refused.append((row, refused))
             elif place is not None:
                 flight.diverted.append((row, place))
             else:
@@ -236,10 +250,13 @@ class Lane:
         flight.bytes = sum([row.size for row in flight.rows]) if flight.changes_store else weight
         return True
 
-    def take_doubtful(self, rows: list[Row], upto: Position) -> None:
+    def take_doubtful(self, rows: list[Row], upto: Position, refusal: Refusal | None = None) -> None:
         """Take the rows in doubt up to ``upto``: the former holder may have published them."""
         weight, ids, after = sum(row.size for row in rows), sum(row.id for row in rows), self.in_doubt_after
-        self.in_flight = InFlight(self.number, after, upto, rows, weight, ids, prepared=True, redelivered=True)
+        self.in_flight = flight = InFlight(self.number, after, upto, rows, weight, ids, prepared=True, redelivered=True)
+        if refusal is not None:  # the broker keeps no offset, so such a row may still fail by what is known here
+            flight.failed = {row.id: why for row in rows if (why := refusal(row.route))}
+            flight.done = set(flight.failed)
 
     def checksum(self, flight: InFlight) -> RangeChecksum:
         """Return the checksum that the broker keeps with its offset: of the unsettled rows, this chunk included."""

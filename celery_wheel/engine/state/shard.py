@@ -22,7 +22,7 @@ from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.group_figures import GroupFigures
 from celery_wheel.engine.state.groups import Groups
-from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes
+from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes, Refusal
 from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
@@ -86,6 +86,7 @@ class ShardState:
         self.groups.join()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
+        self.repacked: int | None = None  #: rows that were read to be encrypted anew; None: nothing is
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
 
     # -- life ------------------------------------------------------------------------------------
@@ -170,7 +171,14 @@ class ShardState:
         return sorted(lanes, key=lambda lane: (ready[lane.number] is None, ready[lane.number] or 0, lane.number))
 
     def take(
-        self, lane: Lane, now_ms: int, monotonic_ms: int, max_count: int, max_bytes: int, ahead_ms: int = 0
+        self,
+        lane: Lane,
+        now_ms: int,
+        monotonic_ms: int,
+        max_count: int,
+        max_bytes: int,
+        ahead_ms: int = 0,
+        refusal: Refusal | None = None,
     ) -> InFlight | None:
         """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates."""
         if lane.in_flight is not None:
@@ -183,13 +191,12 @@ class ShardState:
             room = min(room, self._room(lane, monotonic_ms, max_count))
             if gates or busy or groups:
                 route = GateRouter(gates, lane.place, busy, monotonic_ms, groups=groups)
-        flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms)
+        flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms, refusal)
         if flight is not None:
             if groups:
                 for row in flight.rows:
                     row.reports = groups.reports(row)
-            unpublished = [*flight.misfired, *(row for row, _ in flight.diverted)]
-            self.window.subtract(lane.number, [*flight.rows, *unpublished])
+            self.window.subtract(lane.number, [*flight.rows, *flight.unpublished()])
             for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
         elif route is not None and route.retry_at_ms > monotonic_ms:

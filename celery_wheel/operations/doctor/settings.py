@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from celery_wheel.app import WheelApp, reports_ends
 from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker.destinations import destinations_of, own_names
 from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, ok, warning
 from celery_wheel.values.format import printable
 
-#: Classes of groups that are named.
+#: Names that a finding has at most.
 NAMED = 5
 
 MANUAL = 'The page "Settings" of the documentation has a table of them.'
@@ -27,6 +29,7 @@ def check(site: Installation) -> Iterator[Finding]:
     yield from _installed(site)
     yield from reports(site.app, site.conf)
     yield from queues(site.app, site.conf) or [ok("task_queues", "no worker consumes a wheel queue")]
+    yield from destinations(site)
     yield from visibility(site.app, site.conf) or [ok("visibility", "no delay beyond the timeout is left to workers")]
 
 
@@ -66,7 +69,7 @@ def reports(app: Any, conf: Conf) -> list[Finding]:
         warning(
             "wheel_limits",
             f"workers of the app {app.main!r} do not report the ends of runs: the concurrency of "
-            f"{', '.join(map(printable, classes[:NAMED]))}{', …' if len(classes) > NAMED else ''} counts each task as "
+            f"{_named(classes)} counts each task as "
             "in flight until its max_runtime is over",
             f"{installing(conf)} Restart the workers.",
         )
@@ -85,6 +88,36 @@ def queues(app: Any, conf: Conf) -> list[Finding]:
             "Remove them from task_queues, or give the wheel another wheel_namespace.",
         )
     ]
+
+
+def destinations(site: Installation) -> Iterator[Finding]:
+    """Yield what ``wheel_destinations`` would refuse: queues of the app itself, and queues of pending tasks."""
+    if site.conf.destinations is None:
+        return
+    found = destinations_of(site.app)
+    refused = [name for name in sorted(own_names(site.app)) if found.refusal("", name, name)]
+    own = f"queues and exchanges of this app: {_named(refused)}"
+    pending = Counter[str]()
+    for shard in range(site.store.shards if site.store is not None else 0):
+        for key, count in site.store.pending(shard).items() if site.store is not None else ():
+            pending[key.queue] += count
+    waiting = [name for name in sorted(pending) if found.refusal("", name, name)]
+    about = "destinations"
+    remedy = f"Add the names, or a pattern for them, to {site.conf.spelling('wheel_destinations')}."
+    if refused:
+        yield warning(about, f"wheel_destinations does not name {own}: delayed tasks for them are refused", remedy)
+    if waiting:
+        count = sum(pending[name] for name in waiting)
+        text = (
+            f"{count:,} pending tasks for {_named(waiting)} will be rejected when they are due, unless they go there "
+        )
+        yield warning(about, f"{text}by an exchange that wheel_destinations names", remedy)
+    if not refused and not waiting:
+        yield ok(about, "wheel_destinations names all queues of this app and of pending tasks")
+
+
+def _named(names: list[str]) -> str:
+    return f"{', '.join(map(printable, names[:NAMED]))}{', …' if len(names) > NAMED else ''}"
 
 
 def visibility(app: Any, conf: Conf) -> list[Finding]:

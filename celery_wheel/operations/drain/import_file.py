@@ -100,7 +100,9 @@ def import_(
     path = Path(file)
     if not path.is_file():
         raise FileUnusable(f"{path} must be a file that a drain has made, got none; nothing was done")
-    opened = store or open_store(conf.store, durability=conf.durability, shards=conf.shards, lease_ms=conf.lease_ms)
+    opened = store or open_store(
+        conf.store, durability=conf.durability, shards=conf.shards, lease_ms=conf.lease_ms, keys=conf.encryption_keys
+    )
     try:
         return _Import(opened, include, progress).run(path)
     finally:

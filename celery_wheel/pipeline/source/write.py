@@ -20,6 +20,7 @@ commit names the attempts. A query that finds only loads of other queries has a 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -230,7 +231,7 @@ def write_part(
     first = next(batches, None)
     if first is None:
         return WrittenPart(part)
-    with open_for_loading(target.url) as store:
+    with open_for_loading(target.url, _keys_of(target)) as store:
         try:
             load = open_load(store)
             return WrittenPart(part) if load.is_loaded else _PartWrite(target, load, store, part).run(first, batches)
@@ -326,14 +327,24 @@ def find_app(name: str) -> WheelApp:
     return app
 
 
-def open_for_loading(url: str) -> closing[FullStore]:
+def open_for_loading(url: str, keys: Sequence[str] = ()) -> closing[FullStore]:
     """Open the store for the block, as a writer without a lease: a session waits as long for locks."""
-    return closing(open_store(url, shards=None, create=False, lease_ms=30_000))
+    return closing(open_store(url, shards=None, create=False, lease_ms=30_000, keys=keys))
+
+
+def _keys_of(target: WriteTarget) -> Sequence[str]:
+    """Return the secrets of the project; executors without it have them in their environment."""
+    if target.app is not None:
+        return Conf(find_app(target.app)).encryption_keys
+    return os.environ.get(KEYS, "").split()
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
+
+#: A variable of the environment: the value of wheel_encryption_keys, with spaces between the secrets.
+KEYS = "WHEEL_ENCRYPTION_KEYS"
 
 #: Namespace of the ids that are made from a key column.
 NAMESPACE = UUID("0c3d2a52-7c0e-5f55-9d41-6f6b4f4f2c11")

@@ -86,6 +86,12 @@ class Store(Protocol):
         History is the rows of settlements and of lane STOPPED. Closed lanes without rows and settlements go, too.
         """
 
+    def repack(self, shard: int, epoch: int) -> int | None:
+        """Pack and encrypt some rows anew, after a change of the key or an erasure.
+
+        Returns how many of the shard were read so far; None where nothing is to be done.
+        """
+
     # -- reading --------------------------------------------------------------------------------------
 
     def now_ms(self) -> int | None:

@@ -38,6 +38,7 @@ from celery_wheel.store.sql.schema import (
     total,
     uuids_to_bytes,
 )
+from celery_wheel.store.sql.sealing import Seal
 from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, in_order, places
 
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
@@ -100,7 +101,13 @@ def write(
     named = _routes_of(change.tally)
     route_ids = catalogue.route_ids(connection, [*_routes(change), *named.values()])
     if change.rows or change.blocks or change.rejects:
+        catalogue.check_floor(shard, packed)
         to.add_timer.many(connection, _tuples(change, packed, route_ids, shard, to.add_timer.names))
+        counts = Counter(route_ids[model.Route.of(row.message)] for row in change.rows)
+        counts.update(route_ids[_nowhere(reject)] for reject in change.rejects)
+        for new in change.blocks:
+            counts[route_ids[new.block.route]] += len(new.block)
+        count_routes(connection, statements, shard, counts)
     to.move.many(connection, change.moves, shard)
     outcomes, settlements = change.outcomes, change.settlements
     if late:
@@ -113,11 +120,11 @@ def write(
     to.close_lane.many(connection, in_order(to.close_lane, closed))
     _add_tally(connection, to, shard, change.tally, named, route_ids)
     intake = statements.of(IntakeStatements)
-    _take_items(connection, intake, shard, change)
+    _take_items(connection, intake, catalogue.seal, shard, change)
     loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
     intake.accept_chunk.many(connection, in_order(intake.accept_chunk, loaded))
     write_control(connection, statements, shard, change)
-    write_schedules(connection, statements, shard, change)
+    write_schedules(connection, statements, catalogue.seal, shard, change)
     write_groups(connection, statements, shard, change)
     write_erasure(connection, statements, change)
 
@@ -136,12 +143,15 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     return late
 
 
-def _take_items(connection: Connection, intake: IntakeStatements, shard: int, change: model.Change) -> None:
+def _take_items(connection: Connection, intake: IntakeStatements, seal: Seal, shard: int, change: model.Change) -> None:
     """Delete inbox items, or pass them on; raises RequestWithdrawn for a missing item: its sender was promised no
     effect."""
     rows = [{"item": item, "at_shard": shard} for item in change.inbox]
     taken = intake.delete_item.many(connection, in_order(intake.delete_item, rows))
-    passed = [{"item": item, "at_shard": shard, "to": to, "payload": payload} for item, to, payload in change.passed_on]
+    passed = [
+        {"item": item, "at_shard": shard, "to": to, "payload": seal.encrypt(payload)}
+        for item, to, payload in change.passed_on
+    ]
     taken += intake.pass_on.many(connection, in_order(intake.pass_on, passed))
     if taken != (wanted := len(rows) + len(passed)):
         raise RequestWithdrawn(
@@ -160,6 +170,12 @@ def recount(
     named = _routes_of(more)
     route_ids = catalogue.route_ids(connection, named.values())
     _add_tally(connection, statements.of(ChangeStatements), shard, more, named, route_ids)
+
+
+def count_routes(connection: Connection, statements: Statements, shard: int, more: Mapping[int, int]) -> None:
+    """Add to the numbers of rows, pending or in the history, by the ids of their routes."""
+    add = statements.of(ChangeStatements).add_total
+    add.many(connection, [(shard, "route", number, n) for number, n in sorted(more.items())])
 
 
 def _routes_of(keys: Iterable[model.TallyKey]) -> dict[tuple[str, str], model.Route]:
@@ -196,7 +212,7 @@ def plain(change: model.Change) -> list[bytes]:
     found = [model.join(one.message.headers, one.message.properties, one.message.body) for one in change.rows]
     for new in change.blocks:
         found += new.block.plain
-    return found
+    return found + [model.join(b"", b"", one.unreadable.raw) for one in change.rejects]
 
 
 def _routes(change: model.Change) -> list[model.Route]:
@@ -216,8 +232,9 @@ def _tuples(
         columns |= {"shard": repeat(shard), "packing": packed[0][start:end], "message": packed[1][start:end]}
         found += zip(*[columns[name] for name in names], strict=False)  # constants are repeated without an end
         start = end
-    for reject in change.rejects:
+    for reject, number, message in zip(change.rejects, packed[0][start:], packed[1][start:], strict=True):
         row = _of_reject(reject) | {"route": route_ids[_nowhere(reject)], "shard": shard}
+        row |= {"packing": number, "message": message}
         found.append(tuple([row[name] for name in names]))
     return found
 
@@ -266,18 +283,16 @@ def _nowhere(reject: model.NewReject) -> model.Route:
 
 def _of_reject(reject: model.NewReject) -> _Columns:
     """Return the row at (accepted_ms, id) of lane STOPPED."""
-    at_ms, message = reject.accepted_ms, model.join(b"", b"", reject.unreadable.raw)
-    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), at_ms)
+    instants = dict.fromkeys(("due_ms", "eta_ms", "created_ms", "accepted_ms"), reject.accepted_ms)
     place = {"id": reject.id, "lane": model.STOPPED, "seq": reject.id}
     ids = {
         "envelope_id": uuids_to_bytes([reject.unreadable.envelope_id])[0],
         "task_id": task_ids_to_bytes([reject.unreadable.of[1]])[0],
     }
-    content = {"packing": model.PLAIN.number, "message": message, "size": len(reject.unreadable.raw)}
     return {
         **instants,
         **place,
         **ids,
-        **content,
+        "size": len(reject.unreadable.raw),
         **dict.fromkeys(("key", "group", "line", "expires_ms", "misfire_ms")),
     }

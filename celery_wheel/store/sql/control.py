@@ -124,6 +124,8 @@ class SqlControl(StorePart):
             control.forget_tombstones(connection, at_shard=shard, now_ms=now_ms)
             self._statements.of(GroupStatements).forget_rates(connection, at_shard=shard, now_ms=now_ms)
             self._statements.of(LoadStatements).expire(connection, now_ms)
+        if shard == 0:
+            self._catalogue.forget_routes(self.shards, now_ms)
 
 
 def write_control(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

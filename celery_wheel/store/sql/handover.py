@@ -160,10 +160,10 @@ class SqlHandover(StorePart):
         while True:
             with self._database.reading() as connection:
                 found = connection.execute(of_shard.where(schedule.c.id > after))
-                page = [schedule_of(row) for row in found]
+                page = [schedule_of(row, self._catalogue.seal.open_text) for row in found]
                 ids = [one.id for one in page]
                 found = connection.execute(changed.where(revision.c.schedule.in_(ids)))
-                revisions = [revision_of(row) for row in found]
+                revisions = [revision_of(row, self._catalogue.seal.open_text) for row in found]
             if not page:
                 return
             changes = defaultdict(list)

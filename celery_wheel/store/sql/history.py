@@ -17,6 +17,7 @@ its outcomes, by the mark of their shard, which is not the row's where the store
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, ScalarSelect, Table, and_, bindparam, case, delete, func, select, update
 
 from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
+from celery_wheel.store.sql.changes import count_routes
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
@@ -48,6 +50,7 @@ class HistoryStatements:
         ids = select(timer.c.id).where(in_range()).order_by(*in_order)
         self.ids_in_range = statements(ids.limit(bindparam("limit")))
         gone: Any = bindparam("gone")
+        self.routes = statements(select(timer.c.route).where(timer.c.id.in_(numbered("gone", IN_PLACES))))
         self.forget_timer = statements(delete(timer).where(timer.c.id == gone))
         self.forget_outcome = statements(delete(outcome).where(outcome.c.timer_id == gone))
         self.forget_settlement = statements(delete(settlement).where(settlement.c.id == gone))
@@ -208,6 +211,8 @@ class ForgetTransaction:
         last = statements.last_outcome.each(connection, "gone", sorted(self._ids), shard=self._shard)
         if highest := max([self._highest, *(number or 0 for (number,) in last)]):
             statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
+        routes = statements.routes.each(connection, "gone", sorted(self._ids)) if self._ids else []
+        count_routes(connection, self._statements, self._shard, {id_: -n for (id_,), n in Counter(routes).items()})
         unwatch = self._statements.of(ControlStatements).unwatch
         forget_run = self._statements.of(ScheduleStatements).forget_run
         for statement in (statements.forget_timer, statements.forget_outcome, unwatch, forget_run):
@@ -216,7 +221,7 @@ class ForgetTransaction:
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
             # Sums of hours and days go once they are over: to find others, each shard would read those of all shards.
-            over = {"hour": before_ms // HOUR_MS, "day": before_ms // DAY_MS, "name": MAX_SEQ}
+            over = {"hour": before_ms // HOUR_MS, "day": before_ms // DAY_MS, "name": MAX_SEQ, "route": MAX_SEQ}
             for kind, before in over.items():
                 statements.forget_total(connection, shard=self._shard, kind=kind, before=before)
             statements.forget_lanes(connection, shard=self._shard)

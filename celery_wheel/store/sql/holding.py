@@ -129,7 +129,7 @@ class SqlHolding(StorePart):
                 raise
             if epoch is not None:
                 self._held[shard] = epoch
-                self._catalogue.forget()
+                self._catalogue.forget(shard)
             return epoch
 
     def _raise_epoch(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:

@@ -110,8 +110,9 @@ class SqlIntake(StorePart):
 
     def put_inboxes(self, items: Mapping[int, Sequence[NewItem]]) -> None:
         put = self._intake.put_inbox
+        encrypt = self._catalogue.seal.encrypt
         rows = [
-            {"shard": shard, "kind": kind, "payload": payload, "rows": count[0] if count else None}
+            {"shard": shard, "kind": kind, "payload": encrypt(payload), "rows": count[0] if count else None}
             for shard, of_shard in items.items()
             for kind, payload, *count in of_shard
         ]
@@ -139,7 +140,10 @@ class SqlIntake(StorePart):
                 limit = self._inbox_within(connection, shard, limit, max_bytes, max_rows)
             if limit == 0:
                 return []
-            return [InboxItem(*row) for row in self._intake.read_inbox(connection, shard=shard, limit=limit)]
+            found = [InboxItem(*row) for row in self._intake.read_inbox(connection, shard=shard, limit=limit)]
+        for one in found:
+            one.payload = self._catalogue.seal.payload(bytes(one.payload))
+        return found
 
     def _inbox_within(self, connection: Connection, shard: int, limit: int, max_bytes: int, max_rows: int) -> int:
         """Return how many of the oldest items fit into that many messages and bytes; at least one if there is any."""
@@ -175,9 +179,10 @@ class SqlIntake(StorePart):
 
     def put_commands(self, commands: Sequence[tuple[int, str, bytes]], items: list[int] | None = None) -> list[int]:
         items = [] if items is None else items
+        encrypt = self._catalogue.seal.encrypt
         with self._database.writing() as connection:
             for shard, kind, payload in commands:
-                put = self._intake.put_command(connection, shard=shard, kind=kind, payload=payload)
+                put = self._intake.put_command(connection, shard=shard, kind=kind, payload=encrypt(payload))
                 items.append(put.scalar_one())
         self._database.ring()
         return items
@@ -185,17 +190,24 @@ class SqlIntake(StorePart):
     def command_payload(self, item: int) -> bytes | None:
         with self._database.reading() as connection:
             found: bytes | None = self._intake.command_payload(connection, item=item).scalar()
-        return found
+        return None if found is None else self._catalogue.seal.payload(bytes(found))
 
     def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
-        shard, kind, payload = command
-        intake = self._intake
+        shard, kind, plain = command
+        intake, seal = self._intake, self._catalogue.seal
+        payload = seal.encrypt(plain)
         with self._database.writing() as connection:
             # PostgreSQL waits here for another transaction that has put the same id, be it a session whose client is
             # gone: after it, the deletion finds the item, or nobody ever will.
             was_absent = intake.put_again(connection, item=item, shard=shard, kind=kind, payload=payload).rowcount
+            if was_absent:
+                intake.withdraw(connection, item=item, payload=payload)
+                return False
             # The id of an item that was rolled back may be another item's by now, in SQLite.
-            return bool(intake.withdraw(connection, item=item, payload=payload).rowcount) and not was_absent
+            found = intake.command_payload(connection, item=item).scalar()
+            if found is None or seal.payload(bytes(found)) != plain:
+                return False
+            return bool(intake.withdraw(connection, item=item, payload=found).rowcount)
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         return self.answers([command_id]).get(command_id)
@@ -209,7 +221,7 @@ class SqlIntake(StorePart):
         return {ids[digits(str(id_))]: json.loads(results) for id_, results in found}
 
     def read_loads(self, shard: int, max_rows: int) -> list[BulkLoadChunk]:
-        found: list[BulkLoadChunk] = []
+        found, seal = list[BulkLoadChunk](), self._catalogue.seal
         with self._database.reading() as connection:
             for number in self._intake.committed(connection).scalars().all():
                 place = {"load": number, "shard": shard}
@@ -221,7 +233,8 @@ class SqlIntake(StorePart):
                     max_rows -= rows
                     count += 1
                 if count:
-                    found += [BulkLoadChunk(*row) for row in self._intake.read_chunks(connection, **place, limit=count)]
+                    chunks = self._intake.read_chunks(connection, **place, limit=count)
+                    found += [BulkLoadChunk(id_, rows, seal.payload(bytes(payload))) for id_, rows, payload in chunks]
                 if count < len(sizes) or max_rows <= 0:
                     break
         return found

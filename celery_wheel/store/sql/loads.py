@@ -26,6 +26,7 @@ from celery_wheel.errors import LoadEnded
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import load, load_chunk, load_part
+from celery_wheel.store.sql.sealing import Seal
 from celery_wheel.store.sql.statement import ObjectInsert, Statements, columns_of, constant, places
 from celery_wheel.store.store_model import BulkLoad, BulkLoadSummary, PartChunk, PartClaim, PartResult, WrittenSlice
 
@@ -67,8 +68,8 @@ class LoadStatements:
 class SqlLoads:
     """Every method raises StoreError where the store fails; each may be repeated when its answer was lost."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, seal: Seal) -> None:
+        self._database, self._seal = database, seal
         self._statements = database.statements.of(LoadStatements)
 
     def begin(self, name: str, now_ms: int) -> BulkLoad:
@@ -114,6 +115,7 @@ class SqlLoads:
 
     def put(self, claim: PartClaim, chunks: Sequence[PartChunk]) -> None:
         """Write whole slices, each with all its chunks, in place of earlier ones of their numbers. Raises LoadEnded."""
+        chunks = [chunk._replace(payload=self._seal.encrypt(chunk.payload)) for chunk in chunks]
         with self._database.writing() as connection:
             _fence(connection, claim)
             numbers = sorted({chunk.number for chunk in chunks})

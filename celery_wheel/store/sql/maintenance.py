@@ -23,7 +23,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.model import DAY_MS, FIRST_TIME, HOUR_MS, OPEN, SHARD_BITS, TallyKey
@@ -56,7 +69,7 @@ from celery_wheel.store.sql.schema import (
     total,
     watch,
 )
-from celery_wheel.store.sql.upkeep import new_shard, store_row, update_store
+from celery_wheel.store.sql.upkeep import count_rows_by_route, new_shard, store_row, update_store
 from celery_wheel.store.store_model import ARCHIVE, EPOCH_LEAP, Archivable, Resharded, ShardOf, Unarchived
 from celery_wheel.values.ids import id_beside
 
@@ -81,12 +94,20 @@ OF_SHARD = (
 
 
 class _Resharding:
-    def __init__(self, connection: Connection, database: Database, shards: int, shard_of: ShardOf, now_ms: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        database: Database,
+        catalogue: Catalogue,
+        shards: int,
+        shard_of: ShardOf,
+        now_ms: int,
+    ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._name = database.name
         self._statements = database.statements
-        self._catalogue = Catalogue(database)
+        self._catalogue = catalogue
         self._shard_of = shard_of
         self._now_ms = now_ms
         before: int = self._execute(store_row("shards")).scalar_one()
@@ -96,7 +117,8 @@ class _Resharding:
         self._floors: dict[int, int] = {}
 
     def run(self, *, archived_only: bool) -> Resharded:
-        self._execute(update(shard).values(epoch=shard.c.epoch + 1))  # locks every row, and fences every holder
+        # Locks every row, and fences every holder. A shard gets rows of others, packed by any dictionary.
+        self._execute(update(shard).values(epoch=shard.c.epoch + 1, packing=0))
         self._check()
         if archived_only:
             self._check_archived()
@@ -106,6 +128,7 @@ class _Resharding:
         self._move_groups()
         self._spread()
         self._shrink()
+        self._count_routes()
         self._execute(update_store(shards=self._done.after))
         return self._done
 
@@ -311,6 +334,16 @@ class _Resharding:
         if self._done.removed:  # ``_grow`` starts at the highest number of the store, which must not sink
             self._set_seq(0, max(self._counters.values()) << SHARD_BITS)
 
+    def _count_routes(self) -> None:
+        """Count the rows of each shard by their routes anew: they have moved, and doubled ones are removed."""
+        self._execute(delete(total).where(total.c.kind == "route"))
+        rows = select(timer.c.shard, literal("route"), timer.c.route, func.count()).group_by(
+            timer.c.shard, timer.c.route
+        )
+        self._execute(insert(total).from_select(["shard", "kind", "number", "pending"], rows))
+        for number in range(self._done.after):
+            self._execute(count_rows_by_route(number))
+
     def _set_seq(self, number: int, highest: int) -> None:
         self._execute(update(shard).where(shard.c.shard == number).values(seq=highest))
 
@@ -325,8 +358,8 @@ _MARKS = select(shard.c.shard, shard.c.seq, shard.c.forgotten, shard.c.archived)
 
 
 class SqlMaintenance:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
+        self._database, self._catalogue = database, catalogue
 
     def reshard(self, shards: int, shard_of: ShardOf, now_ms: int, *, archived_only: bool = False) -> Resharded:
         """Give the store ``shards`` shards, in one transaction. Raises StoreUnusable, with the remedy, where that is
@@ -334,7 +367,7 @@ class SqlMaintenance:
         if not 1 <= shards <= 2**SHARD_BITS:
             raise SettingError(f"wheel_shards must be from 1 to {2**SHARD_BITS}, got {shards}")
         with self._database.writing() as connection:
-            resharding = _Resharding(connection, self._database, shards, shard_of, now_ms)
+            resharding = _Resharding(connection, self._database, self._catalogue, shards, shard_of, now_ms)
             return resharding.run(archived_only=archived_only)
 
     def leap(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -26,6 +27,7 @@ from celery_wheel.store.model import Row
 from celery_wheel.store.schedule_model import Revision, Run, RunEnd, Schedule, ScheduleChange, Skip, readable, whole
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import lane, revision, run, schedule, schedule_skip, timer
+from celery_wheel.store.sql.sealing import Seal
 from celery_wheel.store.sql.statement import (
     ROW,
     ObjectInsert,
@@ -136,6 +138,9 @@ def _latest_first(runs: Any) -> list[ColumnElement[int]]:
     return [runs.c.instant_ms.desc(), runs.c.timer_id.desc()]
 
 
+#: Returns the text that was encrypted (``Seal.open_text``), or what is readable of it (``Seal.shown_text``).
+Opened = Callable[[str], str]
+
 #: Columns of a run, and of its row.
 RUN_COLUMNS, ROW_COLUMNS = len(names_of(Run)), len(ROW)
 
@@ -148,7 +153,8 @@ class SqlSchedules(StorePart):
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         due = self._of_schedules.due
         with self._database.reading() as connection:
-            return [schedule_of(row) for row in due(connection, shard=shard, upto_ms=upto_ms, limit=limit)]
+            rows = due(connection, shard=shard, upto_ms=upto_ms, limit=limit)
+            return [schedule_of(row, self._catalogue.seal.open_text) for row in rows]
 
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
         with self._database.reading() as connection:
@@ -158,7 +164,8 @@ class SqlSchedules(StorePart):
     def schedules_named(self, names: Sequence[str]) -> list[tuple[int, Schedule]]:
         with self._database.reading() as connection:
             rows = self._of_schedules.named.each(connection, "name", names)
-        return list({row.id: (int(row.shard), schedule_of(row[1:])) for row in rows}.values())
+        opened = self._catalogue.seal.open_text
+        return list({row.id: (int(row.shard), schedule_of(row[1:], opened)) for row in rows}.values())
 
     def runs_of(self, schedule_ids: Sequence[int], pending_only: bool, limit: int) -> list[tuple[Run, Row, int]]:
         query = self._of_schedules.pending_runs if pending_only else self._of_schedules.runs
@@ -185,17 +192,20 @@ class SqlSchedules(StorePart):
         ]
 
 
-def schedule_of(row: Sequence[Any]) -> Schedule:
-    """Return the schedule of a row, whose columns are in the order of its fields."""
-    return readable(Schedule(*row))
+def schedule_of(row: Sequence[Any], opened: Opened) -> Schedule:
+    """Return the schedule of a row, whose columns are in the order of its fields; ``opened`` decrypts a text."""
+    found = Schedule(*row)
+    if isinstance(found.definition, str):  # SQLite keeps a value of any type
+        found.definition = opened(found.definition)
+    return readable(found)
 
 
-def revision_of(row: Sequence[Any]) -> Revision:
+def revision_of(row: Sequence[Any], opened: Opened) -> Revision:
     """Return the revision of a row, as ``schedule_of`` does."""
     found = Revision(*row)
     found.number, found.at_ms = whole(found.number) or 0, whole(found.at_ms) or 0
     found.what, found.actor, found.reason = str(found.what), str(found.actor), str(found.reason)
-    found.before = str(found.before)
+    found.before = opened(str(found.before))
     return found
 
 
@@ -206,13 +216,20 @@ def run_of(row: Sequence[Any]) -> Run:
     return found
 
 
-def write_schedules(connection: Connection, statements: Statements, shard: int, change: ScheduleChange) -> None:
+def write_schedules(
+    connection: Connection, statements: Statements, seal: Seal, shard: int, change: ScheduleChange
+) -> None:
     """Write the part of a change that concerns schedules, behind the fence."""
     to = statements.of(ScheduleStatements)
+    added, changed = (
+        [replace(one, definition=seal.seal_definition(one.definition)) for one in some]
+        for some in (change.added_schedules, change.schedules)
+    )
+    revisions = [replace(one, before=seal.seal_text(one.before)) if one.before else one for one in change.revisions]
     removed = [{"at_id": number, "at_shard": shard} for number in change.removed_schedules]
     to.remove.many(connection, in_order(to.remove, removed))
-    to.add.many(connection, change.added_schedules, shard)
-    to.set.many(connection, change.schedules, shard)
+    to.add.many(connection, added, shard)
+    to.set.many(connection, changed, shard)
     if to.step.many(connection, change.schedule_steps, shard) != len(change.schedule_steps):
         raise StoreError(
             f"a step of shard {shard} is of a schedule that the store does not have; nothing was written; the shard is "
@@ -222,8 +239,8 @@ def write_schedules(connection: Connection, statements: Statements, shard: int, 
     to.move.many(connection, in_order(to.move, moved))
     # Creations come first, in the order of a history. A row that was restored from a copy has an earlier revision, so
     # the number of its next one may be taken.
-    to.add_revision.many(connection, [one for one in change.revisions if not one.before])
-    to.set_revision.many(connection, [one for one in change.revisions if one.before])
+    to.add_revision.many(connection, [one for one in revisions if not one.before])
+    to.set_revision.many(connection, [one for one in revisions if one.before])
     to.add_run.many(connection, [one for one in change.runs if one.group is None], shard)
     to.add_run_of_group.many(connection, [one for one in change.runs if one.group is not None], shard)
     to.end_run.many(connection, [one for one in change.run_ends if one.group is None])

@@ -5,13 +5,14 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_timer              a row for each message, with its packed bytes     id: its first seq
       └ wheel_outcome        outcomes: rejected, cancelled, expired and more   timer_id
     wheel_route              task and destination of very many messages        found by a digest of its values
-    wheel_dictionary         common text, by which messages are packed         a few, kept for ever
+    wheel_dictionary         common text, by which messages are packed         a few, until no row is
     wheel_lane               the offset and the watermark of a lane            the offsets of the log
     wheel_shard              epoch, holder and lease of a shard                locked first by every write
       └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
     wheel_settlement         a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``
+                             and rows by route                                 a route without a row is forgotten
     wheel_line               a group's rows that wait for a queue              removed once none waits
     wheel_limit              limits of single groups                           read at adoption
     wheel_rate               groups whose rate was used a moment ago           read at adoption, removed soon
@@ -199,7 +200,9 @@ timer = table(
     required("size", sa.Integer, "headers, properties and body together, before they are packed; bytes"),
     optional("misfire_ms", sa.BigInteger, "it expires when it is found later than this; duration in milliseconds"),
     required("packing", sa.BigInteger, "id of the dictionary by which message is packed; 0: none"),
-    required("message", sa.LargeBinary, "headers, properties and body, packed; all bytes of an unreadable message"),
+    required(
+        "message", sa.LargeBinary, "headers, properties and body, packed and encrypted; an unreadable message's bytes"
+    ),
     sa.Index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
     sa.UniqueConstraint("shard", "envelope_id", name="wheel_timer_envelope"),
     sa.Index("wheel_timer_task", "shard", "task_id"),
@@ -231,7 +234,8 @@ dictionary = table(
     "dictionary",
     surrogate(),
     required("made_ms", sa.BigInteger, "instant, Unix milliseconds"),
-    required("content", sa.LargeBinary, "a dictionary of zstd"),
+    required("content", sa.LargeBinary, "a dictionary of zstd; encrypted, if the rows that are packed by it are"),
+    required("replaces", sa.Boolean, "rows of earlier dictionaries are packed anew"),
     sqlite_autoincrement=True,
 )
 
@@ -263,6 +267,7 @@ shard = table(
     required("history_bytes", sa.BigInteger, "sum of the settlements' bytes"),
     required("archived", sa.BigInteger, "an archive has all settlements and outcomes up to this number"),
     required("forgotten", sa.BigInteger, "highest number of the settlements and outcomes that were forgotten"),
+    required("packing", sa.BigInteger, "its rows are packed by no earlier dictionary than this"),
 )
 
 # Apart from the shard's row, which every commit rewrites.
@@ -315,9 +320,13 @@ tally = sharded(
 
 total = sharded(
     "total",
-    required("kind", sa.Text, "shard, hour, day or name: a sum of the tally for it"),
-    required("number", sa.BigInteger, "0; of the hour or the day since 1970; of a name, the route, as in the tally"),
-    required("pending", sa.BigInteger, "pending messages"),
+    required("kind", sa.Text, "shard, hour, day or name: a sum of the tally for it; route: rows with it"),
+    required(
+        "number",
+        sa.BigInteger,
+        "0; of the hour or the day since 1970; of a name and of a route, the route",
+    ),
+    required("pending", sa.BigInteger, "pending messages; of a route, all rows"),
     sa.UniqueConstraint("kind", "number", "shard", name="wheel_total_place"),
 )
 

@@ -21,24 +21,28 @@ from celery_wheel.store.sql.holding import SqlHolding
 from celery_wheel.store.sql.intake import SqlIntake
 from celery_wheel.store.sql.loads import SqlLoads
 from celery_wheel.store.sql.maintenance import SqlMaintenance
+from celery_wheel.store.sql.repacking import Repacking
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
 from celery_wheel.store.store_model import Retention, StoreIdentity
+from celery_wheel.values.keyring import EncryptionKeys
 
 
 class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
-    def __init__(self, database: Database, uuid: str, secret: UUID, shards: int) -> None:
-        super().__init__(database, Catalogue(database), shards)
+    def __init__(self, database: Database, uuid: str, secret: UUID, shards: int, keys: EncryptionKeys) -> None:
+        super().__init__(database, Catalogue(database, keys), shards)
+        self.catalogue = self._catalogue
         self.uuid, self._secret = uuid, secret
         self.name = database.name
         self.database = database  #: for the pipeline's source, which reads the tables itself
         self._floors = ArchiveFloors()
         self.browse = Browse(database, self._catalogue, shards)
-        self.loads = SqlLoads(database)
+        self.loads = SqlLoads(database, self._catalogue.seal)
         self.handover = SqlHandover(database, self._catalogue, shards)
-        self.maintenance = SqlMaintenance(database)
+        self.repacking = Repacking(database, self._catalogue)
+        self.maintenance = SqlMaintenance(database, self._catalogue)
 
     def derived_id(self, name: str) -> str:
         return str(uuid5(self._secret, name))
@@ -57,6 +61,13 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)
+
+    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
+        self.repacking.forget(shard)
+        return super().acquire(shard, holder, now_ms, lease_ms)
+
+    def repack(self, shard: int, epoch: int) -> int | None:
+        return self.repacking.step(shard, epoch)
 
     def close(self) -> None:
         self._database.close()

@@ -25,7 +25,7 @@ from celery_wheel.store.model import OPEN, ORIGIN, SCHEMA_VERSION
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
-from celery_wheel.store.sql.schema import inbox, lane, load, meta, metadata, scheduler, shard, snapshot
+from celery_wheel.store.sql.schema import inbox, lane, load, meta, metadata, scheduler, shard, snapshot, total
 from celery_wheel.store.store_model import EPOCH_LEAP, MovedStore, Progress
 
 #: Versions of tables that cannot be used: of a store that was moved, and of one that a move has not completed.
@@ -64,10 +64,16 @@ def update_store(**values: int | str) -> Executable:
 
 def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -> list[Executable]:
     """Insert a shard without history, and its main lane."""
-    row = {"shard": number, "epoch": epoch, "seq": seq, "history_bytes": 0, "archived": archived, "forgotten": 0}
+    row = {"shard": number, "epoch": epoch, "seq": seq, "archived": archived}
+    row |= dict.fromkeys(("history_bytes", "forgotten", "packing"), 0)
     ends = {f"{end}_{half}": getattr(ORIGIN, half) for end in ("offset", "watermark") for half in ("due_ms", "seq")}
     first = insert(lane).values(shard=number, lane=0, **ends)
-    return [insert(shard).values(**row), insert(snapshot).values(shard=number), first]
+    return [insert(shard).values(**row), insert(snapshot).values(shard=number), first, count_rows_by_route(number)]
+
+
+def count_rows_by_route(number: int) -> Executable:
+    """Insert the mark of a shard whose rows are counted by their routes, from its first row on."""
+    return insert(total).values(shard=number, kind="route", number=0, pending=1)
 
 
 def first_holder() -> Executable:

@@ -22,18 +22,20 @@ class SqlBackend:
 
     url: str
     durability: str = "disk"
+    keys: tuple[str, ...] = ()
 
     def __call__(self) -> SqlStore:
         # A process of a busy machine may stand still in a transaction for longer than half of the usual lease.
-        return open_store(self.url, shards=SHARDS, durability=self.durability, lease_ms=LEASE_MS)
+        return open_store(self.url, shards=SHARDS, durability=self.durability, lease_ms=LEASE_MS, keys=self.keys)
 
 
 def sqlite(request: pytest.FixtureRequest) -> SqlBackend:
     return SqlBackend(f"sqlite:///{request.getfixturevalue('tmp_path')}/wheel.sqlite3")
 
 
-def sqlite_memory(request: pytest.FixtureRequest) -> SqlBackend:
-    return SqlBackend(sqlite(request).url, durability="memory")
+def sqlite_encrypted(request: pytest.FixtureRequest) -> SqlBackend:
+    """The other durability and encryption at once: neither depends on the other."""
+    return SqlBackend(sqlite(request).url, durability="memory", keys=("a secret of thirty-two characters",))
 
 
 def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
@@ -57,7 +59,7 @@ def model(_request: pytest.FixtureRequest | None = None) -> Callable[[], Store]:
 
 SQL = [
     pytest.param(sqlite, id="sqlite"),
-    pytest.param(sqlite_memory, id="sqlite-memory"),
+    pytest.param(sqlite_encrypted, id="sqlite-encrypted"),
     pytest.param(postgresql, id="postgresql"),
 ]
 ALL = [*SQL, pytest.param(model, id="model")]

@@ -62,7 +62,9 @@ def test_a_block_is_stored_as_its_messages_one_by_one_are(sql_store: SqlStore, *
     news = [NewBlock(first, 2, [NOW + 7, NOW + 3, NOW + 7], NOW, block) for first in first_ids]
     holders[0].apply(blocks=news[:1], rows=[holders[0].row()], rejects=[holders[0].reject()])
     holders[1].apply(rows=news[1].rows())
-    names = [column.name for column in timer.c if column.name not in ("shard", "id", "seq")]
+    # Encrypted, the same bytes are never the same; their parts are compared below.
+    others = ("shard", "id", "seq", *(("message",) if sql_store.catalogue.seal.keys else ()))
+    names = [column.name for column in timer.c if column.name not in others]
     with sql_store.database.reading() as connection:
         found = [
             connection.execute(select(timer).where(timer.c.shard == shard).order_by(timer.c.id)) for shard in (0, 1)

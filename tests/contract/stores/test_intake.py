@@ -31,16 +31,16 @@ def test_items_come_oldest_first_with_their_bytes(store: Store) -> None:
 
 def test_reading_is_bounded_in_bytes_but_never_to_nothing_and_deletes_nothing(store: Store) -> None:
     """Otherwise one large item would stay, with all later items."""
-    store.put_inbox(0, [("message", bytes(size)) for size in (30, 10, 10, 10, 50)])
+    store.put_inbox(0, [("message", bytes(size)) for size in (3_000, 1_000, 1_000, 1_000, 5_000)])
 
     def sizes(max_bytes: int, limit: int = 10) -> list[int]:
         return [len(item.payload) for item in store.read_inbox(0, limit, max_bytes)]
 
-    assert sizes(1) == [30]
-    assert sizes(49) == [30, 10]
-    assert sizes(50) == [30, 10, 10]
-    assert sizes(1_000) == [30, 10, 10, 10, 50]
-    assert sizes(1_000, limit=2) == [30, 10]
+    assert sizes(1) == [3_000]
+    assert sizes(4_900) == [3_000, 1_000]
+    assert sizes(5_200) == [3_000, 1_000, 1_000]  # encrypted items are larger
+    assert sizes(100_000) == [3_000, 1_000, 1_000, 1_000, 5_000]
+    assert sizes(100_000, limit=2) == [3_000, 1_000]
     assert len(contents(store, limit=3)) == 3
     assert store.read_inbox(1, 10, 100) == []
 

@@ -49,23 +49,23 @@ def test_a_stored_schedule_has_every_field(holder: Holder) -> None:
 
 
 def test_values_of_other_types_in_columns_of_sqlite_are_read_as_those_of_the_fields() -> None:
-    one = schedule_of((1, "report", b"\xff", b"api", "x", 1.5, "x", b"x", 0, b"\xfe", 1, "x"))
+    one = schedule_of((1, "report", b"\xff", b"api", "x", 1.5, "x", b"x", 0, b"\xfe", 1, "x"), str)
     assert (one.definition, one.note, one.paused, one.broken) == ("b'\\xff'", "b'\\xfe'", False, True)
     assert (one.revision, one.next_ms, one.made, one.last_ms, one.since_ms) == (1, 1, 0, None, None)
-    two = schedule_of((1, "report", "{}", "api", 1, "soon", 0, None, 0, "", 0, None))
+    two = schedule_of((1, "report", "{}", "api", 1, "soon", 0, None, 0, "", 0, None), str)
     assert (two.next_ms, two.broken) == (None, True)
     assert two.note == "next_ms must be a whole number, got 'soon'; resume the schedule"
 
 
 def test_numbers_beyond_the_ends_of_their_columns_have_a_next_one() -> None:
-    one = schedule_of((1, "report", "{}", "api", 2**31 - 1, 2**63 - 1, 2**63 - 1, -(2**63), 0, "", 0, -5))
+    one = schedule_of((1, "report", "{}", "api", 2**31 - 1, 2**63 - 1, 2**63 - 1, -(2**63), 0, "", 0, -5), str)
     assert (one.revision + 1, one.last_ms, one.since_ms) == (2**31 - 1, 0, 0)
     assert (one.next_ms, one.made) == (END_OF_TIME_MS, END_OF_TIME_MS)
-    assert schedule_of((1, "report", "{}", "api", -1, 0, 0, None, 0, "", 0, None)).revision == 1
+    assert schedule_of((1, "report", "{}", "api", -1, 0, 0, None, 0, "", 0, None), str).revision == 1
 
 
 def test_a_revision_with_values_of_other_types_is_read() -> None:
-    one = revision_of((1, "x", "report", b"?", "ann", "", "soon", b"\xff"))
+    one = revision_of((1, "x", "report", b"?", "ann", "", "soon", b"\xff"), str)
     assert (one.number, one.what, one.at_ms, one.before) == (0, "b'?'", 0, "b'\\xff'")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import BrokerOffset, Peeked, Published, PublishResult
@@ -92,7 +93,7 @@ def test_lanes_shards_and_namespaces_have_offsets(broker: RedisBroker, server: R
     publish(broker, ORIGIN, at(1), 1)
     assert broker.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(1), {}), 12: BrokerOffset(at(4), {})}
     assert broker.adopt(SHARD + 1, 1) == {}
-    assert connect(server, reader=QueuedMessageReader("other")).adopt(SHARD, 1) == {}
+    assert connect(server, reader=QueuedMessageReader(Destinations("other"))).adopt(SHARD, 1) == {}
     assert connect(server, transport_options={"global_keyprefix": "app:"}).adopt(SHARD, 1) == {}
 
 
@@ -241,7 +242,7 @@ def test_shards_and_namespaces_have_their_own_queues(
     server: RedisServer, client: redis.Redis, connect: Connect
 ) -> None:
     client.lpush("night.1", b"1")
-    broker = connect(server, reader=QueuedMessageReader("night"))
+    broker = connect(server, reader=QueuedMessageReader(Destinations("night")))
     for shard in (1, 2):
         broker.adopt(shard, EPOCH)
     assert raws(broker.peek(1, 10, 1000)) == [b"1"]

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from kombu.transport import SQS
 
 from celery_wheel import Celery
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.virtual import TRIES, KombuBroker
 from celery_wheel.engine.engine import Engine
@@ -49,7 +50,7 @@ class Installation:
         self._edges: list[KombuBroker] = []
 
     def edge(self) -> KombuBroker:
-        edge = KombuBroker(self.app, QueuedMessageReader(self.name, 2**20))
+        edge = KombuBroker(self.app, QueuedMessageReader(Destinations(self.name), 2**20))
         self._edges.append(edge)  # kombu returns the messages of a collected connection
         return edge
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from celery_wheel.broker import reader
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import END_OF_TIME_MS, Envelope, encode
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store.model import Message, Unreadable
@@ -316,10 +317,10 @@ def test_an_envelope_that_would_not_be_read_is_not_written(fields: dict[str, Any
 def test_a_task_for_a_wheel_queue_is_unreadable(fields: dict[str, Any]) -> None:
     """The message would be dispatched into the wheel queue, and return for ever."""
     data = raw(headers={"task": "proj.add", "wheel": encode(envelope(**fields))})
-    found = QueuedMessageReader("night").decode(data)
+    found = QueuedMessageReader(Destinations("night")).decode(data)
     assert isinstance(found, Unreadable)
     assert "is no task's queue, but one of the wheel, of Celery or of kombu" in found.reason
-    assert isinstance(QueuedMessageReader("day").decode(data), Message)
+    assert isinstance(QueuedMessageReader(Destinations("day")).decode(data), Message)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,7 @@ def test_names_near_those_are_allowed(name: str) -> None:
 @pytest.mark.parametrize("queue", ["night", "night.x", "night.", "night.0x", "nights.0", "night.1.2", "night.offset.x"])
 def test_names_that_only_begin_like_a_wheel_queue_are_allowed(queue: str) -> None:
     data = raw(headers={"task": "proj.add", "wheel": encode(envelope(routing_key=queue, queue=queue))})
-    assert isinstance(QueuedMessageReader("night").decode(data), Message)
+    assert isinstance(QueuedMessageReader(Destinations("night")).decode(data), Message)
 
 
 GOOD = raw()

@@ -73,6 +73,8 @@ GOOD: list[tuple[str, Any, str, Any]] = [
         {"tenant": (5, (100, 60_000), None, 1_500), "user": (None, None, None, None)},
     ),
     ("wheel_rate_limits", {"mail": "5/m", "app.x": 7}, "rate_limits", {"mail": (5, 60_000), "app.x": (7, 1_000)}),
+    ("wheel_destinations", ["tenant-*", "@app"], "destinations", ("@app", "tenant-*")),
+    ("wheel_destinations", None, "destinations", None),
     ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
     ("wheel_base_scheduler", SimpleNamespace, "base_scheduler", SimpleNamespace),
     ("wheel_keep_eta", True, "keep_eta", True),
@@ -133,6 +135,10 @@ BAD: list[tuple[str, Any, str]] = [
             *({"tenant": {"max_runtime": bad}} for bad in (0, "1h", float("nan"), 31 * 86_400)),
         )
     ),
+    *[
+        ("wheel_destinations", value, "None, or a list of patterns of queues and exchanges")
+        for value in ("mail", [], [""], [5], ["@other"], {"mail": 1})
+    ],
     ("wheel_rate_limits", {"mail": "0/s"}, "a dict of rates like"),
     ("wheel_rate_limits", {"mail": "5/d"}, "a dict of rates like"),
     ("wheel_rate_limits", {5: "5/s"}, "a dict of rates like"),

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from celery_wheel.engine.engine import Engine
+from celery_wheel.engine.round import Limits
 from celery_wheel.engine.stats import OTHER
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.metrics import samples
@@ -155,7 +156,12 @@ def test_a_process_without_engines_shows_the_counts_of_the_holders_snapshots(sql
     sql_store.renew(0, holder.epoch, NOW - 700, LEASE, snapshot)
     found = read(lambda: store_metrics(totals_of(sql_store)))
     assert found["accepted"] == {("0",): 7}
-    assert found["rejected"] == {("0", "unreadable"): 0, ("0", "unique"): 1, ("0", "broker"): 2}
+    assert found["rejected"] == {
+        ("0", "unreadable"): 0,
+        ("0", "unique"): 1,
+        ("0", "destination"): 0,
+        ("0", "broker"): 2,
+    }
     assert found["holder"] == {("0",): 1, ("1",): 0}
     assert found["window_messages"] == {("0",): 5}
     assert found["clock_skew_seconds"] == {("0",): -0.25}
@@ -194,8 +200,14 @@ def test_rejected_messages_have_a_reason(rig: Rig, metrics: ProcessMetrics) -> N
     rig.server.keys.wheel.append(Unreadable(f"00000000-0000-7000-8000-{99:012d}", "no JSON", b"?"))
     for task_id in ("a", "b"):
         rig.send(task_id, 1_000, unique="key", on_conflict="reject")
-    rig.run(rounds=2)
-    assert read(metrics.collect)["rejected"] == {("0", "unreadable"): 1, ("0", "unique"): 1, ("0", "broker"): 0}
+    rig.send("c", 0, queue="evil", routing_key="evil")
+    rig.engine.ctx.limits = Limits(refusal=lambda route: "no" if route.queue == "evil" else "")
+    rig.run(rounds=3)
+    assert read(metrics.collect)["rejected"] == rejected(unreadable=1, unique=1, destination=1)
+
+
+def rejected(**counts: int) -> dict[tuple[str, str], int]:
+    return {("0", cause): counts.get(cause, 0) for cause in ("unreadable", "unique", "destination", "broker")}
 
 
 def test_a_message_too_late_for_its_misfire_option_is_counted_as_expired(rig: Rig, metrics: ProcessMetrics) -> None:

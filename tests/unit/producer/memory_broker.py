@@ -50,7 +50,7 @@ class Broker:
 
 
 def read_message(raw: bytes) -> Message:
-    message = QueuedMessageReader("wheel", LIMIT).decode(raw)
+    message = QueuedMessageReader(max_message_bytes=LIMIT).decode(raw)
     assert isinstance(message, Message), message.reason
     return message
 

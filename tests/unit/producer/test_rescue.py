@@ -89,6 +89,17 @@ def test_a_message_stays_with_celery(reader: ReceivedMessageReader, one: Message
     assert reader.read(one, None) is None, why
 
 
+def test_a_message_of_a_queue_that_the_list_lacks_stays_with_its_worker(
+    app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scheduler would reject it when it is due, and would not return it to the queue."""
+    app.conf.wheel_destinations = ["mail"]
+    assert reader_of(app).read(message(), None) is None
+    assert "wheel_destinations does not name its queue, 'celery'" in caplog.text
+    app.conf.wheel_destinations = ["@app"]
+    assert reader_of(app).read(message(), None) is not None
+
+
 @pytest.mark.parametrize(
     "headers",
     [

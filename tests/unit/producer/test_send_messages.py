@@ -80,7 +80,7 @@ def test_the_eta_stays_with_wheel_keep_eta(add: Any, broker: Broker) -> None:
     eta = datetime(2099, 1, 1, tzinfo=UTC)
     add.apply_async((1, 2), eta=eta)
     (raw,) = broker.raw("wheel.0")
-    message = QueuedMessageReader("wheel", 10_000, True).decode(raw)
+    message = QueuedMessageReader(max_message_bytes=10_000, keep_eta=True).decode(raw)
     assert json.loads(message.headers)["eta"] == eta.isoformat()  # type: ignore[union-attr]
 
 

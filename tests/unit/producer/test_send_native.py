@@ -16,6 +16,7 @@ from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel, Transport
 
+from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.errors import DestinationError
 from celery_wheel.producer import destination
 from celery_wheel.store.model import Message
@@ -346,9 +347,19 @@ def test_a_wheel_queue_is_refused_at_the_call(
 
 @pytest.mark.parametrize("options", [{"exchange": "celery.pidbox", "routing_key": "k"}, {"queue": "celeryev.5f7c"}])
 def test_a_delayed_command_to_workers_is_refused_at_the_call(app: Any, broker: Broker, options: dict[str, Any]) -> None:
-    with pytest.raises(DestinationError, match="kombu's own: the scheduler would reject the task; nothing was sent"):
+    with pytest.raises(DestinationError, match="of kombu: the scheduler would reject the task; nothing was sent; name"):
         app.tasks["proj.add"].apply_async((1, 2), countdown=60, **options)
     assert not broker.raw("wheel.0")
+
+
+def test_a_queue_that_the_list_does_not_name_is_refused_at_the_call(make_app: MakeApp, broker: Broker) -> None:
+    add = make_app(wheel_destinations=["@app", "mail"]).tasks["proj.add"]
+    with pytest.raises(DestinationError, match=r"wheel_destinations does not name its queue, 'evil': .* was sent"):
+        add.apply_async((1, 2), countdown=60, queue="evil")
+    assert not broker.raw("wheel.0")
+    add.apply_async((1, 2), countdown=60, queue="mail")
+    add.apply_async((1, 2), countdown=60)
+    assert [message.queue for message in map(QueuedMessageReader().decode, broker.raw("wheel.0"))] == ["mail", "celery"]
 
 
 def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(make_app: MakeApp, broker: Broker) -> None:

@@ -31,6 +31,9 @@ from celery_wheel.store.store_model import ServerState
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
 
+#: Most pairs of queue and task of an overview: those with the most pending tasks.
+PAIRS = 2_000
+
 #: Overdue rows of a lane, and items of an inbox, that are counted.
 COUNTED = 1_000
 
@@ -73,7 +76,7 @@ def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool]) -> 
 
 
 def _names() -> Select[Any]:
-    sums = _sums("name", total.c.number).subquery("sums")
+    sums = _sums("name", total.c.number).order_by(func.sum(total.c.pending).desc()).limit(PAIRS).subquery("sums")
     named = _line("name", literal_column("0"), sums.c.value, route.c.target, route.c.task)
     return named.select_from(sums.join(route, route.c.id == sums.c.number))
 
@@ -116,7 +119,7 @@ class StoreCounts(StorePart):
         Args:
             now_ms: rows that are due then are overdue.
             before_ms: the end of the hours that are counted one by one.
-            with_seconds, with_names: count the rows of the next hour by the second; and all by queue and task.
+            with_seconds, with_names: count the rows of the next hour by the second; and the most by queue and task.
             with_levels: include the levels of each holder in its snapshot.
         """
         times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}

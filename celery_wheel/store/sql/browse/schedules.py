@@ -41,7 +41,7 @@ class ScheduleViews(Messages):
             if upto is not None:
                 wanted = wanted.where(schedule.c.name <= upto)
             rows = connection.execute(wanted.order_by(schedule.c.name).limit(limit + 1)).all()
-        items = [schedule_of(row) for row in rows[:limit]]
+        items = [schedule_of(row, self._catalogue.seal.shown_text) for row in rows[:limit]]
         following = items[-1].name if len(rows) > limit else upto
         return schedule_model.SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
@@ -87,9 +87,9 @@ class ScheduleViews(Messages):
         )
         with self._database.snapshot() as connection:
             row = connection.execute(select(*SCHEDULE).where(schedule.c.name == name)).one_or_none()
-            found = None if row is None else schedule_of(row)
+            found = None if row is None else schedule_of(row, self._catalogue.seal.shown_text)
             rows = connection.execute(changes.order_by(revision.c.id.desc()).limit(RUNS))
-            revisions = [revision_of(row) for row in rows]
+            revisions = [revision_of(row, self._catalogue.seal.shown_text) for row in rows]
             if found is None and not revisions:
                 return None
             number = revisions[0].schedule if found is None else found.id

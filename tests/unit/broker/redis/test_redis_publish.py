@@ -13,6 +13,7 @@ from kombu.transport.redis import Channel
 from kombu.transport.virtual.exchange import DirectExchange, TopicExchange
 
 from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.redis import keys
 from celery_wheel.broker.redis.keys import Layout
 from celery_wheel.broker.redis.publish import PublishCall, UnencodableMessage, WireWriter, publish_call
@@ -151,7 +152,7 @@ def test_unusual_values_are_written_unchanged() -> None:
 
 
 def chunk_of(rows: Sequence[Row], server: Server | None = None) -> PublishCall:
-    return publish_call(rows, RedisRouter(Layout(), (server or Server()).bindings, "wheel"), NOW_MS)
+    return publish_call(rows, RedisRouter(Layout(), (server or Server()).bindings, Destinations().is_reserved), NOW_MS)
 
 
 def test_the_arguments_of_a_chunk() -> None:

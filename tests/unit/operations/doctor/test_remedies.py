@@ -1,5 +1,7 @@
 """The remedy of a finding fits its cause and the project, and can be followed as it is printed."""
 
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,8 @@ from celery import Celery as PlainCelery
 from celery_wheel import Celery
 from celery_wheel.conf import Conf
 from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, settings, shards, split_remedy, store
+from celery_wheel.store import open_store
+from tests.kit.holder import Holder, hour_of
 
 
 def wheel(kind: Any = Celery, **values: Any) -> Any:
@@ -43,6 +47,24 @@ def test_the_visibility_finding_names_a_delays_cause(app: Any, remedy: str, monk
     monkeypatch.setattr(settings, "in_django", lambda: False)
     [found] = settings.visibility(app, Conf(app))
     assert found.remedy == remedy
+
+
+def test_a_list_of_destinations_that_lacks_queues_in_use_is_a_warning(tmp_path: Path) -> None:
+    app = wheel(wheel_destinations=["mail"], wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3", wheel_shards=2)
+    with closing(open_store(app.conf.wheel_store, shards=2)) as opened:
+        holder = Holder(opened, 1)
+        rows = [holder.row(queue=queue, routing_key=queue) for queue in ("mail", "evil", "evil")]
+        holder.apply(rows=rows, tally=Counter(map(hour_of, rows)))
+    with Installation(app) as site:
+        own, waiting = settings.destinations(site)
+        assert own.text.endswith("queues and exchanges of this app: celery: delayed tasks for them are refused")
+        assert waiting.text.startswith("2 pending tasks for evil will be rejected when they are due")
+        assert waiting.remedy == "Add the names, or a pattern for them, to wheel_destinations."
+        app.conf.wheel_destinations = ["@app", "mail", "evil"]
+        [found] = settings.destinations(site)
+        assert found.grade is Grade.OK
+        app.conf.wheel_destinations = None
+        assert list(settings.destinations(site)) == []
 
 
 @pytest.mark.parametrize("kind", [PlainCelery, Celery])

@@ -28,7 +28,7 @@ def made(headers: str = PROTOCOL_2, properties: str = PROPERTIES, **parts: Any) 
 
 def back(kept: StoredMessage, envelope_id: str | None = None) -> Message:
     task = task_of(line_of(kept, 1))
-    found = QueuedMessageReader("wheel", 2**20).decode((task.with_id(envelope_id) if envelope_id else task).wire)
+    found = QueuedMessageReader().decode((task.with_id(envelope_id) if envelope_id else task).wire)
     assert isinstance(found, Message), found.reason
     return found
 

@@ -17,7 +17,7 @@ from kombu.transport.memory import Channel
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.engine.recurring.occurrence import Occurrence
-from celery_wheel.errors import BrokerError, RecurrenceError
+from celery_wheel.errors import BrokerError, DestinationError, RecurrenceError
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler import occurrences as renderer_module
 from celery_wheel.scheduler.occurrences import DeclaredQueues, ScheduleRenderer
@@ -113,6 +113,14 @@ def test_a_run_expires_so_long_after_it_is_due(app: Any) -> None:
     app.tasks["proj.touch"].expires = 10
     assert Rendering(app)().expires_ms == AT_MS + 10_000
     assert Rendering(app, options={"expires": 20})().expires_ms == AT_MS + 20_000
+
+
+def test_a_schedule_for_a_queue_that_the_list_does_not_name_says_so(make_app: Any) -> None:
+    """The engine tries again for an hour and shows the error as the schedule's note."""
+    app = make_app(wheel_destinations=["mail"])
+    with pytest.raises(DestinationError, match="wheel_destinations does not name its queue, 'celery'"):
+        Rendering(app)()
+    assert Rendering(app, options={"queue": "mail"})().queue == "mail"
 
 
 def test_misfire_and_key_are_the_schedules_before_those_of_the_route(make_app: Any) -> None:
