@@ -78,8 +78,8 @@ class _Part:
 
     def erase_entries(self, after: int) -> None:
         """Erase a page of the audit log, beginning after an entry."""
-        progress, command = self.progress, self._command
-        found, progress.audit = self._ctx.store.audited(self._ctx.shard, self._which, command.digest, after)
+        progress = self.progress
+        found, progress.audit = self._ctx.store.audited(self._ctx.shard, self._which, after)
         self._work.change.erased_audits = found
         progress.counts[ENTRIES] += len(found)
 
@@ -152,7 +152,8 @@ class _Part:
         ctx, counts = self._ctx, self.progress.counts
         if not self._is_last:
             return
-        ctx.store.scrub()
+        if counts[PENDING] or counts[HISTORY]:  # else no dictionary has learnt from a row
+            ctx.store.scrub()
         ctx.freed.set()
         ctx.wake.set()
         logger.info(

@@ -58,7 +58,7 @@ class ErasureReceipt:
 _KINDS = {
     "pending": "pending tasks, which will not be dispatched",
     "history": "tasks of the history, with their outcomes and runs",
-    "audit": "requests in the audit log that lost their names, reasons and arguments",
+    "audit": "entries of the audit log that lost their names, reason and arguments",
     "revisions": "revisions of the schedule",
     "skips": "skips of the schedule",
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from hashlib import scrypt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 By = Literal["task_id", "key", "group", "schedule"]
 CRITERIA: tuple[By, ...] = ("task_id", "key", "group", "schedule")
@@ -53,14 +53,11 @@ class ErasureProgress:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class AuditErasure:
-    """The names, the reason and the arguments to erase from the entries of a request, in every shard."""
+class AuditErasure(NamedTuple):
+    """A request of which the names, the reason and the arguments are erased from the audit log, in every shard."""
 
     request: str
     at_ms: int
-    names: tuple[str, ...]
-    by: str  #: the digest in their place
 
 
 def digest_of_name(value: str, salt: bytes | None = None) -> str:

@@ -470,9 +470,7 @@ class ModelStore:
             ids = [id_ for id_ in sorted(data.rows) if after < id_ <= upto and model_history.matches(data, which, id_)]
         return ids[:limit], ids[limit - 1] if len(ids) > limit else None
 
-    def audited(
-        self, shard: int, which: ErasureCriterion, by: str, after: int
-    ) -> tuple[list[AuditErasure], int | None]:
+    def audited(self, shard: int, which: ErasureCriterion, after: int) -> tuple[list[AuditErasure], int | None]:
         return [], None  # no model of the audit log
 
     def schedule_traces(self, schedule_ids: Sequence[int]) -> tuple[int, int]:

@@ -276,21 +276,16 @@ class Store(Protocol):
         empty although later rows match.
         """
 
-    def audited(
-        self, shard: int, which: ErasureCriterion, by: str, after: int
-    ) -> tuple[list[AuditErasure], int | None]:
+    def audited(self, shard: int, which: ErasureCriterion, after: int) -> tuple[list[AuditErasure], int | None]:
         """Return a page of what to erase from the shard's audit log: the requests that name the value, or a row that
-        matches; and the entry up to which the store has looked, None where it was the last one.
-
-        Args:
-            by: the digest that takes the place of the names.
-        """
+        matches; and the entry up to which the store has looked, None where it was the last one."""
 
     def schedule_traces(self, schedule_ids: Sequence[int]) -> tuple[int, int]:
         """Return the number of revisions of these schedules, and that of their skips, in all shards."""
 
     def scrub(self) -> None:
-        """Remove from the database's own files what erased rows have left there, as far as that disturbs nobody."""
+        """Remove what erased rows have left: all rows are packed anew by a dictionary that has learnt nothing, and the
+        database's log is emptied, as far as that disturbs nobody."""
 
     def close(self) -> None: ...
 

@@ -197,14 +197,6 @@ class Catalogue:
             self._packings: dict[int, Packing] = {PLAIN.number: PLAIN}
             self._present: Dictionary | None = None
 
-    def unlearn(self) -> None:
-        """Drop the samples, which have parts of messages that are erased; the next dictionary learns from later ones.
-
-        A dictionary in the store stays: rows are packed by it.
-        """
-        with self._lock:
-            self._learner = Learner()
-
     def row(self, connection: Connection, values: Sequence[Any], task_id: bytes | None = None) -> Row:
         """Return the row with these values of the columns ``ROW``."""
         id_, lane, due_ms, seq, eta_ms, route_id, expires_ms, misfire_ms, size, packed, number, group, line = values

@@ -23,7 +23,6 @@ from celery_wheel.errors import RequestWithdrawn
 from celery_wheel.store import model
 from celery_wheel.store.sql.catalogue import Catalogue, Packed
 from celery_wheel.store.sql.control import write_control
-from celery_wheel.store.sql.erasure import write_erasure
 from celery_wheel.store.sql.groups import write_groups
 from celery_wheel.store.sql.holding import advance, fence
 from celery_wheel.store.sql.intake import IntakeStatements
@@ -126,7 +125,6 @@ def write(
     write_control(connection, statements, shard, change)
     write_schedules(connection, statements, catalogue.seal, shard, change)
     write_groups(connection, statements, shard, change)
-    write_erasure(connection, statements, change)
 
 
 def _fenced(connection: Connection, statements: Statements, shard: int, epoch: int, change: model.Change) -> int:

@@ -5,8 +5,8 @@
     task       the index of task ids          schedule   the index of its runs
     key, group no index: rows are read by their ids, LOOKED_AT a page, each of them once for an erasure
 
-The audit log keeps its entries. A name that an erasure covers is replaced by the digest, in the entries of every shard;
-the reason and the arguments of such an entry are removed, since a person may have typed anything into them.
+The audit log keeps its entries. One that names what an erasure covers loses its names, reason and arguments, in every
+shard: a person may have typed anything into them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.model import Change
 from celery_wheel.store.sql.browse.audit import SPREAD_MS
 from celery_wheel.store.sql.catalogue import StorePart
-from celery_wheel.store.sql.control import ControlStatements
-from celery_wheel.store.sql.history import HistoryStatements
-from celery_wheel.store.sql.schedules import ScheduleStatements
+from celery_wheel.store.sql.history import remove_rows
 from celery_wheel.store.sql.schema import audit, revision, run, schedule_skip, task_id_to_bytes, timer
 from celery_wheel.store.sql.statement import Statements, constant
 from celery_wheel.values import parts
 
 #: Rows of a page that are read by their ids: 20 ms. Entries of the audit log of a page; an entry has up to 500 names.
-LOOKED_AT, ENTRIES_AT_ONCE = 20_000, 100
+LOOKED_AT, ENTRIES_AT_ONCE = 20_000, 500
 #: Bytes of the messages of a page: their holder reads them, to put them back where the request is withdrawn.
 PAGE_BYTES = 8 * 2**20
 #: Names of one statement.
@@ -64,11 +62,10 @@ class ErasureStatements:
         entries = entries.where(audit.c.shard == bindparam("shard"), audit.c.id > after).order_by(audit.c.id)
         self.entries = statements(entries.limit(constant(ENTRIES_AT_ONCE)))
         at_ms: Any = bindparam("at_ms")
-        parts_ = select(audit.c.id, audit.c.results).where(audit.c.request == bindparam("request"))
-        parts_ = parts_.where(audit.c.at_ms.between(at_ms - constant(SPREAD_MS), at_ms + constant(SPREAD_MS)))
-        self.parts = statements(parts_.order_by(audit.c.id))  # so two holders that erase one request wait in turn
-        no_text = {"reason": constant(""), "details": constant("{}"), "results": bindparam("results")}
-        self.erase_entry = statements(update(audit).where(audit.c.id == bindparam("entry")).values(no_text))
+        near = audit.c.at_ms.between(at_ms - constant(SPREAD_MS), at_ms + constant(SPREAD_MS))
+        no_text: Any = {"reason": constant(""), "details": constant("{}"), "results": constant("{}")}
+        of_request = audit.c.request == bindparam("request"), near
+        self.erase_request = statements(update(audit).where(*of_request).values(no_text))
         self.forget_revisions, self.forget_skips = (
             statements(delete(table).where(table.c.schedule == bindparam("schedule")))
             for table in (revision, schedule_skip)
@@ -105,21 +102,19 @@ class SqlErasure(StorePart):
         end = ids[-1] if len(ids) >= limit else end
         return ids, None if end >= upto else end
 
-    def audited(
-        self, shard: int, which: ErasureCriterion, by: str, after: int
-    ) -> tuple[list[AuditErasure], int | None]:
+    def audited(self, shard: int, which: ErasureCriterion, after: int) -> tuple[list[AuditErasure], int | None]:
         with self._database.reading() as connection:
             entries = self._erasure.entries(connection, shard=shard, after=after).all()
-            named = {entry.id: list(json.loads(entry.results)) for entry in entries}
+            named = {entry.id: set(json.loads(entry.results)) for entry in entries}
             matching = which.names
             if which.by != "task_id":
                 matching |= _tasks_among(
                     connection, which, sorted({name for names in named.values() for name in names})
                 )
         found = [
-            AuditErasure(str(entry.request), entry.at_ms, tuple(names), by)
+            AuditErasure(str(entry.request), entry.at_ms)
             for entry in entries
-            if (names := [name for name in named[entry.id] if name in matching])
+            if not matching.isdisjoint(named[entry.id])
         ]
         return found, entries[-1].id if len(entries) == ENTRIES_AT_ONCE else None
 
@@ -134,6 +129,7 @@ class SqlErasure(StorePart):
         return revisions, skips
 
     def scrub(self) -> None:
+        self._catalogue.replace()
         self._database.scrub()
 
 
@@ -150,38 +146,13 @@ def _tasks_among(connection: Connection, which: ErasureCriterion, names: Sequenc
     return found
 
 
-def write_erasure(connection: Connection, statements: Statements, change: Change) -> None:
+def write_erasure(connection: Connection, statements: Statements, shard: int, change: Change) -> None:
     """Write the part of a change that erases, behind the fence."""
-    if change.erased:
-        history = statements.of(HistoryStatements)
-        unwatch = statements.of(ControlStatements).unwatch
-        forget_run = statements.of(ScheduleStatements).forget_run
-        erased = [(one,) for one in sorted(change.erased)]
-        for statement in (history.forget_timer, history.forget_outcome, unwatch, forget_run):
-            statement.many(connection, erased)
+    remove_rows(connection, statements, shard, change.erased)
     if change.erased_audits or change.erased_schedules:
         erasure = statements.of(ErasureStatements)
         schedules = [(one,) for one in change.erased_schedules]
         erasure.forget_revisions.many(connection, schedules)
         erasure.forget_skips.many(connection, schedules)
-        for one in change.erased_audits:
-            _erase_request(connection, erasure, one)
-
-
-def _erase_request(connection: Connection, erasure: ErasureStatements, one: AuditErasure) -> None:
-    names = dict.fromkeys(one.names, one.by)
-    for entry, text in erasure.parts(connection, request=one.request, at_ms=one.at_ms).all():
-        results: dict[str, Any] = {}
-        for name, result in json.loads(text).items():
-            new = _unused(names.get(name, name), results)
-            results[new] = _without_reason(result) if name in names else result
-        erasure.erase_entry(connection, entry=entry, results=json.dumps(results))
-
-
-def _unused(name: str, results: dict[str, Any]) -> str:
-    """Return the name, with a number where another erased name of the entry has the same digest already."""
-    return name if name not in results else f"{name}#{len(results)}"
-
-
-def _without_reason(result: Any) -> Any:
-    return {key: value for key, value in result.items() if key != "reason"} if isinstance(result, dict) else result
+        for one in sorted(change.erased_audits):  # two holders that erase the same requests wait in turn
+            erasure.erase_request(connection, request=one.request, at_ms=one.at_ms)

@@ -18,6 +18,7 @@ its outcomes, by the mark of their shard, which is not the row's where the store
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -207,16 +208,10 @@ class ForgetTransaction:
 
     def _remove(self, before_ms: int) -> None:
         connection, statements = self._connection, self._history
-        removed = [(row_id,) for row_id in sorted(self._ids)]
         last = statements.last_outcome.each(connection, "gone", sorted(self._ids), shard=self._shard)
         if highest := max([self._highest, *(number or 0 for (number,) in last)]):
             statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
-        routes = statements.routes.each(connection, "gone", sorted(self._ids)) if self._ids else []
-        count_routes(connection, self._statements, self._shard, {id_: -n for (id_,), n in Counter(routes).items()})
-        unwatch = self._statements.of(ControlStatements).unwatch
-        forget_run = self._statements.of(ScheduleStatements).forget_run
-        for statement in (statements.forget_timer, statements.forget_outcome, unwatch, forget_run):
-            statement.many(connection, removed)
+        remove_rows(connection, self._statements, self._shard, self._ids)
         statements.forget_settlement.many(connection, self._settlements)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
@@ -233,6 +228,18 @@ class ForgetTransaction:
         gone = statements.old_skips(self._connection, **values).scalars().all()
         statements.forget_skip.many(self._connection, [(skip,) for skip in sorted(gone)])
         self.more |= len(gone) == ROWS_AT_ONCE
+
+
+def remove_rows(connection: Connection, statements: Statements, shard: int, row_ids: Collection[int]) -> None:
+    """Remove rows of a shard with their outcomes, claims and runs, behind the fence."""
+    if not row_ids:
+        return
+    history, ids = statements.of(HistoryStatements), sorted(row_ids)
+    routes = Counter(history.routes.each(connection, "gone", ids))
+    count_routes(connection, statements, shard, {route: -n for (route,), n in routes.items()})
+    unwatch, forget_run = statements.of(ControlStatements).unwatch, statements.of(ScheduleStatements).forget_run
+    for statement in (history.forget_timer, history.forget_outcome, unwatch, forget_run):
+        statement.many(connection, [(one,) for one in ids])
 
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:

@@ -13,7 +13,7 @@ from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dispatch import SqlDispatch
-from celery_wheel.store.sql.erasure import SqlErasure
+from celery_wheel.store.sql.erasure import SqlErasure, write_erasure
 from celery_wheel.store.sql.groups import SqlGroups
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.history import ArchiveFloors
@@ -54,10 +54,9 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         packed = self._catalogue.pack(changes.plain(change))
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
+            write_erasure(connection, self._statements, shard, change)
         if change.passed_on:
             self._database.ring()
-        if change.erased:
-            self._catalogue.unlearn()
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)

@@ -61,7 +61,7 @@ def test_the_audit_log_has_the_erasure_and_no_name(wheel: VirtualWheel, marked: 
     assert (erasure.request, erasure.action, erasure.actor) == (receipt.id, "erase", "dpo")
     assert erasure.results == {receipt.digest: receipt.counts}
     assert (erasure.reason, erasure.details) == ("ticket 17", {"by": "group"})
-    assert (cancel.actor, cancel.reason, list(cancel.results)) == ("bob", "", [receipt.digest])
+    assert (cancel.actor, cancel.action, cancel.reason, cancel.results) == ("bob", "cancel", "", {})
 
 
 def test_nothing_of_it_is_in_the_files_of_the_store(wheel: VirtualWheel, marked: Any) -> None:
