@@ -95,6 +95,30 @@ def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, 
     return gone + len(free)
 
 
+def forget_named(data: ShardData, name: str, keep: Retention, archives: Mapping[int, int]) -> int:
+    """Remove all history of a queue or a task that is older than its retention; ``archives`` as of ``forget``."""
+    archived, gone, (scope, _, of) = archives if keep.archived_only else None, 0, name.partition(":")
+
+    def matching(ids: Sequence[int]) -> list[int]:
+        routes = ((row_id, data.rows[row_id].row.route) for row_id in ids)
+        return [row_id for row_id, route in routes if of == (route.target if scope == "queue" else route.task)]
+
+    for settlement in sorted(data.settlements, key=lambda one: one.id):
+        end = min(settlement.to, data.lanes[settlement.lane].offset)
+        is_young = settlement.dispatched_ms >= keep.before_ms or end > keep.upto.get(settlement.lane, end)
+        if is_young or (archived is not None and not _archived(data, settlement, archived)):
+            break
+        ids = matching(ids_in(data, settlement.lane, settlement.from_, end))
+        free = _free(data, ids, archived)
+        _remove(data, free)
+        gone += len(free)
+        if len(free) < len(ids):
+            break
+    free = _free(data, matching(ids_in(data, model.STOPPED, model.ORIGIN, model.Position(keep.before_ms, 0))), archived)
+    _remove(data, free)
+    return gone + len(free)
+
+
 def _archived(data: ShardData, settlement: model.Settlement, archived: Mapping[int, int]) -> bool:
     """Whether an archive has a settlement, and every later one of the same positions."""
     beyond = [one for one in data.settlements if one.id > archived.get(one.id & (1 << model.SHARD_BITS) - 1, 0)]

@@ -20,7 +20,7 @@ from typing import Any
 from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store import model
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
-from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
+from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention, SilentBell
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.kit.rows import tally_key
 from tests.simulation import model_history
@@ -199,6 +199,13 @@ class ModelStore:
 
     def repack(self, shard: int, epoch: int) -> int | None:
         return None  # it keeps messages as they are
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        with self.disk.lock:
+            self.fault("before commit")
+            return model_history.forget_named(self._held(shard, epoch), name, retention, self.disk.archived), after
 
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None

@@ -22,6 +22,7 @@ from celery_wheel.store import model
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.schedule_model import Run, Schedule
 from celery_wheel.store.store_model import Bell as Bell
+from celery_wheel.store.store_model import ForgetPlace as ForgetPlace
 from celery_wheel.store.store_model import Renewal as Renewal
 from celery_wheel.store.store_model import Retention as Retention
 from celery_wheel.store.store_model import SilentBell as SilentBell
@@ -90,6 +91,15 @@ class Store(Protocol):
         """Pack and encrypt some rows anew, after a change of the key or an erasure.
 
         Returns how many of the shard were read so far; None where nothing is to be done.
+        """
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        """Remove some rows of the history of a queue or a task, ``queue:mail`` or ``task:app.report``, that is older
+        than its retention; returns how many, and the place after which the next call looks.
+
+        A call is one transaction of at most 500 rows. ``retention.max_bytes`` is not looked at.
         """
 
     # -- reading --------------------------------------------------------------------------------------

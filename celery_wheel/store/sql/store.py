@@ -24,7 +24,7 @@ from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.repacking import Repacking
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
-from celery_wheel.store.store_model import Retention, StoreIdentity
+from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
 from celery_wheel.values.keyring import EncryptionKeys
 
 
@@ -67,6 +67,11 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
 
     def repack(self, shard: int, epoch: int) -> int | None:
         return self.repacking.step(shard, epoch)
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        return history.forget_named(self._database, self._floors, shard, epoch, name, retention, after)
 
     def close(self) -> None:
         self._database.close()

@@ -1,5 +1,6 @@
 """Erasures: pending, published and settled tasks; the rows of a group beside others; a crash between two parts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -163,6 +164,22 @@ class TestParts:
         assert list(steps)[-1] is not Round.FAILED
         rig.run(rounds=3, after_ms=2_000)
         assert rig.pushed == ["a"]
+
+
+class TestRetention:
+    def test_history_of_a_queue_is_kept_for_its_own_time(self, rig: Rig) -> None:
+        rig.engine.ctx.limits = replace(rig.limits, retentions={"queue:mail": HOUR})
+        rig.send("a", 10, queue="mail", routing_key="mail")
+        rig.send("b", 10)
+        rig.run()
+        rig.run(rounds=2, after_ms=20)
+        assert rig.pushed == ["a", "b"]
+        rig.run("keep_house", after_ms=HOUR - 1_000)
+        assert stored(rig) == {"a", "b"}
+        rig.run("tend")
+        assert rig.run("keep_house", after_ms=2_000) is Round.BUSY
+        assert stored(rig) == {"b"}
+        assert rig.run("keep_house") is Round.IDLE, "nothing turns where no history is old"
 
 
 def test_a_command_that_cannot_be_read_is_rejected_with_its_bytes(rig: Rig) -> None:
