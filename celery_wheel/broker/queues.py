@@ -25,7 +25,7 @@ DEFAULT_EXCHANGE = Exchange("")  # type: ignore[no-untyped-call]
 preparer: Any = cast(Any, Producer)(None)
 
 #: Arguments of kombu's ``publish`` that are no properties of the message.
-_NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
+NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
 @cache
@@ -71,7 +71,7 @@ def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
     publish = dict(publish)
     encoded = prepare_body(body, publish)
     _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
-    properties = {name: value for name, value in publish.items() if name not in _NO_PROPERTY}
+    properties = {name: value for name, value in publish.items() if name not in NO_PROPERTY}
     return {
         "body": encode_body(encoded),
         "content-encoding": publish["content_encoding"],

@@ -17,7 +17,7 @@ import json
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from typing import Any, NoReturn
 from uuid import UUID
@@ -26,6 +26,7 @@ import msgspec
 
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
+from celery_wheel.broker.sealed import NO_SEAL, SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
@@ -90,6 +91,7 @@ class QueuedMessageReader:
     destinations: Destinations = field(default_factory=Destinations)  #: the names that no task may have as its own
     max_message_bytes: int = 2**63  #: a larger message is stored as rejected instead of being parsed
     keep_eta: bool = False  #: whether headers keep their ``eta``
+    seal: MessageSeal = field(default_factory=MessageSeal)  #: opens sealed messages
 
     @property
     def namespace(self) -> str:
@@ -127,6 +129,8 @@ class QueuedMessageReader:
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
+        if SEALED in fields:
+            return self._opened(fields, body)
         one = check(fields)
         self._check_destination(one)
         if "own" in fields:
@@ -161,6 +165,14 @@ class QueuedMessageReader:
             one.window_ms,
             one.batch,
         )
+
+    def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
+        raw, is_signed = self.seal.open(body, self.max_message_bytes)
+        found = replace(self, seal=NO_SEAL)._read(raw)  # a sealed one within it has no key
+        if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
+            raise Malformed("sealed message must be one message, of the task that its header names")
+        found.is_signed = is_signed
+        return found
 
     def _check_destination(self, envelope: Envelope) -> None:
         name = self.destinations.reserved_name(envelope.exchange, envelope.routing_key, envelope.queue)

@@ -70,11 +70,12 @@ def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
     """Return the edge for the broker to which this app's tasks are published; without a store it only reads."""
     from celery_wheel.broker.destinations import destinations_of
     from celery_wheel.broker.reader import QueuedMessageReader
+    from celery_wheel.broker.sealed import MessageSeal
     from celery_wheel.store.ports import StoreIdentity
 
     transport = check_transport(app)
     identity = StoreIdentity() if store is None else store.identity()
-    reader = QueuedMessageReader(destinations_of(app), conf.max_message_bytes, conf.keep_eta)
+    reader = QueuedMessageReader(destinations_of(app), conf.max_message_bytes, conf.keep_eta, MessageSeal.of(conf))
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 

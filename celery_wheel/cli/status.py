@@ -87,6 +87,8 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
         yield "in memory", f"{snapshot['window_count']:,} tasks, {snapshot['window_bytes']:,} bytes"
         yield "dispatched", f"{snapshot['dispatched']:,} since this holder began"
         yield "rejected", f"{snapshot['rejected']:,} since this holder began"
+        if snapshot.get("repacked") is not None:
+            yield "encrypted anew", f"{snapshot['repacked']:,} messages so far"
 
 
 def _group_facts(groups: GroupPage) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@
                                 message comes within a day, unless that message is behind the command in the inbox
     complete          done, too_late, by key: a published row is too late once, and then no longer watches
     requeue, replay   done: due now     too_late: pending, cancelled, unreadable or published a moment ago     unknown
+                      a message that can be read by now, since a key was missing, is accepted as if it came now
     limit             done: the groups have these limits of their own     unknown: nothing to clear
 
 A command stays in the inbox while a row of it moves to another lane, and, unless every result is ``done``, until every
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable
 
-from celery_wheel.engine.intake.admission import Claimants, claimants
+from celery_wheel.engine.intake.admission import Claimants, admit, claimants
 from celery_wheel.engine.intake.inbox import Command, Completion
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.gates import ALL, GROUP, Place
@@ -176,15 +177,21 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
     with state.history:
         if command.kind == model.REPLAY:
             rows, results = _replayable(ctx, command)
+            readable = []
             redelivered = {row.id for row in rows}
         else:
             rows, redelivered, results = _requeueable(ctx, command)
+            readable = _readable(ctx, command)
+            results |= {message.task_id: DONE for _, message in readable}
         with state.active():
             if command.kind == model.REPLAY:
                 results.update({str(row.id): "too_late" for row in rows if not is_closed(state, row)})
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
             _publish_again(work, rows, redelivered, command)
+            for row, message in readable:
+                work.retire(row.id, "moved", "it was read anew", command.actor)
+                admit(work, [message])
             work.answer(command, results)
             work.reserve()
         steps = work.commit(ctx)
@@ -206,6 +213,18 @@ def _requeueable(ctx: Context, command: Command) -> tuple[list[model.Row], set[i
     in_doubt = ctx.delivery.prepares
     redelivered = {row.id for kind, row in wanted if in_doubt and kind == "rejected"}
     return [row for _, row in wanted], redelivered, results
+
+
+def _readable(ctx: Context, command: Command) -> list[tuple[model.Row, model.Message]]:
+    """Return the unreadable messages among the tasks that can be read now, and that the store has in no other row."""
+    found = dict[str, tuple[model.Row, model.Message]]()
+    for kind, row in ctx.store.stopped_rows(ctx.shard, command.task_ids):
+        if kind == "rejected" and not (row.route.exchange or row.route.routing_key):
+            message = ctx.broker.decode(row.parts().body)
+            if isinstance(message, model.Message) and message.task_id == row.task_id:
+                found[message.envelope_id] = row, message
+    known = ctx.store.known(ctx.shard, list(found)) if found else {}
+    return [one for envelope_id, one in found.items() if envelope_id not in known]
 
 
 def _replayable(ctx: Context, command: Command) -> tuple[list[model.Row], dict[str, str]]:

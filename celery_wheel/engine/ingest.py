@@ -50,11 +50,13 @@ from celery_wheel.engine.recurring.materialise import Occurrences, materialise
 from celery_wheel.engine.recurring.runs import end_runs
 from celery_wheel.engine.round import Context, Round, RoundSteps
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.stats import BY_UNIQUE, OF_ANOTHER, UNREADABLE
+from celery_wheel.engine.stats import BY_SIGNATURE, BY_UNIQUE, OF_ANOTHER, UNREADABLE, UNSIGNED
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK
 from celery_wheel.values.ids import id_beside, is_derived
+
+NOT_SIGNED = "it has no signature of wheel_signing_keys: its producer has no keys, or is none of yours"
 
 #: The result of a peek that was left out.
 NOTHING = Peeked([], None, False)
@@ -121,19 +123,36 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
         intake.peeked = _peek(ctx)
     yield "peeked"
     _sort(ctx, intake, inbox)
+    _judge_unsigned(ctx, intake.peeked.arrivals)
     for arrival in intake.peeked.arrivals:
         if not isinstance(arrival, model.Unreadable) and is_derived(arrival.envelope_id):
             # Only holders make such ids: the message must not stand in the place of an occurrence.
             arrival.envelope_id = ctx.store.derived_id(f"wheel queue {arrival.envelope_id}")
-        if isinstance(arrival, model.Unreadable) or arrival.task != RUN_ENDED_TASK:
-            intake.arrivals.append(arrival)
-        elif isinstance(meaning := run_ended(arrival), RunEnded):
+        meaning: model.Message | model.Unreadable | RunEnded = arrival
+        if isinstance(arrival, model.Message) and arrival.task == RUN_ENDED_TASK and arrival.refused is None:
+            meaning = run_ended(arrival)
+        if isinstance(meaning, RunEnded):
             intake.ended.append(meaning)
         else:
             intake.arrivals.append(meaning)
     for chunk in chunks:
         intake.arrivals += unpack_chunk(chunk, ctx.broker.decode, ctx.store.derived_id)
     return intake
+
+
+def _judge_unsigned(ctx: Context, arrivals: Iterable[model.Arrival]) -> None:
+    """Count, or refuse, messages of the wheel queue that no key of ``wheel_signing_keys`` has signed."""
+    if ctx.limits.unsigned == "accept":
+        return
+    unsigned = [one for one in arrivals if isinstance(one, model.Message) and not one.is_signed]
+    if not unsigned:
+        return
+    ctx.stats.add(unsigned=len(unsigned))
+    if ctx.limits.unsigned == "refuse":
+        for one in unsigned:
+            one.refused = NOT_SIGNED
+    else:
+        ctx.stats.rejections.add(UNSIGNED, len(unsigned), NOT_SIGNED, unsigned[0].task, unsigned[0].task_id)
 
 
 def _peek(ctx: Context) -> Peeked:
@@ -301,14 +320,18 @@ def _count(ctx: Context, change: model.Change) -> None:
     if unreadable:
         first = change.rejects[0].unreadable
         ctx.stats.rejections.add(UNREADABLE, unreadable, first.reason, *first.of)
-    if unique := rejected - unreadable:
-        reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
-        row = next(row for row in change.rows if row.id in reasons)
+    reasons = {one.timer_id: one.reason for one in change.outcomes if one.kind == "rejected"}
+    refused = [row.message for row in change.rows if row.message.refused] if len(reasons) > unreadable else []
+    for one in refused[:1]:
+        ctx.stats.rejections.add(BY_SIGNATURE, len(refused), NOT_SIGNED, one.task, one.task_id)
+    if unique := rejected - unreadable - len(refused):
+        row = next(row for row in change.rows if row.id in reasons and not row.message.refused)
         ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)
     ctx.stats.add(
         accepted=accepted,
         rejected=rejected,
         rejected_unreadable=unreadable,
         rejected_unique=unique,
+        rejected_signature=len(refused),
         cancelled=kinds.count("cancelled"),
     )

@@ -194,4 +194,5 @@ class Limits:
     rates: Mapping[str, Rate] = field(default_factory=dict)  #: this shard's part, by the name of a queue or a task
     groups: Mapping[str, Limit] = field(default_factory=dict)  #: of each group of a class, by the class
     depths: Mapping[str, int] = field(default_factory=dict)  #: the most ready messages, by queue
+    unsigned: str = "accept"  #: accept, count or refuse: messages of the wheel queue without a signature
     refusal: Refusal | None = None  #: None: rows may have any destination

@@ -37,7 +37,9 @@ class Stats:
     rejected: int = 0
     rejected_unreadable: int = 0  #: of these, the messages that cannot be read
     rejected_unique: int = 0  #: of these, the tasks whose unique key another pending task has
+    rejected_signature: int = 0  #: of these, the tasks whose messages have no signature
     rejected_destination: int = 0  #: of these, the tasks whose destination wheel_destinations does not name
+    unsigned: int = 0  #: messages of the wheel queue without a signature, where keys are set
     expired: int = 0  #: later than their misfire option allows
     cancelled: int = 0
     moved: int = 0
@@ -274,13 +276,20 @@ logger = get_logger(__name__)
 LOG_EVERY_MS = 10_000
 
 UNREADABLE, BY_UNIQUE, BY_BROKER, OF_ANOTHER = "unreadable", "unique", "broker", "id"
-BY_DESTINATION = "destination"
+BY_DESTINATION, BY_SIGNATURE, UNSIGNED = "destination", "signature", "unsigned"
 
 REJECTED = "shard %d: rejected messages (%s): %d; %s: %s; celery -A proj wheel rejected lists them"
 RENAMED = (
     "shard %d: messages accepted under other ids (%s): %d; %s: %s; correct the producer, which must give "
     "each message an id of its own"
 )
+UNSIGNED_ACCEPTED = (
+    "shard %d: messages accepted without a signature (%s): %d; %s: %s; once all producers sign, set "
+    "wheel_unsigned = 'refuse'"
+)
+
+#: Kind → the line about it; of all others, REJECTED.
+LINES = {OF_ANOTHER: RENAMED, UNSIGNED: UNSIGNED_ACCEPTED}
 
 
 @dataclass(slots=True)
@@ -313,7 +322,7 @@ class Rejections:
         for kind, one in found.items():
             logger.log(
                 logging.INFO if kind == BY_UNIQUE else logging.WARNING,
-                RENAMED if kind == OF_ANOTHER else REJECTED,
+                LINES.get(kind, REJECTED),
                 shard,
                 kind,
                 one.count,

@@ -65,9 +65,11 @@ _ALL = (
     _counter("dispatched", "Messages that were published to their own queue."),
     _counter(
         "rejected",
-        "Messages that were rejected: unreadable, by a unique key, by the list of destinations, or by the broker.",
+        "Messages that were rejected: unreadable, by a unique key, unsigned, by the list of destinations, or by the "
+        "broker.",
         "reason",
     ),
+    _counter("unsigned", "Messages of the wheel queue without a signature, where wheel_signing_keys is set."),
     _counter("expired", "Messages that were later than their misfire option allows."),
     _counter("cancelled", "Messages that were cancelled."),
     _counter("moved", "Messages that a command gave another time or another try."),
@@ -185,6 +187,10 @@ Samples = tuple[str, list[Sample]]
 _COUNT_OF = {"takeovers": "adoptions", "broker_rollbacks": "rollbacks", "broker_emptied": "emptied"}
 
 
+#: Causes of a rejection that are counted apart; all others are the broker's.
+_CAUSES = ("unreadable", "unique", "signature", "destination")
+
+
 def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
     """Yield the samples of the counts of several shards: those of ``Stats``, or of a snapshot in the store."""
     shown = {str(shard): counts for shard, counts in by_shard.items()}
@@ -192,7 +198,7 @@ def counters(by_shard: Mapping[int, Mapping[str, Any]]) -> Iterator[Samples]:
         yield name, [((shard,), counts.get(_COUNT_OF.get(name, name), 0)) for shard, counts in shown.items()]
     rejected, errors, ends = list[Sample](), list[Sample](), list[Sample]()
     for shard, counts in shown.items():
-        of = {cause: counts.get(f"rejected_{cause}", 0) for cause in ("unreadable", "unique", "destination")}
+        of = {cause: counts.get(f"rejected_{cause}", 0) for cause in _CAUSES}
         of["broker"] = counts.get("rejected", 0) - sum(of.values())
         rejected += [((shard, cause), count) for cause, count in of.items()]
         errors += [((shard, side), counts.get(f"{side}_errors", 0)) for side in ("store", "broker")]

@@ -24,6 +24,7 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker import is_own_name, queues, shard_of
 from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import BATCH, GROUP, HEADER, Envelope, encode
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import is_eligible, resolve_destination
@@ -163,6 +164,8 @@ class DivertingProducer:
         else:
             if isinstance(self._producer, Producer):  # else a bulk load, which checks its messages itself
                 body = queues.prepare_body(body, publish)
+                if seal := MessageSeal.of(conf):
+                    body, publish = seal.seal(body, publish, envelope.task, envelope.task_id)
                 self._check_size(body, publish, conf.max_message_bytes)
             publish["declare"] = queues.Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)

@@ -37,6 +37,7 @@ from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import HEADER, NATIVE, Envelope, encode
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
 from celery_wheel.broker.reader import NOT_STORED
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
@@ -217,6 +218,7 @@ class Forwarder:
         conf = Conf(app)
         self._app = app
         self._namespace, self._shards = conf.namespace, conf.shards
+        self._seal = MessageSeal.of(conf)
         self._connection: Any = None
         self._producer: Any = None
         self.quiet_until_s = 0.0  #: monotonic; the next try is not before
@@ -237,18 +239,21 @@ class Forwarder:
             self._publish(received, queue)
 
     def _publish(self, received: ReceivedMessage, queue: Any) -> None:
-        self._connected().publish(
+        body, publish = (
             received.body,
-            exchange=DEFAULT_EXCHANGE,
-            routing_key=queue.name,
-            declare=[queue],
-            headers=dict(received.headers),
-            content_type=received.content_type,
-            content_encoding=received.content_encoding,
-            compression=received.compression,
-            confirm_timeout=10,
-            **received.properties,
+            {
+                "exchange": DEFAULT_EXCHANGE,
+                "routing_key": queue.name,
+                "headers": dict(received.headers),
+                "content_type": received.content_type,
+                "content_encoding": received.content_encoding,
+                "compression": received.compression,
+                **received.properties,
+            },
         )
+        if self._seal:
+            body, publish = self._seal.seal(body, publish, received.envelope.task, received.envelope.task_id)
+        self._connected().publish(body, declare=[queue], confirm_timeout=10, **publish)
 
     def _connected(self) -> Any:
         if self._producer is None:

@@ -305,6 +305,7 @@ def limits_of(conf: Conf) -> Limits:
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
         groups={name: _limit(values) for name, values in conf.limits.items()},
         depths=conf.queue_depth,
+        unsigned=conf.unsigned if conf.signing_keys else "accept",
         refusal=None if conf.destinations is None else RouteRefusals(destinations_of(conf.app)).__getitem__,
     )
 

@@ -220,6 +220,8 @@ class Message:
     latest_ms: int | None = None  #: a task that replaces this one, or joins its batch, is due then at the latest
     window_ms: int | None = None  #: the key stays taken for this duration after the eta
     batch: int | None = None  #: up to so many calls of its batch are one message for the worker
+    is_signed: bool = False  #: by a key of ``wheel_signing_keys``
+    refused: str | None = None  #: the reason for which it is rejected as it arrives
 
     @property
     def size(self) -> int:

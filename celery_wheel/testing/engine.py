@@ -25,6 +25,7 @@ from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import BATCH, MAX_BATCH
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.broker.virtual import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
@@ -201,7 +202,7 @@ class MemoryBroker:
     def __init__(self, app: Any, rejected: Callable[[dict[str, Any], str], None]) -> None:
         conf = Conf(app)
         own = destinations_of(app)
-        self._reader = QueuedMessageReader(own, conf.max_message_bytes, conf.keep_eta)
+        self._reader = QueuedMessageReader(own, conf.max_message_bytes, conf.keep_eta, MessageSeal.of(conf))
         self._outgoing = KombuPublisher(app, own)
         self._rejected = rejected
         self._fence = Fence()

@@ -45,7 +45,7 @@ MIN_SECRET = 32
 DAY_S = 86_400
 
 
-class KeyMissing(LookupError):
+class KeyMissing(Malformed, LookupError):
     """Encrypted or signed bytes need a key that this process does not have."""
 
 
@@ -175,8 +175,8 @@ def key_of(encrypted: bytes) -> bytes | None:
     return encrypted[1:_MAC_AT] if encrypted[:1] == ENCRYPTED and len(encrypted) >= OVERHEAD else None
 
 
-#: Nothing is encrypted.
-NO_KEYS = EncryptionKeys()
+#: Nothing is encrypted, nothing is signed.
+NO_KEYS, NO_SIGNING = EncryptionKeys(), SigningKeys()
 
 
 @lru_cache(64)

@@ -94,7 +94,9 @@ def admit(
             work.reject(arrival)
             continue
         why = cancelled.why(arrival)
-        if why is None and contest is not None:
+        if arrival.refused is not None:
+            why = Retirement("rejected", arrival.refused, ACTOR)
+        elif why is None and contest is not None:
             why = contest.retired.get(arrival.envelope_id)
         if why is not None:
             work.accept_retired(arrival, why)
@@ -164,7 +166,7 @@ class _Contest:
         for arrival in arrivals:
             if not isinstance(arrival, model.Message) or (key := arrival.unique) is None:
                 continue
-            if self._cancelled.why(arrival) is not None:
+            if arrival.refused is not None or self._cancelled.why(arrival) is not None:
                 continue  # it will not be pending and competes for no key
             if arrival.batch is not None:
                 self._join(key, arrival, arrival.batch)

@@ -14,6 +14,7 @@ from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import ARCHIVE, ServerState
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
+from celery_wheel.values.keyring import encryption_keys
 
 
 def check(site: Installation) -> Iterator[Finding]:
@@ -31,6 +32,7 @@ def check(site: Installation) -> Iterator[Finding]:
             f"Set wheel_shards = {store.shards} everywhere, or: celery -A proj wheel reshard {site.conf.shards}",
         )
     yield from _left_open(site, store)
+    yield from _keys(site, store)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
         yield _modes(store)
@@ -52,6 +54,37 @@ def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
                 "of it is scheduled",
                 "Run the same job again to complete it, or: "
                 f"celery -A proj wheel loads --abort {shlex.quote(printable(one.name))}",
+            )
+
+
+def _keys(site: Installation, store: FullStore) -> Iterator[Finding]:
+    """Compare the keys that the stored messages need with those of wheel_encryption_keys."""
+    secrets = site.conf.encryption_keys
+    own, needed = encryption_keys(secrets), store.browse.keys()
+    if missing := [one for one in needed if one is not None and one not in own.ids]:
+        yield error(
+            "keys",
+            f"messages of the store are encrypted by the key {missing[0]}, whose secret is not in "
+            "wheel_encryption_keys: they can be neither shown nor dispatched",
+            "Add its secret, behind the first one.",
+        )
+    elif secrets and needed:
+        present = None if own.current is None else own.current.hex()
+        others = [one or "no key" for one in needed if one != present]
+        spare = [one for one in own.ids if one not in (*needed, present)]
+        if others:
+            yield note(
+                "keys",
+                f"some messages of the store still have {', '.join(others)}, not the first key, {present or 'none'}",
+                "Keep all secrets; schedulers that began with these settings encrypt them anew in the background.",
+            )
+        else:
+            yield ok("keys", f"all messages have the first key of wheel_encryption_keys, {present or 'none'}")
+        if spare:
+            yield note(
+                "keys",
+                f"the store no longer needs the key {spare[0]}",
+                "Remove its secret, once no process encrypts by it any more.",
             )
 
 

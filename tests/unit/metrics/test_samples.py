@@ -158,6 +158,7 @@ def test_a_process_without_engines_shows_the_counts_of_the_holders_snapshots(sql
     assert found["accepted"] == {("0",): 7}
     assert found["rejected"] == {
         ("0", "unreadable"): 0,
+        ("0", "signature"): 0,
         ("0", "unique"): 1,
         ("0", "destination"): 0,
         ("0", "broker"): 2,
@@ -207,7 +208,9 @@ def test_rejected_messages_have_a_reason(rig: Rig, metrics: ProcessMetrics) -> N
 
 
 def rejected(**counts: int) -> dict[tuple[str, str], int]:
-    return {("0", cause): counts.get(cause, 0) for cause in ("unreadable", "unique", "destination", "broker")}
+    return {
+        ("0", cause): counts.get(cause, 0) for cause in ("unreadable", "unique", "signature", "destination", "broker")
+    }
 
 
 def test_a_message_too_late_for_its_misfire_option_is_counted_as_expired(rig: Rig, metrics: ProcessMetrics) -> None:

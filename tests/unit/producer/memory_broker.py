@@ -11,6 +11,7 @@ from kombu.transport.memory import Channel
 from kombu.utils.json import dumps, loads
 
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import NO_SEAL, MessageSeal
 from celery_wheel.store.model import Message
 
 LIMIT = 8 * 2**20
@@ -35,12 +36,12 @@ class Broker:
     def sent(self, queue: str = "celery") -> list[dict[str, Any]]:
         return [json.loads(raw) for raw in self.raw(queue)]
 
-    def waiting(self, shard: int = 0, namespace: str = "wheel") -> list[Message]:
-        return [read_message(raw) for raw in self.raw(f"{namespace}.{shard}")]
+    def waiting(self, shard: int = 0, namespace: str = "wheel", seal: MessageSeal = NO_SEAL) -> list[Message]:
+        return [read_message(raw, seal) for raw in self.raw(f"{namespace}.{shard}")]
 
-    def one_waiting(self) -> Message:
+    def one_waiting(self, seal: MessageSeal = NO_SEAL) -> Message:
         assert not self.raw("celery"), "it went native"
-        (message,) = self.waiting()
+        (message,) = self.waiting(seal=seal)
         return message
 
     def one_sent(self, queue: str = "celery") -> dict[str, Any]:
@@ -49,8 +50,8 @@ class Broker:
         return message
 
 
-def read_message(raw: bytes) -> Message:
-    message = QueuedMessageReader(max_message_bytes=LIMIT).decode(raw)
+def read_message(raw: bytes, seal: MessageSeal = NO_SEAL) -> Message:
+    message = QueuedMessageReader(max_message_bytes=LIMIT, seal=seal).decode(raw)
     assert isinstance(message, Message), message.reason
     return message
 

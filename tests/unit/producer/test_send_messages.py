@@ -17,8 +17,12 @@ from kombu import Connection, Exchange, Queue
 from kombu.utils.json import dumps
 
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import MessageSeal
+from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from tests.unit.producer.memory_broker import Broker, MakeApp, Send, dispatched_form, read_message
+
+SEALED = {f"wheel_{name}_keys": ["a secret of thirty-two characters"] for name in ("encryption", "signing")}
 
 NEVER = datetime.max  # noqa: DTZ901  # people write it for "never"
 
@@ -53,17 +57,19 @@ def comparable(wire: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize(
+    ("protocol", "keys"), [(1, {}), (2, {}), (2, SEALED)], ids=["protocol 1", "protocol 2", "sealed"]
+)
 def test_a_dispatched_message_equals_the_native_one(
-    make_app: MakeApp, broker: Broker, call: str, protocol: int
+    make_app: MakeApp, broker: Broker, call: str, protocol: int, keys: dict[str, Any]
 ) -> None:
-    app = make_app(task_protocol=protocol, task_send_sent_event=True)
+    app = make_app(task_protocol=protocol, task_send_sent_event=True, **keys)
     options = {"task_id": "the-id", **CALLS[call]}
     with freeze_time("2026-03-28 12:00", ignore=["_pytest"]):  # an expiry in seconds counts from now
         app.send_task("proj.touch", ("ü", 1), {"k": None}, **options)
         native = broker.one_sent()
         app.send_task("proj.touch", ("ü", 1), {"k": None}, countdown=60, **options)
-    message = broker.one_waiting()
+    message = broker.one_waiting(MessageSeal.of(Conf(app)))
     assert protocol == 1 or call.startswith("expires") or message.headers == dumps(native["headers"]).encode()
     waiting = dispatched_form(message)
     if protocol == 1 and call != "pickled":  # the eta of protocol 1 is inside the body, which is not opened

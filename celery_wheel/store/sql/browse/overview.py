@@ -24,9 +24,22 @@ from celery_wheel.store.ports import pages
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state, shard_record
-from celery_wheel.store.sql.schema import gate, inbox, lane, route, scheduler, shard, snapshot, tally, timer, total
+from celery_wheel.store.sql.schema import (
+    dictionary,
+    gate,
+    inbox,
+    lane,
+    route,
+    scheduler,
+    shard,
+    snapshot,
+    tally,
+    timer,
+    total,
+)
 from celery_wheel.store.sql.statement import SHOWN, columns_of
 from celery_wheel.store.store_model import ServerState
+from celery_wheel.values.keyring import key_of
 
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
@@ -149,6 +162,14 @@ class StoreCounts(StorePart):
     def server(self) -> ServerState | None:
         """Return what the store's server promises, and what costs it; None where the store is a file."""
         return self._database.server()
+
+    def keys(self) -> list[str | None]:
+        """Return the ids of the keys that messages need, the present one last; None: some are not encrypted."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(dictionary.c.content).order_by(dictionary.c.id)).scalars()
+            ids = [key_of(bytes(content)) for content in found]
+        last = dict.fromkeys(reversed([None if one is None else one.hex() for one in ids]))
+        return list(reversed(last))
 
     def levels(self, number: int) -> list[dict[str, Any]]:
         """Return the levels of the last snapshot of a shard's holder; empty where there is none."""

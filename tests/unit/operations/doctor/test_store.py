@@ -180,3 +180,28 @@ def test_the_command_for_history_that_waits_too_long_for_its_archive_is_named(tm
         assert "run: celery-wheel-pipeline archive --store" in found.remedy
         opened.maintenance.note_archived({0: archived})
         assert (finding().grade, finding().text) == (Grade.OK, "all history of more than 1 h ago is archived")
+
+
+def test_keys_that_the_store_needs_are_compared_with_the_settings(tmp_path: Path) -> None:
+    old, new = "the old secret of 32 characters.", "the new secret of 32 characters."
+    url = f"sqlite:///{tmp_path}/wheel.sqlite3"
+    assert looked_at(_with_tables(url), "keys") == []
+    with closing(open_store(url, keys=[old])) as opened:
+        Holder(opened).accept(NOW)
+    [without] = looked_at(url, "keys")
+    assert (without.grade, without.remedy) == (Grade.ERROR, "Add its secret, behind the first one.")
+    assert looked_at(url, "keys", wheel_encryption_keys=[new])[0].grade is Grade.ERROR
+    [fine] = looked_at(url, "keys", wheel_encryption_keys=[old])
+    assert fine.grade is Grade.OK
+    [waits] = looked_at(url, "keys", wheel_encryption_keys=[new, old])
+    assert waits.grade is Grade.NOTE
+    assert waits.text.startswith("some messages of the store still have ")
+    with closing(open_store(url, keys=[new, old])) as opened:
+        opened.repacking.kept_s = 0
+        holder = Holder(opened)
+        while opened.repack(0, holder.epoch) is not None:
+            pass
+        opened.repack(0, holder.epoch)
+    same, spare = looked_at(url, "keys", wheel_encryption_keys=[new, old])
+    assert (same.grade, spare.grade) == (Grade.OK, Grade.NOTE)
+    assert spare.text.startswith("the store no longer needs the key ")

@@ -1,0 +1,90 @@
+"""Sealed messages: a message for the wheel queue as the body of another one, encrypted, signed, or both.
+
+::
+
+    headers     {"wheel": {"v": 1, "sealed": true, "task": …, "task_id": …}}     so that people find a rejected one
+    body        the message in its JSON form (``broker.queues``)
+                ─► zlib, AES-256-GCM by wheel_encryption_keys ─► HMAC-SHA-256 by wheel_signing_keys, with the namespace
+
+The whole message is in it, with envelope and properties: nothing about it can be changed, and an edge that delivers it
+in another form changes nothing. ``QueuedMessageReader`` opens it, and returns the message as it would have been.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from celery_wheel.broker.envelope import HEADER, VERSION
+from celery_wheel.conf import Conf
+from celery_wheel.values.error_text import Malformed
+from celery_wheel.values.keyring import (
+    ENCRYPTED,
+    NO_KEYS,
+    NO_SIGNING,
+    SIGNED,
+    EncryptionKeys,
+    SigningKeys,
+    encryption_keys,
+    signing_keys,
+)
+
+#: A limit that zlib can take.
+MAX_UNPACKED = 2**31 - 2
+
+#: The member of the header of a sealed message.
+SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSeal:
+    """The keys of one installation, for the messages of its wheel queues."""
+
+    encryption: EncryptionKeys = NO_KEYS
+    signing: SigningKeys = NO_SIGNING
+    context: bytes = b""
+
+    @classmethod
+    def of(cls, conf: Conf) -> MessageSeal:
+        context = b"wheel queue " + conf.namespace.encode()
+        return cls(encryption_keys(conf.encryption_keys), signing_keys(conf.signing_keys), context)
+
+    def __bool__(self) -> bool:
+        return bool(self.encryption.current or self.signing.current)
+
+    def seal(self, body: Any, publish: dict[str, Any], task: str, task_id: str) -> tuple[bytes, dict[str, Any]]:
+        """Return body and arguments of kombu's ``publish`` for the sealed message, in place of those of the message."""
+        from celery_wheel.broker.queues import (  # with kombu: readers need none
+            NO_PROPERTY,
+            build_message,
+            encode_message,
+        )
+
+        data = encode_message(build_message(body, publish))
+        if self.encryption.current:
+            data = self.encryption.encrypt(zlib.compress(data, 1))
+        outer = {name: value for name, value in publish.items() if name in NO_PROPERTY}
+        outer.pop("serializer", None)
+        made = {"content_type": "application/octet-stream", "content_encoding": "binary", "compression": ""}
+        names = {"v": VERSION, SEALED: True, "task": task, "task_id": task_id}
+        return self.signing.sign(data, self.context), {**outer, **made, "headers": {HEADER: names}}
+
+    def open(self, data: bytes, max_bytes: int) -> tuple[bytes, bool]:
+        """Return the message in its JSON form, and whether it was signed. Raises Malformed and KeyMissing."""
+        is_signed = data[:1] == SIGNED
+        if is_signed:
+            data = self.signing.check(data, self.context)
+        if data[:1] != ENCRYPTED:
+            if not is_signed:
+                raise Malformed("sealed message must be encrypted or signed")
+            return data, is_signed
+        unpacking = zlib.decompressobj()
+        found = unpacking.decompress(self.encryption.decrypt(data), min(max_bytes, MAX_UNPACKED) + 1)
+        if not unpacking.eof:
+            raise Malformed(f"message must be at most {max_bytes:,} bytes, and whole")
+        return found, is_signed
+
+
+#: Opens nothing.
+NO_SEAL = MessageSeal()
