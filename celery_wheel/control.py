@@ -424,7 +424,7 @@ class Wheel:
         name a person.
 
         The holders erase in small parts, beside their other work: 500 tasks in a commit. Tasks that are being
-        dispatched are erased once they are settled. Tasks that were sent after the request stay.
+        dispatched are erased once they are settled. Tasks that are accepted after a holder has begun stay.
 
         Args:
             patient: the time-out begins anew with each part that a holder has erased; False: it is for the whole.

@@ -23,7 +23,7 @@ ERASABLE: tuple[str, ...] = get_args(By)
 #: Places that may still have the data, and that no scheduler reads.
 NOT_COVERED = (
     "messages that are in the queues of the tasks, and tasks that run; results in the result backend",
-    "messages that were sent after the request, and bulk loads and transactions that were open then",
+    "messages that were sent after the schedulers began, and bulk loads and transactions that were open then",
     "logs of workers, producers and schedulers; events that a monitor has kept",
     "the archive: run celery-wheel-pipeline erase; files of a drain",
     "backups of the store and of the broker; PostgreSQL's log and its replaced rows until a VACUUM",
