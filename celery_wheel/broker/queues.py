@@ -66,18 +66,26 @@ def prepare_body(body: Any, publish: dict[str, Any]) -> bytes:
     return encoded.encode() if isinstance(encoded, str) else bytes(encoded)
 
 
-def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that ``publish`` would put into a queue; kombu writes the compression into the headers."""
+def message_parts(body: Any, publish: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """Return headers, properties with type and encoding of the content, and body, as ``publish`` would send them;
+    kombu writes the compression into the headers."""
     publish = dict(publish)
     encoded = prepare_body(body, publish)
     _, mode = preparer._delivery_details(publish["exchange"], publish.get("delivery_mode"))
     properties = {name: value for name, value in publish.items() if name not in NO_PROPERTY}
+    content = {name: publish[name] for name in ("content_type", "content_encoding")}
+    return publish["headers"], {**content, **properties, "delivery_mode": mode}, encoded
+
+
+def build_message(body: Any, publish: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that ``publish`` would put into a queue, as kombu's virtual transports write it."""
+    headers, properties, encoded = message_parts(body, publish)
     return {
         "body": encode_body(encoded),
-        "content-encoding": publish["content_encoding"],
-        "content-type": publish["content_type"],
-        "headers": publish["headers"],
-        "properties": {**properties, "delivery_mode": mode, "body_encoding": "base64"},
+        "content-encoding": properties.pop("content_encoding"),
+        "content-type": properties.pop("content_type"),
+        "headers": headers,
+        "properties": {**properties, "body_encoding": "base64"},
     }
 
 

@@ -17,7 +17,7 @@ import json
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, NoReturn
 from uuid import UUID
@@ -26,7 +26,7 @@ import msgspec
 
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
-from celery_wheel.broker.sealed import NO_SEAL, SEALED, MessageSeal
+from celery_wheel.broker.sealed import SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import text_rule
@@ -77,6 +77,7 @@ def _refuse_float(text: str) -> NoReturn:
 
 
 _decode_queued = msgspec.json.Decoder(_Queued, float_hook=_refuse_float).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any], float_hook=_refuse_float).decode
 _decode_sized = msgspec.json.Decoder(_Sized).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
@@ -115,6 +116,8 @@ class QueuedMessageReader:
             queued, dumps = _parse(raw), _dumps_all
         properties = queued.properties
         body = _body(queued.body, properties.get("body_encoding"))
+        if type(fields := queued.headers.get(HEADER)) is dict and SEALED in fields:
+            return self._opened(fields, body)  # before properties that are not the message's are made
         stored = stored_properties(properties, queued.content_type, queued.content_encoding)
         return self.message(queued.headers, dumps(stored).encode(), body, dumps)
 
@@ -123,13 +126,21 @@ class QueuedMessageReader:
             raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {len(data):,}")
 
     def message(
-        self, headers: dict[str, Any], properties: bytes, body: bytes, dumps: Callable[[Any], str] = _dumps_all
+        self,
+        headers: dict[str, Any],
+        properties: bytes,
+        body: bytes,
+        dumps: Callable[[Any], str] = _dumps_all,
+        is_inner: bool = False,
     ) -> Message:
-        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError."""
+        """Return a message made of its parts, and remove the envelope from the headers. Raises ValueError.
+
+        ``is_inner``: of a sealed message.
+        """
         fields = headers.get(HEADER)
         if type(fields) is not dict:
             raise Malformed(f"header {HEADER!r} must be an envelope, not {type(fields).__name__}")
-        if SEALED in fields:
+        if SEALED in fields and not is_inner:
             return self._opened(fields, body)
         one = check(fields)
         self._check_destination(one)
@@ -167,8 +178,14 @@ class QueuedMessageReader:
         )
 
     def _opened(self, fields: dict[str, Any], body: bytes) -> Message:
-        raw, is_signed = self.seal.open(body, self.max_message_bytes)
-        found = replace(self, seal=NO_SEAL)._read(raw)  # a sealed one within it has no key
+        parts, is_signed = self.seal.open(body, self.max_message_bytes)
+        dumps: Callable[[Any], str] = _dumps
+        try:
+            headers, properties = _decode_object(parts.headers), _decode_object(parts.properties)
+        except ValueError:
+            headers, properties, dumps = json.loads(parts.headers), json.loads(parts.properties), _dumps_all
+        stored = stored_properties(properties, properties.get("content_type"), properties.get("content_encoding"))
+        found = self.message(headers, dumps(stored).encode(), parts.body, dumps, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
             raise Malformed("sealed message must be one message, of the task that its header names")
         found.is_signed = is_signed

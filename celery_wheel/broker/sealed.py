@@ -3,8 +3,8 @@
 ::
 
     headers     {"wheel": {"v": 1, "sealed": true, "task": …, "task_id": …}}     so that people find a rejected one
-    body        the message in its JSON form (``broker.queues``)
-                ─► zlib, AES-256-GCM by wheel_encryption_keys ─► HMAC-SHA-256 by wheel_signing_keys, with the namespace
+    body        headers RS properties RS body (``store.model.join``), the envelope in the headers
+                ─► zstd, AES-256-GCM by wheel_encryption_keys ─► HMAC-SHA-256 by wheel_signing_keys, with the namespace
 
 The whole message is in it, with envelope and properties: nothing about it can be changed, and an edge that delivers it
 in another form changes nothing. ``QueuedMessageReader`` opens it, and returns the message as it would have been.
@@ -12,12 +12,15 @@ in another form changes nothing. ``QueuedMessageReader`` opens it, and returns t
 
 from __future__ import annotations
 
-import zlib
+import threading
 from dataclasses import dataclass
 from typing import Any
 
+import zstandard
+
 from celery_wheel.broker.envelope import HEADER, VERSION
 from celery_wheel.conf import Conf
+from celery_wheel.store.model import Parts, join, split
 from celery_wheel.values.error_text import Malformed
 from celery_wheel.values.keyring import (
     ENCRYPTED,
@@ -29,9 +32,6 @@ from celery_wheel.values.keyring import (
     encryption_keys,
     signing_keys,
 )
-
-#: A limit that zlib can take.
-MAX_UNPACKED = 2**31 - 2
 
 #: The member of the header of a sealed message.
 SEALED = "sealed"
@@ -55,35 +55,48 @@ class MessageSeal:
 
     def seal(self, body: Any, publish: dict[str, Any], task: str, task_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return body and arguments of kombu's ``publish`` for the sealed message, in place of those of the message."""
-        from celery_wheel.broker.queues import (  # with kombu: readers need none
-            NO_PROPERTY,
-            build_message,
-            encode_message,
-        )
+        from celery_wheel.broker.queues import NO_PROPERTY, encode_message, message_parts  # kombu: a reader needs none
 
-        data = encode_message(build_message(body, publish))
+        headers, properties, encoded = message_parts(body, publish)
+        data = join(encode_message(headers), encode_message(properties), encoded)
         if self.encryption.current:
-            data = self.encryption.encrypt(zlib.compress(data, 1))
+            data = self.encryption.encrypt(compress(data))
         outer = {name: value for name, value in publish.items() if name in NO_PROPERTY}
         outer.pop("serializer", None)
         made = {"content_type": "application/octet-stream", "content_encoding": "binary", "compression": ""}
         names = {"v": VERSION, SEALED: True, "task": task, "task_id": task_id}
         return self.signing.sign(data, self.context), {**outer, **made, "headers": {HEADER: names}}
 
-    def open(self, data: bytes, max_bytes: int) -> tuple[bytes, bool]:
-        """Return the message in its JSON form, and whether it was signed. Raises Malformed and KeyMissing."""
+    def open(self, data: bytes, max_bytes: int) -> tuple[Parts, bool]:
+        """Return the parts of the message, and whether it was signed. Raises Malformed and KeyMissing."""
         is_signed = data[:1] == SIGNED
         if is_signed:
             data = self.signing.check(data, self.context)
-        if data[:1] != ENCRYPTED:
-            if not is_signed:
-                raise Malformed("sealed message must be encrypted or signed")
-            return data, is_signed
-        unpacking = zlib.decompressobj()
-        found = unpacking.decompress(self.encryption.decrypt(data), min(max_bytes, MAX_UNPACKED) + 1)
-        if not unpacking.eof:
-            raise Malformed(f"message must be at most {max_bytes:,} bytes, and whole")
-        return found, is_signed
+        if data[:1] == ENCRYPTED:
+            data = decompress(self.encryption.decrypt(data), max_bytes)
+        elif not is_signed:
+            raise Malformed("sealed message must be encrypted or signed")
+        return split(data), is_signed
+
+
+_packing, _unpacking = threading.Lock(), threading.Lock()  # a context of zstd serves one thread at a time
+_compressor, _decompressor = zstandard.ZstdCompressor(1), zstandard.ZstdDecompressor()
+
+
+def compress(data: bytes) -> bytes:
+    with _packing:
+        return _compressor.compress(data)
+
+
+def decompress(data: bytes, max_bytes: int) -> bytes:
+    """Raises Malformed for more than ``max_bytes``, which its frame says before they are made."""
+    try:
+        if zstandard.frame_content_size(data) > max_bytes:
+            raise Malformed(f"message must be at most {max_bytes:,} bytes")
+        with _unpacking:
+            return _decompressor.decompress(data)
+    except zstandard.ZstdError as error:
+        raise Malformed("encrypted message must be compressed by zstd") from error
 
 
 #: Opens nothing.

@@ -103,7 +103,9 @@ class WheelService:
         self.started = True
         logger.info("the store is %s", store.name, extra={"action": "store", "store": store.name})
         _warn_of_server(store)
-        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, Mask(conf.mask)))
+        # People who may ask a node need not have a key.
+        mask = Mask([*conf.mask, *(("argsrepr", "kwargsrepr") if conf.encryption_keys else ())])
+        node = Node(self._app, SchedulerView(node_name(holder, others), store, self._held, stamps, mask))
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), partial(cancel_replaced, self._app, store)

@@ -44,6 +44,9 @@ MIN_SECRET = 32
 
 DAY_S = 86_400
 
+#: Days of keys that a process keeps in memory.
+MAX_DAYS = 1_000
+
 
 class KeyMissing(Malformed, LookupError):
     """Encrypted or signed bytes need a key that this process does not have."""
@@ -56,7 +59,6 @@ class _Key:
         self.root = hmac.digest(b"celery-wheel " + purpose, secret.encode(), "sha256")
         self.id = hmac.digest(self.root, b"id", "sha256")[:ID_BYTES]
 
-    @lru_cache(512)  # noqa: B019 - keys live as long as the process
     def of_day(self, day: bytes) -> Any:
         """Return the cipher of a day, given as its number since 1970."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -104,6 +106,8 @@ class EncryptionKeys(_Keys):
     def __init__(self, secrets: Sequence[str] = (), clock: Callable[[], float] = time.time) -> None:
         super().__init__(secrets)
         self._clock = clock
+        self._encrypting: tuple[bytes, Callable[[bytes, bytes, None], bytes]] = b"", _refuse
+        self._by_head: dict[bytes, Callable[[bytes, bytes, None], bytes]] = {}
 
     def encrypt(self, plain: bytes) -> bytes:
         """Return the bytes, encrypted by the first key; as they are where no key encrypts."""
@@ -115,7 +119,11 @@ class EncryptionKeys(_Keys):
             return list(plain)
         key = self._key(key_id, "wheel_encryption_keys")
         day = (int(self._clock() // DAY_S) % 2 ** (8 * DAY_BYTES)).to_bytes(DAY_BYTES)
-        head, encrypt = ENCRYPTED + key.id + day, key.of_day(day).encrypt
+        head = ENCRYPTED + key.id + day
+        made, encrypt = self._encrypting
+        if made != head:
+            encrypt = key.of_day(day).encrypt
+            self._encrypting = head, encrypt
         nonces = os.urandom(NONCE_BYTES * len(plain))
         found = []
         for at, one in enumerate(plain):
@@ -127,16 +135,24 @@ class EncryptionKeys(_Keys):
         """Return what was encrypted. Raises KeyMissing, and Malformed for bytes that were changed."""
         if found[:1] != ENCRYPTED or len(found) < OVERHEAD:
             raise Malformed("encrypted bytes must begin with their mark and the id of a key")
-        from cryptography.exceptions import InvalidTag
-
-        key = self._key(found[1:_MAC_AT], "wheel_encryption_keys")
+        head = found[:_NONCE_AT]
+        decrypt = self._by_head.get(head) or self._decrypt_of(head)
         try:
-            plain: bytes = key.of_day(found[_MAC_AT:_NONCE_AT]).decrypt(
-                found[_NONCE_AT:_DATA_AT], found[_DATA_AT:], None
-            )
-        except InvalidTag:
+            plain: bytes = decrypt(found[_NONCE_AT:_DATA_AT], found[_DATA_AT:], None)
+        except Exception as error:
+            if type(error).__name__ != "InvalidTag":  # to import it takes a third of the time of a short message
+                raise
             raise Malformed("encrypted bytes must be as they were encrypted; they were changed") from None
         return plain
+
+    def _decrypt_of(self, head: bytes) -> Callable[[bytes, bytes, None], bytes]:
+        """Return the function for bytes that begin so: of one key and day."""
+        key = self._key(head[1:_MAC_AT], "wheel_encryption_keys")
+        if len(self._by_head) >= MAX_DAYS:
+            self._by_head.clear()
+        found: Callable[[bytes, bytes, None], bytes] = key.of_day(head[_MAC_AT:]).decrypt
+        self._by_head[head] = found
+        return found
 
 
 class SigningKeys(_Keys):
@@ -164,6 +180,10 @@ class SigningKeys(_Keys):
         if self._first is None:
             raise ValueError("no key signs")
         return _mac(self._first, data, context)
+
+
+def _refuse(*_: object) -> bytes:
+    raise AssertionError("no key encrypts")
 
 
 def _mac(key: _Key, data: bytes, context: bytes) -> bytes:

@@ -32,7 +32,7 @@ from tests.kit.servers.redis import redis_binaries
 #: Module → its benchmarks, each a function of that name; ``run`` where the module has the benchmark's name.
 BENCHES = {
     "timing": ("wheel", "purgatory"),
-    "messages": ("decoding", "producer", "schedules"),
+    "messages": ("decoding", "producer", "schedules", "keys"),
     "rounds": ("budget", "lanes"),
     "many": ("many", "load", "complete"),
     "recurring": ("recurring",),

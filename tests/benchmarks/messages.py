@@ -4,14 +4,19 @@
 
     producer    apply_async(countdown=…) through the wheel     beside the same call of plain Celery
     decoding    a message of the wheel queue, by msgspec       by Python's own JSON alone, which is kombu's way
+                signed; encrypted and signed                   as it is
+    keys        pack and encrypt a stored message; unpack it   without a key
     schedules   an occurrence, by the renderer                 the same calls by apply_async, captured
 
 A figure is the median of the turns' CPU; the ratio of two figures holds where others use the cores, too.
 """
 
+import json
 import statistics
 import uuid
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +26,10 @@ from kombu.transport.memory import Channel
 
 from celery_wheel import Celery
 from celery_wheel.broker import reader
+from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.queues import build_message, encode_message
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.bulk_load.message_template import Sampler
 from celery_wheel.bulk_load.row import TaskCall
 from celery_wheel.engine.recurring.occurrence import Occurrence
@@ -29,8 +37,10 @@ from celery_wheel.producer.eta import due_time_of_header
 from celery_wheel.recurring import Instants, Recurrence, to_json
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
-from celery_wheel.store.model import Message
+from celery_wheel.store.model import Message, join
 from celery_wheel.store.schedule_model import Schedule
+from celery_wheel.store.sql.catalogue import SKELETON, Dictionary
+from celery_wheel.values.keyring import EncryptionKeys, SigningKeys
 from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import letters_of
 from tests.kit.servers.redis import RedisServer
@@ -102,6 +112,54 @@ def decoding(folder: Path, _rows: int) -> Iterator[Figure]:
     ours, theirs = _medians([read, read_by_json], len(raws))
     what = f"a message of {sum(map(len, raws)) / len(raws):,.0f} B"
     yield Figure("decoding", what, ours, "µs", "Python's json", theirs, less_is_better=True)
+
+    for name, seal in SEALS.items():
+        sealed = [sealed_form(raw, seal) for raw in raws]
+        read_sealed = partial(_read_all, QueuedMessageReader(seal=seal).decode, sealed)
+        opened, plain = _medians([read_sealed, read], len(raws))
+        yield Figure("decoding", f"{what}, {name}", opened, "µs", "as it is", plain, less_is_better=True)
+
+
+SECRET = "a secret of thirty-two characters"  # noqa: S105 - of nobody
+SIGNED = MessageSeal(signing=SigningKeys([SECRET]))
+SEALS = {"signed": SIGNED, "encrypted and signed": MessageSeal(EncryptionKeys([SECRET]), SIGNED.signing)}
+
+
+def sealed_form(raw: bytes, seal: MessageSeal) -> bytes:
+    """Return a message of the wheel queue as a producer with keys would have sent it."""
+    message = json.loads(raw)
+    names = message["headers"][HEADER]
+    publish = {"exchange": "", "routing_key": "wheel.0", "headers": message["headers"], **message["properties"]}
+    publish |= {"content_type": message["content-type"], "content_encoding": message["content-encoding"]}
+    body = b64decode(message["body"])
+    return encode_message(build_message(*seal.seal(body, publish, names["task"], names["task_id"])))
+
+
+def _read_all(decode: Callable[[bytes], object], raws: Iterable[bytes]) -> None:
+    for raw in raws:
+        decode(raw)
+
+
+def keys(folder: Path, _rows: int) -> Iterator[Figure]:
+    """The work of a store's key for each of 500 messages at once, as they are accepted and dispatched."""
+    with RedisServer(folder / "redis") as server:
+        letters = letters_of(server.url, server.client())
+    found = map(QueuedMessageReader().decode, letters.write([2_000_000_000_000] * 500, 1_900_000_000_000))
+    plain = [join(one.headers, one.properties, one.body) for one in found if isinstance(one, Message)]
+    without, own = Dictionary(1, SKELETON), EncryptionKeys([SECRET])
+    encrypted = Dictionary(2, SKELETON, own, own.current)
+    packed = [one.pack(plain) for one in (without, encrypted)]
+    works = [partial(one.pack, plain) for one in (without, encrypted)]
+    before, after = _medians(works, len(plain))
+    yield Figure("keys", "pack a message", after, "µs", "without a key", before, less_is_better=True)
+    yield Figure("keys", "of it the key's work", after - before, "µs", "asked", 5.0, less_is_better=True)
+    before, after = _medians(
+        [partial(_read_all, one.unpack, some) for one, some in zip((without, encrypted), packed, strict=True)],
+        len(plain),
+    )
+    yield Figure("keys", "unpack a message", after, "µs", "without a key", before, less_is_better=True)
+    more = statistics.fmean(len(two) - len(one) for one, two in zip(*packed, strict=True))
+    yield Figure("keys", "bytes of a row", more, "bytes more", "asked", 40.0, less_is_better=True)
 
 
 def _refuse(_raw: bytes) -> None:

@@ -16,6 +16,7 @@ durable.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from array import array
@@ -40,6 +41,9 @@ from tests.benchmarks.scheduler import RETENTION_S
 from tests.benchmarks.stream import Drain
 from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
+
+#: A variable of the environment: secrets by which the store is encrypted.
+KEYS = "BENCH_ENCRYPTION_KEYS"
 
 PENDING_DAYS, DUE_DAYS = 30, 3
 #: The thread behind each count.
@@ -120,7 +124,8 @@ class Spine:
         self._rng = random.Random(11)
 
     def start(self, ahead_ms: int = 0) -> Child:
-        return Child(self._server.url, self._database.url, ahead_ms=ahead_ms)
+        keys = {"wheel_encryption_keys": os.environ.get(KEYS, "").split()}
+        return Child(self._server.url, self._database.url, ahead_ms=ahead_ms, settings=keys)
 
     def targets(self, *targets: float | None) -> tuple[float | None, ...]:
         return targets if self.rows >= TARGET_ROWS else (None,) * len(targets)

@@ -51,6 +51,7 @@ def test_marked_tasks_run_and_are_readable_nowhere(stack: Stack) -> None:
     stack.wait_for(f"{MARK} schedule")
     [later] = wheel.find("later")
     assert MARK in later.body.decode()
+    assert MARK not in str(stack.app.control.inspect(timeout=5).scheduled())
     beat.terminate()
     for path in stack.file.parent.glob("wheel*"):
         assert MARK.encode() not in path.read_bytes(), path
