@@ -84,7 +84,7 @@ def test_a_schedule_is_erased_after_it_is_deleted(wheel: VirtualWheel) -> None:
         wheel.app.wheel.erase(schedule="daily")
     schedules.delete("daily", actor="bob")
     receipt = wheel.app.wheel.erase(schedule="daily", actor="dpo")
-    assert erased(receipt) == {"history": 2, "revisions": 2, "audit": 2}
+    assert erased(receipt) == {"history": len(wheel.ran), "revisions": 2, "audit": 2}
     assert schedules.get("daily") is None
     assert traces(wheel) == []
     assert erased(wheel.app.wheel.erase(schedule="daily")) == {}
