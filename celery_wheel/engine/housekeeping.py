@@ -43,9 +43,8 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
             state.forgotten[name], forgotten = place, forgotten + count
             more |= bool(count) or place.settlement != after.settlement
     ctx.stats.add(forgotten=forgotten)
-    yield "forgotten"
     state.repacked = ctx.store.repack(ctx.shard, state.epoch)
-    yield "repacked"
+    yield "forgotten"
     yield Round.BUSY if more or state.repacked is not None else Round.IDLE
 
 
