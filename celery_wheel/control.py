@@ -24,13 +24,14 @@ from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.audit import ChainReport, verify
+from celery_wheel.requests.erasure import ErasureReceipt, erase, erasure_of
 from celery_wheel.requests.limits import OwnLimits
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, links_in
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, ERASE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.ids import uuid7
@@ -46,7 +47,7 @@ logger = get_logger(__name__)
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 #: Kinds of requests that take effect at once: they are part of no transaction.
-AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK)
+AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE)
 
 #: Tasks of one request, of an action on all tasks that match.
 AT_A_TIME = 2_000
@@ -413,6 +414,41 @@ class Wheel:
         options, name = {"per_ms": arguments.spread_ms(over)}, arguments.gate_name(RESUME, which)
         return self.ask(self.request(RESUME, [name], name, which, options)) is CommandResult.DONE
 
+    # -- erasure --------------------------------------------------------------------------------------
+
+    def erase(
+        self,
+        *,
+        task_id: str | None = None,
+        key: str | None = None,
+        group: str | None = None,
+        schedule: str | None = None,
+        patient: bool = True,
+        **how: Unpack[CommandOptions],
+    ) -> ErasureReceipt:
+        """Erase all that the store has of a task, of a key, of a group or of a schedule, and return the receipt.
+
+        Erased are pending tasks, which will not be dispatched and are not announced as cancelled; the history with
+        outcomes, reasons and runs; the names in the audit log, with the reasons and arguments of their requests. A
+        group also loses its own limits and its pause, a schedule its revisions and skips. A schedule must be deleted
+        before. The receipt says what is not covered. The reason of this request stays in the audit log: it should not
+        name a person.
+
+        The holders erase in small parts, beside their other work: 500 tasks in a commit. Tasks that are being
+        dispatched are erased once they are settled. Tasks that are accepted after a holder has begun stay.
+
+        Args:
+            patient: the time-out begins anew with each part that a holder has erased; False: it is for the whole.
+            how: as for ``cancel``; every erasure is in the audit log.
+
+        Raises WheelUnavailable when no holder answers in time: the request is withdrawn where no holder has begun.
+        RequestInDoubt says that a holder has begun, and goes on. ArgumentError for a schedule that exists.
+        """
+        by, value = erasure_of({"task_id": task_id, "key": key, "group": group, "schedule": schedule})
+        if "transactional" in how:
+            raise TypeError("erase must be without the option transactional: it takes effect at once")
+        return erase(self, by, value, how, patient=patient)
+
     # -- clocks ---------------------------------------------------------------------------------------
 
     def accept_clock(self, **how: Unpack[CommandOptions]) -> str:
@@ -491,6 +527,7 @@ class Wheel:
     aunknown_gate = twin(unknown_gate)
     aresume = twin(resume)
     aaccept_clock = twin(accept_clock)
+    aerase = twin(erase)
 
     # -- scheduling -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 ::
 
     page        module in views     address                              permission
-    Wheel       wheel               …/django_wheel/wheel/  and  live/    any of the four
+    Wheel       wheel               …/django_wheel/wheel/  and  live/    any of the five
     Pending     lists, task         …/pending/  and  <id>/               the same; <id>/body/: view_payload
     History     lists               …/history/                           the same; so Rejected, Settlements and Shards
     Lateness    results             …/lateness/                          the same; so Forecast; in the menu with results
@@ -12,6 +12,7 @@
     Schedules   schedules           …/schedule/ …                        the same; see ``schedules``
     requests    requests, bulk      …/pending/act/  …/pending/bulk/      operate_wheel
                 gate, limits        …/wheel/gate/  …/group/limits/       operate_wheel
+                erase               …/audit/erase/                       erase_data
 
 The template of a page is ``templates/django_wheel/<page>.html``. Django's own forms to add, change and delete are not
 reachable: a task whose row is changed by any process but the holder may be lost or run twice.

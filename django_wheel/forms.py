@@ -253,6 +253,24 @@ class ResumeForm(PauseForm):
     )
 
 
+class EraseForm(ReasonForm):
+    reason = _reason(_("Reason"), _("The reason stays in the audit log. Do not name a person in it."))
+    scope = forms.ChoiceField(
+        label=_("Erase"),
+        choices=(
+            ("task_id", _("The task with an id")),
+            ("key", _("All tasks with a key")),
+            ("group", _("All tasks of a group")),
+            ("schedule", _("A deleted schedule")),
+        ),
+    )
+    name = forms.CharField(
+        label=_("Name"), max_length=MAX_TEXT, strip=False, widget=forms.TextInput(attrs={"size": 60})
+    )
+    sure = forms.BooleanField(label=_("I understand that nothing can undo it."))
+    field_order = ("scope", "name", "reason", "sure")
+
+
 class LimitsForm(ReasonForm):
     """The own limits of a group. The verb ``clear`` ends them, so it needs none."""
 

@@ -2,7 +2,7 @@
 
 The models serve ``migrate`` and reading. Only a scheduler writes the tables, under its lease: a row that another
 program changes is a task that is lost or runs twice. ``celery_wheel.store.sql.schema`` has the columns and explains
-each table. The pages are models without a table of their own; ``Wheel`` carries the four permissions.
+each table. The pages are models without a table of their own; ``Wheel`` carries the five permissions.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ PERMISSIONS = [
     ("view_payload", "Can view arguments, headers and bodies"),
     ("operate_wheel", "Can operate the wheel"),
     ("manage_schedules", "Can manage recurring schedules"),
+    ("erase_data", "Can erase all data of a task, a key, a group or a schedule"),
 ]
 
 

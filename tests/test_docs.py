@@ -51,6 +51,16 @@ def test_every_setting_in_the_text_exists() -> None:
     assert named - management_commands() <= known
 
 
+def test_each_attack_has_a_test_that_exists() -> None:
+    attacks = (ROOT / "SECURITY.md").read_text().partition("## Attacks")[2].split("\n\n")[2].splitlines()[2:]
+    assert len(attacks) > 9
+    for attack in attacks:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", attack)
+        assert named, attack
+        for path, test in named:
+            assert f"def {test}(" in (ROOT / path).read_text(), test
+
+
 def management_commands() -> set[str]:
     return {path.stem for path in (ROOT / "django_wheel/management/commands").glob("wheel_*.py")}
 

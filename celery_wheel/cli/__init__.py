@@ -13,6 +13,7 @@ from __future__ import annotations
 # Each module adds its commands to the group.
 from celery_wheel.cli import (  # noqa: F401
     doctor,
+    erase,
     groups,
     history,
     limits,

@@ -116,6 +116,11 @@ class Conf:
         rules.seconds(3_600_000),
         "The seconds for which a dispatched message stays in the history; at least one hour.",
     )
+    retention = Setting(
+        {},
+        rules.retentions(3_600_000),
+        "Shorter retentions in seconds, by queue or task: `{'queue:mail': 3600, 'task:app.report': 86400}`.",
+    )
     history_max_bytes = Setting(10 * 1024 * MIB, rules.whole(1), "The most bytes of history.")
     history_archive = Setting(
         False,

@@ -157,6 +157,21 @@ def rates() -> Rule[dict[str, tuple[int, int]]]:
     return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
 
 
+def retentions(at_least_ms: int) -> Rule[dict[str, int]]:
+    """Return the rule for seconds by queue or task, which are read as milliseconds: ``{"queue:mail": 3600}``."""
+    each = seconds(at_least_ms)
+
+    def parse(value: Any) -> dict[str, int]:
+        found = by_name(value)
+        for name in found:
+            scope, _, of = name.partition(":")
+            if scope not in ("queue", "task") or not of:
+                raise ValueError(name)
+        return {name: each.parse(one) for name, one in found.items()}
+
+    return Rule(f'a dict like {{"queue:mail": 3600}}, by queue:… or task:…, each {each.phrase}', parse)
+
+
 def parse_rate(value: Any) -> tuple[int, int]:
     """Return (count, milliseconds) of a rate like "500/s". Raises ValueError."""
     text = f"{value}/s" if type(value) is int else value

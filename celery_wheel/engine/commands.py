@@ -189,7 +189,7 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
             results |= {message.task_id: DONE for _, message in readable}
         with state.active():
             if command.kind == model.REPLAY:
-                results.update({str(row.id): "too_late" for row in rows if not _is_closed(state, row)})
+                results.update({str(row.id): "too_late" for row in rows if not is_closed(state, row)})
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
             _publish_again(work, rows, redelivered, command)
@@ -238,7 +238,7 @@ def _replayable(ctx: Context, command: Command) -> tuple[list[model.Row], dict[s
     return known, results
 
 
-def _is_closed(state: ShardState, row: model.Row) -> bool:
+def is_closed(state: ShardState, row: model.Row) -> bool:
     """Whether no later adoption needs the row; all rows of a closed lane are settled."""
     lane = state.lanes.get(row.lane)
     return row.lane >= 0 if lane is None else row.position <= lane.replayable

@@ -8,7 +8,8 @@
     3 close     lanes beside the main one that have been asleep for ``lane_idle_ms``: not before the rollback window is
                 over, since a rollback cannot replay a closed lane
     4 forget    history beyond its retention is deleted, oldest settlement first, 2,000 rows a round; not the rows that
-                the next adoption compares with the broker's checksum, or it would take their absence for a rollback
+                the next adoption compares with the broker's checksum, or it would take their absence for a rollback;
+                then that of queues and tasks with a shorter retention, 500 rows of each a round
     5 repack    rows get the present dictionary and key, a thousand a round, after a change of the key or an erasure
 """
 
@@ -19,7 +20,7 @@ from celery_wheel.engine.state.lane import END
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import TombstoneFilter
 from celery_wheel.engine.unit_of_work import UnitOfWork
-from celery_wheel.store.ports import Retention
+from celery_wheel.store.ports import ForgetPlace, Retention
 
 
 def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
@@ -35,11 +36,16 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
             upto = {number: lane.replayable for number, lane in state.lanes.all.items()}
         keep = Retention(now_ms - limits.retention_ms, limits.history_bytes, limits.archived_only, upto)
         forgotten = ctx.store.forget(ctx.shard, state.epoch, keep, limits.forget_count)
+        more = bool(forgotten)
+        for name, kept_ms in limits.retentions.items():
+            shorter, after = keep._replace(before_ms=now_ms - kept_ms), state.forgotten.get(name, ForgetPlace())
+            count, place = ctx.store.forget_named(ctx.shard, state.epoch, name, shorter, after)
+            state.forgotten[name], forgotten = place, forgotten + count
+            more |= bool(count) or place.settlement != after.settlement
     ctx.stats.add(forgotten=forgotten)
-    yield "forgotten"
     state.repacked = ctx.store.repack(ctx.shard, state.epoch)
-    yield "repacked"
-    yield Round.BUSY if forgotten or state.repacked is not None else Round.IDLE
+    yield "forgotten"
+    yield Round.BUSY if more or state.repacked is not None else Round.IDLE
 
 
 def _refill(ctx: Context, state: ShardState) -> Steps:

@@ -31,11 +31,13 @@ from celery_wheel.engine.commands import (
     pause_or_resume,
     requeue_or_replay,
 )
+from celery_wheel.engine.erasure import erase
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,
     Command,
     Completion,
+    Erasure,
     RunEnded,
     ScheduleCommand,
     parse,
@@ -185,7 +187,7 @@ def _sort(ctx: Context, intake: _Intake, inbox: Sequence[model.InboxItem]) -> No
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):
             schedules.sort(intake, meaning)
-        elif isinstance(meaning, Command | Completion):
+        elif isinstance(meaning, Command | Completion | Erasure):
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
             if not _concerns(meaning, intake.resent):
                 intake.commands.append(meaning)
@@ -220,16 +222,18 @@ class _ScheduleCommands:
             intake.commands.append(command)
 
 
-def _concerns(command: Command | Completion, resent: set[str]) -> bool:
+def _concerns(command: Command | Completion | Erasure, resent: set[str]) -> bool:
     """Whether a command may be about a message before it that is not accepted yet; keys are not compared."""
-    return bool(resent) and (isinstance(command, Completion) or not resent.isdisjoint(command.task_ids))
+    return bool(resent) and (not isinstance(command, Command) or not resent.isdisjoint(command.task_ids))
 
 
 def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _Intake) -> Generator[str, None, bool]:
-    """Carry out a command; returns False where it stays in the inbox."""
+    """Carry out a command; returns False where it stays in the inbox as it is."""
     if isinstance(command, ScheduleCommand):
         return (yield from change_schedules(ctx, state, command))
     empty_at_ms = None if intake.peeked.more else intake.peeked_at_ms
+    if isinstance(command, Erasure):
+        return (yield from erase(ctx, state, command, None if intake.chunks else empty_at_ms))
     if isinstance(command, Completion):
         return (yield from complete(ctx, state, command, empty_at_ms))
     if command.kind in (model.PAUSE, model.RESUME):

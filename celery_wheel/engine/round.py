@@ -182,6 +182,7 @@ class Limits:
     ahead_ms: int = 0  #: rows are published this long before they are due; above 0 only for a drain
     lease_ms: int = 2_000
     retention_ms: int = 7 * 86_400_000
+    retentions: Mapping[str, int] = field(default_factory=dict)  #: shorter ones, by "queue:mail" or "task:app.report"
     history_bytes: int = 10 * 2**30
     archived_only: bool = False  #: remove only history that was archived
     forget_count: int = 2_000  #: rows of history removed in one round

@@ -150,6 +150,11 @@ class UnitOfWork:
         if why.kind == "cancelled":
             self.mark_unannounced([row.id])
 
+    def erase(self, row: model.Row) -> None:
+        """Remove a row that was taken out, or that is history, with its outcomes, claims and run."""
+        self._give_back(row.id)
+        self.change.erased.append(row.id)
+
     def move(self, row: model.Row, lane: Lane, due_ms: int, eta_ms: int | None = None) -> None:
         """Give a row another position, after the lane's watermark."""
         move = model.Move(row.id, lane.number, lane.late_due_ms(due_ms), self.state.next_seq(), eta_ms)

@@ -5,7 +5,7 @@
     session      a Java to run on, and a SparkSession; ``spark_errors``: our errors, out of those of Spark
     source       the data source ``wheel``: read, write, stream; ``tables`` calls it
     jobs         functions from DataFrame to DataFrame, a module a job; ``cli`` runs them, ``inputs`` reads for them
-    archive      the folder, and the runs of the jobs ``archive`` and ``compact``
+    archive      the folder, and the runs of the jobs ``archive``, ``compact`` and ``erase``
     output       the folder of a job's results; ``plot`` draws its picture (``celery_wheel.results`` reads the folder)
 
 Promises: the jobs run in local mode, by spark-submit and over Spark Connect, since nothing here uses ``sparkContext``,

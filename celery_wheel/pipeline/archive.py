@@ -9,6 +9,7 @@
                ─► 5 manifest written ─► 6 the store's mark ─► 7 manifest with that mark
     compact    1 manifest read ─► 2 the files of a day written to run=… as few ─► 3 read back, counted
                ─► 4 manifest written ─► 5 after --keep, the replaced files removed
+    erase      as compact, without some events, of the folders that have any; replaced files are removed at once
 
 A run archives (mark, number] of each shard: the same events at every read. A kill before 5 leaves files that nobody
 reads, and the next run archives their events again; ``compact`` removes them after --keep. A kill after it leaves the
@@ -395,17 +396,7 @@ class Compaction:
                 f"{old[0].folder} and others have {dict(had)}, but their copy has {dict(has)}; nothing was changed; "
                 "does another program write to the archive?"
             )
-        paths = {file.path for file in old}
-
-        def change(last: Manifest) -> Manifest:
-            if not paths <= {file.path for file in last.files}:
-                raise other_run(self.storage)
-            kept = [file for file in last.files if file.path not in paths]
-            files = (*new, *kept)  # a kept file of this day is of a later run
-            replaced = {file.folder: self.now_ms for file in old}
-            return replace(last, serial=last.serial + 1, run=run, files=files, replaced={**last.replaced, **replaced})
-
-        commit(self.storage, change)
+        replace_files(self.storage, run, old, new, self.now_ms)
         return new
 
     def _remove_old(self, last: Manifest) -> list[str]:
@@ -426,6 +417,78 @@ class Compaction:
         if old:
             commit(self.storage, change)
         return removed
+
+
+def replace_files(
+    storage: ArchiveFolder, run: str, old: Sequence[DataFile], new: Sequence[DataFile], now_ms: int
+) -> None:
+    """Let the manifest name the new files in the place of the old ones, all of them or none."""
+    paths = {file.path for file in old}
+
+    def change(last: Manifest) -> Manifest:
+        if not paths <= {file.path for file in last.files}:
+            raise other_run(storage)
+        kept = [file for file in last.files if file.path not in paths]
+        files = (*new, *kept)  # a kept file of this day is of a later run
+        replaced = {file.folder: now_ms for file in old}
+        return replace(last, serial=last.serial + 1, run=run, files=files, replaced={**last.replaced, **replaced})
+
+    commit(storage, change)
+
+
+@dataclass(slots=True)
+class ArchiveErasure:
+    """Removes the events of one value of a column, and at once all files that are no longer valid of the manifest.
+
+    A kill before the manifest is written leaves the archive as it was; a kill after it leaves replaced files, which the
+    next run removes. Files of killed runs, which no manifest names, are left to ``compact``.
+    """
+
+    storage: ArchiveFolder
+    now_ms: int
+    column: str
+    value: str
+    progress: Callable[[str], None]
+
+    def run(self) -> dict[str, int]:
+        """Return the number of erased events by day."""
+        erased: dict[str, int] = {}
+        folders: dict[str, list[DataFile]] = {}
+        for file in last_of(self.storage).files:
+            folders.setdefault(file.folder, []).append(file)
+        for files in folders.values():  # of one run and day
+            self.progress(f"reading {files[0].day}")
+            if count := self.storage.read(files).where(f.col(self.column) == self.value).count():
+                self._rewrite(files, count)
+                erased[files[0].day] = erased.get(files[0].day, 0) + count
+        self.progress("removing replaced files")
+        self._remove_replaced()
+        return dict(sorted(erased.items()))
+
+    def _rewrite(self, old: list[DataFile], erased: int) -> None:
+        run, count = new_run(), sum(file.events for file in old) - erased
+        rest = self.storage.read(old).where(~f.col(self.column).eqNullSafe(self.value))
+        new = self.storage.write(rest, run, count) if count else []
+        if (has := sum(file.events for file in new)) != count:
+            raise FileUnusable(
+                f"{old[0].folder} has {count:,} events that stay, but their copy has {has:,}; nothing was changed; "
+                "does another program write to the archive?"
+            )
+        replace_files(self.storage, run, old, new, self.now_ms)
+
+    def _remove_replaced(self) -> None:
+        last = last_of(self.storage)
+        named = {file.folder for file in last.files}
+        old = [folder for folder in last.replaced if folder not in named]
+        for folder in old:
+            self.storage.remove(folder)
+
+        def change(last: Manifest) -> Manifest:
+            replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
+            return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
+
+        if old:
+            commit(self.storage, change)
 
 
 def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from celery_wheel.store.audit_model import AuditChain, AuditCriteria, ChainEntry, Link, Mac, fault_of, plain_mac
+from celery_wheel.store.audit_model import AuditChain, AuditCriteria, ChainEntry, Link, fault_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.values import json_object
 from celery_wheel.values.mask import Mask, unquoted
@@ -36,22 +36,22 @@ class ChainReport:
     problem: str  #: the first one; empty: the chain is whole
 
 
-def verify(store: FullStore, heads: Iterable[Link] = (), mac: Mac = plain_mac) -> list[ChainReport]:
+def verify(store: FullStore, heads: Iterable[Link] = ()) -> list[ChainReport]:
     """Check all chains, and that they have the heads that were noted."""
     noted = set(heads)
     chains = {one.chain: one for one in store.browse.audit_chains()}
     gone = {number: AuditChain.begin(number) for number in sorted({one.chain for one in noted} - chains.keys())}
     return [
-        _verify(store, one, {link for link in noted if link.chain == one.chain}, mac)
+        _verify(store, one, {link for link in noted if link.chain == one.chain})
         for one in (*chains.values(), *gone.values())
     ]
 
 
-def _verify(store: FullStore, chain: AuditChain, noted: set[Link], mac: Mac) -> ChainReport:
+def _verify(store: FullStore, chain: AuditChain, noted: set[Link]) -> ChainReport:
     before, erased, problem = chain.base, 0, ""
     found = {before.number: before}
     for one in _entries(store, chain, AuditCriteria()):
-        if fault := fault_of(before, one, mac):
+        if fault := fault_of(before, one):
             problem = f"entry {before.number + 1} {fault}"
             break
         before = one.link
@@ -64,7 +64,7 @@ def _verify(store: FullStore, chain: AuditChain, noted: set[Link], mac: Mac) -> 
             problem = f"entry {before.number + 1} is missing" if is_short else f"entry {before.number} was changed"
     now = next((one for one in store.browse.audit_chains() if one.chain == chain.chain), chain)
     if problem and now.base_number > chain.base_number:  # retention has removed entries meanwhile
-        return _verify(store, now, noted, mac)
+        return _verify(store, now, noted)
     if not problem and now.number == chain.number and store.browse.audit_entries(chain.chain, chain.number, 1):
         problem = f"entry {chain.number + 1} is out of place: the chain ends before it"
     problem = problem or next((text for link in sorted(noted) if (text := _differs(link, chain, found))), "")

@@ -29,7 +29,7 @@ from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
 from celery_wheel.store.audit_model import PROGRAM
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, ERASE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
@@ -54,6 +54,7 @@ _KINDS: dict[str, tuple[str, Merge[Any]]] = {
     LIMIT: ("groups", merging.EveryShard()),
     ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
     SCHEDULE: ("names", merging.OnlyAnswer()),
+    ERASE: ("digests", merging.SummedTotals()),
 }
 
 
@@ -66,6 +67,7 @@ class _InboxCommand:
     item: int = 0
     is_put: bool = False  #: its commit was answered
     may_be_withdrawn: bool = False  #: a withdrawal has begun
+    seen: bytes | None = field(default=None, repr=False)  #: the payload at the last look for progress
     answer: Mapping[str, Any] | None = None
 
 
@@ -96,6 +98,9 @@ class Request:
     audit: Mapping[str, str] = field(default_factory=dict)  #: for the audit log: origin and bulk
     transactional: bool | None = None  #: the option of the call
     turn: Callable[[], None] | None = None  #: called instead of waiting, where the asker's own thread is the holder's
+    patient: bool = False  #: the time-out begins anew while a holder goes on with a command of several parts
+    number: str = ""  #: of the request, in the audit log; a UUIDv7
+    at_ms: int = 0  #: time of asking
     _commands: list[_InboxCommand] = field(default_factory=list)
     _until_s: float = 0.0  #: the end of the time-out by the monotonic clock
 
@@ -186,7 +191,8 @@ class Request:
                 of_shard[self.shard_of(None, name, shards)].append(name)
         for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
             commands: list[_InboxCommand] = []
-            sent = {"request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
+            self.number, self.at_ms = uuid7(), time.time_ns() // 1_000_000
+            sent = {"request": self.number, "at_ms": self.at_ms}
             for shard, own in enumerate(of_shard):
                 if part := own[start : start + TASKS_AT_ONCE]:
                     # A name that no shard knows has an entry of one shard, where each shard gets all names.
@@ -254,7 +260,22 @@ class Request:
                 opened.overview.expire()
             if self._unanswered():
                 check_interruption()
+            if self.patient and time.monotonic() > self._until_s and self._goes_on():
+                self._until_s = time.monotonic() + self.timeout_s
             left_s = self._until_s - time.monotonic()
+
+    def _goes_on(self) -> bool:
+        """Whether a holder has carried out a part of a command since the last look."""
+        store, goes_on = self.open_store().store, False
+        for command in self._unanswered():
+            payload = store.command_payload(command.item)
+            goes_on |= payload is not None and payload not in (command.payload, command.seen)
+            command.seen = payload
+        return goes_on
+
+    def by_shard(self, name: str) -> dict[int, Any]:
+        """Return the result of a name in each shard that has answered."""
+        return {one.shard: one.answer[name] for one in self._commands if one.answer is not None}
 
     @property
     def _merge(self) -> Merge[Any]:
@@ -316,6 +337,8 @@ class Request:
             return
         command.answer = store.answer(command.id)
         if command.answer is None and command.is_put and is_first:
+            if store.command_payload(command.item) is not None:  # in several parts, or passed on to another shard
+                raise _Unanswered(f"shard {command.shard} has begun with the command {self.kind}, and goes on with it")
             raise _Unanswered(
                 f"shard {command.shard} has accepted the command {self.kind} and has not answered it; perhaps the "
                 "command could not be read; look for it among the rejected messages, and run the same version of "

@@ -110,6 +110,13 @@ class SummedCounts(Merge[CompletionResult]):
         return {name: counts for name, counts in found.items() if name not in in_doubt or counts != none}
 
 
+class SummedTotals(Merge[dict[str, int]]):
+    """For an erasure, which every shard carries out: the numbers of each kind are added up."""
+
+    def _merge(self, values: list[Any]) -> dict[str, int]:
+        return {kind: sum(one[kind] for one in values) for kind in (values[0] if values else ())}
+
+
 class MostUrgentAnswer(Merge[str]):
     """For a clock, of which each shard has its own: the answer that most needs the operator counts."""
 

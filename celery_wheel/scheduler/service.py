@@ -294,6 +294,7 @@ def limits_of(conf: Conf) -> Limits:
         chunk_count=conf.chunk,
         lease_ms=conf.lease_ms,
         retention_ms=conf.history_retention_ms,
+        retentions={name: ms for name, ms in conf.retention.items() if ms < conf.history_retention_ms},
         history_bytes=conf.history_max_bytes,
         archived_only=conf.history_archive,
         audit_ms=conf.audit_retention_ms,

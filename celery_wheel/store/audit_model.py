@@ -26,7 +26,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -51,13 +51,6 @@ ORIGINS = (*PERSONS, *MACHINES)
 
 #: In a filter: any of PERSONS.
 PEOPLE = "people"
-
-#: From bytes to 32 bytes: SHA-256, or a function with a secret key, without which nobody can make a chain anew.
-Mac = Callable[[bytes], bytes]
-
-
-def plain_mac(content: bytes) -> bytes:
-    return sha256(content).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,27 +176,25 @@ def content_digest(salt: str, one: AuditEntry) -> str:
     return sha256(b"".join(map(field, (salt, one.reason, one.details, one.results)))).hexdigest()
 
 
-def entry_digest(before: Link, one: AuditEntry, content: str, mac: Mac = plain_mac) -> str:
+def entry_digest(before: Link, one: AuditEntry, content: str) -> str:
     """Return the digest of the entry that follows ``before``."""
     place, about = (before.digest, before.chain, before.number + 1), (one.request, one.at_ms, one.origin, one.actor)
-    return mac(b"".join(map(field, (*place, *about, one.action, one.bulk, content)))).hex()
+    return sha256(b"".join(map(field, (*place, *about, one.action, one.bulk, content)))).hexdigest()
 
 
-def chained(
-    before: Link, entries: Iterable[AuditEntry], salts: Iterable[str], mac: Mac = plain_mac
-) -> list[ChainEntry]:
+def chained(before: Link, entries: Iterable[AuditEntry], salts: Iterable[str]) -> list[ChainEntry]:
     """Return the entries as they follow ``before``; each has a salt of 16 random bytes."""
     found: list[ChainEntry] = []
     for one, salt in zip(entries, salts, strict=True):
         values = [getattr(one, name) for name in AuditEntry.__dataclass_fields__]
         content = content_digest(salt, one)
         place = before.chain, before.number + 1
-        found.append(ChainEntry(*values, *place, salt, content, entry_digest(before, one, content, mac)))  # type: ignore[call-arg]  # of AuditEntry
+        found.append(ChainEntry(*values, *place, salt, content, entry_digest(before, one, content)))  # type: ignore[call-arg]  # of AuditEntry
         before = found[-1].link
     return found
 
 
-def fault_of(before: Link, one: ChainEntry, mac: Mac = plain_mac) -> str:
+def fault_of(before: Link, one: ChainEntry) -> str:
     """Return the fault of the entry after ``before``, where ``one`` is the next that there is; empty: none."""
     if one.number != before.number + 1:
         return "is missing"
@@ -211,7 +202,7 @@ def fault_of(before: Link, one: ChainEntry, mac: Mac = plain_mac) -> str:
         is_content = (one.reason, one.details, one.results) == ("", "{}", "{}")
     else:
         is_content = content_digest(one.salt, one) == one.content
-    return "" if is_content and entry_digest(before, one, one.content, mac) == one.digest else "was changed"
+    return "" if is_content and entry_digest(before, one, one.content) == one.digest else "was changed"
 
 
 # -- reading ------------------------------------------------------------------------------------------

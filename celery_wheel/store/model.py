@@ -24,6 +24,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+from celery_wheel.store.erasure_model import AuditErasure
 from celery_wheel.store.schedule_model import ScheduleChange
 
 SEPARATOR = b"\x1e"
@@ -152,7 +153,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SCHEMA_VERSION = 1
 #: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
-PAUSE, RESUME, LIMIT, ACCEPT_CLOCK = "pause", "resume", "limit", "accept_clock"
+PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE = "pause", "resume", "limit", "accept_clock", "erase"
 
 #: States of a bulk load; only an open load can be aborted; a committed load is done once all of it is accepted.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
@@ -492,6 +493,9 @@ class Change(ScheduleChange):
     ended_lines: list[int] = field(default_factory=list)  #: lines to remove if no row is left in them, after ``lines``
     limits: list[GroupLimit] = field(default_factory=list)  #: each replaces an earlier one of its group
     unlimited: list[str] = field(default_factory=list)  #: groups whose own limits are removed
+    erased: list[int] = field(default_factory=list)  #: timers to remove with their outcomes, claims and runs
+    erased_audits: list[AuditErasure] = field(default_factory=list)
+    erased_schedules: list[int] = field(default_factory=list)  #: ids of schedules whose revisions and skips go
     rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused; a later one stays
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from celery_wheel.store.model import COMMITTED, DONE, Position
+from celery_wheel.store.model import COMMITTED, DONE, ORIGIN, Position
 from celery_wheel.store.schedule_model import Revision, Schedule
 
 
@@ -27,6 +27,13 @@ class Retention(NamedTuple):
     max_bytes: int  #: of all settlements; beyond it the oldest are forgotten, however young
     archived_only: bool = False  #: a settlement stays until an archive has all of it, and keeps all younger settlements
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
+
+
+class ForgetPlace(NamedTuple):
+    """The end of what a shorter retention has removed: all earlier history of its queue or task is gone."""
+
+    settlement: int = 0  #: id of the last settlement
+    stopped: Position = ORIGIN  #: in lane STOPPED
 
 
 class Renewal(NamedTuple):

@@ -187,12 +187,6 @@ class SigningKeys(_Keys):
             raise Malformed("signed bytes must be as they were signed; they were changed, or are of another wheel")
         return data
 
-    def mac(self, data: bytes, context: bytes) -> bytes:
-        """Return the HMAC alone, by the first key."""
-        if self._first is None:
-            raise ValueError("no key signs")
-        return _mac(self._first, data, context)
-
 
 def _refuse(*_: object) -> bytes:
     raise AssertionError("no key encrypts")

@@ -43,6 +43,7 @@ PERMISSIONS = [
     ("view_payload", "Can view arguments, headers and bodies"),
     ("operate_wheel", "Can operate the wheel"),
     ("manage_schedules", "Can manage recurring schedules"),
+    ("erase_data", "Can erase all data of a task, a key, a group or a schedule"),
 ]
 
 

@@ -34,7 +34,8 @@ from celery_wheel.values.mask import unquoted
 from django_wheel import models
 from django_wheel.formats import gate_label, number, result_label, results_text
 from django_wheel.project import masked_text, project_wheel
-from django_wheel.views.page import PageAdmin, may_view_payload
+from django_wheel.views.erase import erase_page
+from django_wheel.views.page import READING, PageAdmin, may_erase, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
 
 ACTIONS: dict[str, Promise] = {
@@ -49,6 +50,7 @@ ACTIONS: dict[str, Promise] = {
     "set_limits": _("set limits"),
     "clear_limits": _("clear limits"),
     "accept_clock": _("accept the clock"),
+    "erase": _("erase"),
     "schedule_create": _("create a schedule"),
     "schedule_put": _("create or change a schedule"),
     "schedule_update": _("replace a schedule"),
@@ -204,7 +206,7 @@ def _cell(text: str) -> str:
 def _word(result: Any) -> str:
     if not isinstance(result, dict):
         return str(result)
-    return str(result.get("result") or ("done" if result.get("done") else "unknown"))
+    return str(result.get("result") or ("done" if result.get("done", True) else "unknown"))  # an erasure has counts
 
 
 def _reason(result: Any) -> str:
@@ -223,4 +225,8 @@ class AuditAdmin(PageAdmin):
 
     def more_urls(self, name: str) -> list[URLPattern]:
         exports = {form: self.guarded(partial(export, form=form)) for form in FORMATS}
-        return [path(f"export/{form}/", view, name=f"{name}_{form}") for form, view in exports.items()]
+        erase = self.for_operators(partial(erase_page, self), (*READING, "POST"), may_erase)
+        return [
+            *(path(f"export/{form}/", view, name=f"{name}_{form}") for form, view in exports.items()),
+            path("erase/", erase, name=f"{name}_erase"),
+        ]

@@ -6,6 +6,7 @@
     view_payload        also arguments, headers and bodies: without it they are not read from the store
     operate_wheel       also cancel, run now, reschedule, requeue, pause and resume
     manage_schedules    also create, change, pause, run, backfill and delete recurring schedules
+    erase_data          also erase all data of a task, a key, a group or a deleted schedule
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from django_wheel.views.query import PageQuery
 
 VIEW, VIEW_PAYLOAD = "django_wheel.view_wheel", "django_wheel.view_payload"
 OPERATE, MANAGE_SCHEDULES = "django_wheel.operate_wheel", "django_wheel.manage_schedules"
+ERASE = "django_wheel.erase_data"
 
 
 def _holds(*permissions: str) -> Callable[[HttpRequest], bool]:
@@ -40,10 +42,11 @@ def _holds(*permissions: str) -> Callable[[HttpRequest], bool]:
     return may
 
 
-may_view = _holds(VIEW, OPERATE, MANAGE_SCHEDULES, VIEW_PAYLOAD)
+may_view = _holds(VIEW, OPERATE, MANAGE_SCHEDULES, ERASE, VIEW_PAYLOAD)
 may_view_payload = _holds(VIEW_PAYLOAD)
 may_operate = _holds(OPERATE)
 may_manage_schedules = _holds(MANAGE_SCHEDULES)
+may_erase = _holds(ERASE)
 
 #: Returns the values of a template.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
@@ -106,13 +109,16 @@ class PageAdmin(ModelAdmin):
         return self.admin_site.admin_view(guard)
 
     def for_operators(
-        self, view: Callable[..., HttpResponse], methods: Collection[str]
+        self,
+        view: Callable[..., HttpResponse],
+        methods: Collection[str],
+        may: Callable[[HttpRequest], bool] | None = None,
     ) -> Callable[..., HttpResponseBase]:
-        """Return the view for users who may act, outside of the transactions of ATOMIC_REQUESTS.
+        """Return the view for users who may act, or ``may``, outside of the transactions of ATOMIC_REQUESTS.
 
         During such a transaction the holder could not answer, if the store is in the same SQLite file.
         """
-        guarded = self.guarded(view, self.may_act, methods)
+        guarded = self.guarded(view, may or self.may_act, methods)
         for alias in connections:
             guarded = transaction.non_atomic_requests(using=alias)(guarded)
         return guarded
@@ -126,6 +132,7 @@ class PageAdmin(ModelAdmin):
         query = PageQuery(request.GET)
         context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
         context |= {"may_operate": self.may_act(request), "may_view_payload": may_view_payload(request)}
+        context["may_erase"] = may_erase(request)
         context["here"] = request.path + query.here
         context.setdefault("title", capfirst(self.opts.verbose_name_plural))
         return context

@@ -28,14 +28,15 @@ ADMIN = "/admin/django_wheel"
 #: NOW of the samples, as a moment.
 MOMENT = "2027-01-15 08:00:00"
 
-#: Kind of a user → codenames of its permissions; the last four have one each.
+#: Kind of a user → codenames of its permissions; the last five have one each.
 PERMISSIONS = {
     "viewer": ("view_wheel", "view_payload"),
-    "operator": ("operate_wheel", "manage_schedules", "view_payload"),
+    "operator": ("operate_wheel", "manage_schedules", "erase_data", "view_payload"),
     "observer": ("view_wheel",),
     "reader": ("view_payload",),
     "dispatcher": ("operate_wheel",),
     "planner": ("manage_schedules",),
+    "eraser": ("erase_data",),
 }
 
 MakeClient = Callable[[str], Client]

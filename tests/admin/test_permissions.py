@@ -36,6 +36,7 @@ ACTING = {
     f"{ADMIN}/pending/bulk/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/group/limits/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/wheel/gate/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/audit/erase/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/schedule/act/": ("POST",),
     f"{ADMIN}/schedule/edit/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/schedule/preview/": ("POST",),
@@ -66,7 +67,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 24
+    assert len(ADDRESSES) == 25
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.views.lists"}
 
@@ -113,11 +114,14 @@ def test_a_user_without_the_permission_changes_nothing(
         assert client.post(f"{ADMIN}/schedule/act/", data).status_code == status
     for page in ("edit", "preview"):
         assert client.post(f"{ADMIN}/schedule/{page}/", {"name": "report"}).status_code == status
+    data = {"scope": "task_id", "name": NASTY, "sure": "on"}
+    assert client.post(f"{ADMIN}/audit/erase/", data).status_code == status
     assert contents(store) == before
 
 
 @pytest.mark.parametrize(
-    "address", ["pending/act/", "wheel/gate/", *(f"schedule/{one}/" for one in ("act", "edit", "preview"))]
+    "address",
+    ["pending/act/", "wheel/gate/", "audit/erase/", *(f"schedule/{one}/" for one in ("act", "edit", "preview"))],
 )
 def test_another_site_cannot_act_in_an_operators_name(client_of: MakeClient, address: str) -> None:
     client = client_of("operator")

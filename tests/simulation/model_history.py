@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from celery_wheel.store import model
+from celery_wheel.store.erasure_model import ErasureCriterion
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.schedule_model import Revision, Run, RunEnd, Schedule, Skip
 
@@ -30,6 +31,7 @@ class ShardData:
     forgotten: dict[int, StoredRow] = field(
         default_factory=dict
     )  #: for the oracles: a real store has removed these rows
+    erased: dict[int, StoredRow] = field(default_factory=dict)  #: for the oracles: rows that an erasure removed
     forgotten_outcomes: list[model.Outcome] = field(default_factory=list)  #: outcomes of the forgotten rows
     #: lane → sorted positions with their row id
     order: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -90,6 +92,30 @@ def forget(data: ShardData, keep: Retention, limit: int, archives: Mapping[int, 
         if not data.order.get(number):
             data.closed.remove(number)
             del data.lanes[number]
+    return gone + len(free)
+
+
+def forget_named(data: ShardData, name: str, keep: Retention, archives: Mapping[int, int]) -> int:
+    """Remove all history of a queue or a task that is older than its retention; ``archives`` as of ``forget``."""
+    archived, gone, (scope, _, of) = archives if keep.archived_only else None, 0, name.partition(":")
+
+    def matching(ids: Sequence[int]) -> list[int]:
+        routes = ((row_id, data.rows[row_id].row.route) for row_id in ids)
+        return [row_id for row_id, route in routes if of == (route.target if scope == "queue" else route.task)]
+
+    for settlement in sorted(data.settlements, key=lambda one: one.id):
+        end = min(settlement.to, data.lanes[settlement.lane].offset)
+        is_young = settlement.dispatched_ms >= keep.before_ms or end > keep.upto.get(settlement.lane, end)
+        if is_young or (archived is not None and not _archived(data, settlement, archived)):
+            break
+        ids = matching(ids_in(data, settlement.lane, settlement.from_, end))
+        free = _free(data, ids, archived)
+        _remove(data, free)
+        gone += len(free)
+        if len(free) < len(ids):
+            break
+    free = _free(data, matching(ids_in(data, model.STOPPED, model.ORIGIN, model.Position(keep.before_ms, 0))), archived)
+    _remove(data, free)
     return gone + len(free)
 
 
@@ -217,3 +243,22 @@ def runs_of(data: ShardData, schedule_ids: Sequence[int], pending_only: bool) ->
         if not pending_only or (row.lane != model.STOPPED and row.position > data.lanes[row.lane].offset):
             found.append((replace(run), stored))
     return found
+
+
+def matches(data: ShardData, which: ErasureCriterion, row_id: int) -> bool:
+    """Whether an erasure covers a row."""
+    message = data.rows[row_id].message
+    if which.by == "schedule":
+        run = data.runs.get(row_id)
+        return run is not None and run.schedule in which.schedules
+    if isinstance(message, model.Unreadable):
+        return which.by == "task_id" and message.of[1] == which.value
+    return bool(getattr(message, which.by) == which.value)
+
+
+def erase(data: ShardData, ids: Sequence[int]) -> None:
+    """Remove rows with all that is of them, and keep them for the oracles."""
+    present = [row_id for row_id in ids if row_id in data.rows]
+    data.erased.update({row_id: replace(data.rows[row_id]) for row_id in present})
+    _remove(data, present)
+    data.watches = [one for one in data.watches if one.timer_id not in present]

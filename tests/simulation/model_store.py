@@ -19,7 +19,8 @@ from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn
 from celery_wheel.store import model
-from celery_wheel.store.ports import Bell, Renewal, Retention, SilentBell
+from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
+from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention, SilentBell
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.kit.rows import tally_key
 from tests.simulation import model_history
@@ -149,6 +150,7 @@ class ModelStore:
                 if move.eta_ms is not None:
                     row.eta_ms = move.eta_ms
                 bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
+            model_history.erase(data, change.erased)
             for lane in change.lanes:
                 data.lanes[lane.lane] = lane
             data.closed = data.closed - {lane.lane for lane in change.lanes} | set(change.closed)
@@ -197,6 +199,13 @@ class ModelStore:
 
     def repack(self, shard: int, epoch: int) -> int | None:
         return None  # it keeps messages as they are
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        with self.disk.lock:
+            self.fault("before commit")
+            return model_history.forget_named(self._held(shard, epoch), name, retention, self.disk.archived), after
 
     def now_ms(self) -> int | None:
         return self.disk.now_ms() if self.disk.now_ms else None
@@ -456,6 +465,26 @@ class ModelStore:
             return items
         upto = list(itertools.accumulate(len(item.payload) for item in items))
         return [item for n, item in enumerate(items) if n == 0 or upto[n] <= max_bytes]
+
+    # -- erasure -------------------------------------------------------------------------------------
+
+    def erasable(
+        self, shard: int, which: ErasureCriterion, after: int, upto: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        self.fault("read")
+        with self.disk.lock:
+            data = self.disk.shard(shard)
+            ids = [id_ for id_ in sorted(data.rows) if after < id_ <= upto and model_history.matches(data, which, id_)]
+        return ids[:limit], ids[limit - 1] if len(ids) > limit else None
+
+    def audited(self, shard: int, which: ErasureCriterion, after: int) -> tuple[list[AuditErasure], int | None]:
+        return [], None  # no model of the audit log
+
+    def schedule_traces(self, schedule_ids: Sequence[int]) -> tuple[int, int]:
+        return 0, 0
+
+    def scrub(self) -> None:
+        pass
 
     def close(self) -> None:
         with self.disk.lock:

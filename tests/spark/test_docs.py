@@ -97,7 +97,7 @@ def test_job_pages_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys
     assert by_duckdb.count("*").fetchall() == [(9,)]
     assert (by_polars.collect().height, by_spark.count()) == (9, 9)
     assert sum(row[3] for row in by_duckdb.query("by_duckdb", here[-1]).fetchall()) == 7
-    drawn = [name for name in DESCRIBED if name not in ("archive", "compact")]
+    drawn = [name for name in DESCRIBED if name not in ("archive", "compact", "erase")]
     assert {name: len(list(tmp_path.glob(f"*/{name}.png"))) for name in drawn} == dict.fromkeys(drawn, 1)
     assert json.loads((tmp_path / "audit/summary.json").read_text())["findings"] == {}
 

@@ -15,6 +15,9 @@
     limit         {"groups": ["tenant:42"], "limits": {"concurrency": int, "rate_count": int, "rate_per_ms": int,
                   "weight": int, "max_runtime_ms": int}}, with id, actor and reason as above; some of the limits, in the
                   place of all that each group had of its own; null in the place of the object: none
+    erase         {"digests": [str], "by": "task_id", "key", "group" or "schedule", "value": str,
+                  "schedules": [int, …]}, with id, actor and reason as above; the holder adds {"progress": {…}}, see
+                  ``ErasureProgress``
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; see ``recurring.change``. A do of
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
@@ -37,13 +40,14 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery_wheel.engine.intake.stored_form import Decode, DerivedId, unpack_messages
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import MACHINES, ORIGINS, PROGRAM, UNKNOWN_ORIGIN, AuditEntry, AuditHead
+from celery_wheel.store.erasure_model import CRITERIA, ErasureCriterion, ErasureProgress
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import END_OF_TIME_MS, check_group, check_text
@@ -132,7 +136,26 @@ class Completion:
     audit: AuditHead | None = None
 
 
-AnyCommand = Command | Completion | ScheduleCommand
+@dataclass(slots=True, frozen=True)
+class Erasure:
+    """A command ``erase``. It stays in the inbox, with its progress, until all that matches is erased."""
+
+    item_id: int
+    digest: str  #: stands for the value in the answer and in the audit log
+    which: ErasureCriterion
+    actor: str
+    reason: str
+    answer_to: str | None = None
+    payload: bytes = field(default=b"", repr=False)  #: as it was read
+    progress: ErasureProgress | None = None  #: None: nothing is done yet
+    audit: AuditHead | None = None
+
+    def with_progress(self, progress: ErasureProgress) -> bytes:
+        """Return the payload with this progress."""
+        return json.dumps({**json.loads(self.payload), "progress": asdict(progress)}).encode()
+
+
+AnyCommand = Command | Completion | ScheduleCommand | Erasure
 
 
 def parse(
@@ -205,6 +228,19 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     about = *_actor_and_reason(fields), _answer_to(fields)
     found = ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
     return replace(found, payload=item.payload, results=dict(fields.get("results") or {}))
+
+
+def _erasure(item: model.InboxItem) -> Erasure:
+    fields = json.loads(item.payload)
+    [digest], by, value = _names(fields, "digests"), fields["by"], check_text("value", fields["value"], any_length=True)
+    schedules, progress = tuple(fields.get("schedules", ())), fields.get("progress")
+    if by not in CRITERIA:
+        raise Malformed(f"by must be one of {', '.join(CRITERIA)}, got {by!r:.60}")
+    if not all(map(is_run_id, schedules)):
+        raise Malformed(f"schedules must be ids of schedules, got {schedules!r:.60}")
+    about = *_actor_and_reason(fields), _answer_to(fields)
+    known = None if progress is None else ErasureProgress(**progress)
+    return Erasure(item.id, digest, ErasureCriterion(by, value, schedules), *about, item.payload, known)
 
 
 def _run_ended(item: model.InboxItem) -> RunEnded:
@@ -283,6 +319,7 @@ _PARSERS: dict[str, Callable[[model.InboxItem], AnyCommand | RunEnded]] = {
     model.COMPLETE: _completion,
     model.LIMIT: _limit_command,
     SCHEDULE: _schedule_command,
+    model.ERASE: _erasure,
     RUN_ENDED: _run_ended,
 }
 
@@ -294,7 +331,7 @@ MAX_SKEW_MS = 60_000
 MAX_DETAILS = 10_000
 
 #: Arguments of commands that the audit log has; none is a value of a task.
-_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap")
+_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap", "by")
 
 
 def audit_head(item: model.InboxItem, derived_id: DerivedId) -> AuditHead:

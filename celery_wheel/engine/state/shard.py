@@ -27,6 +27,7 @@ from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
 from celery_wheel.store.model import SHARD_BITS, WAITING, Row, is_redelivered
+from celery_wheel.store.ports import ForgetPlace
 
 
 class Mark(NamedTuple):
@@ -86,6 +87,7 @@ class ShardState:
         self.groups.join()
         self.diversions = 0  #: units of work applied that moved rows of a chunk to another lane
         self.attempted = 0  #: number of the last chunk that was sent to the broker in this epoch
+        self.forgotten: dict[str, ForgetPlace] = {}  #: by the name of a queue or a task with a retention of its own
         self.repacked: int | None = None  #: rows that were read to be encrypted anew; None: nothing is
         self.confirmed = 0  #: number of the last chunk that the broker certainly has
 

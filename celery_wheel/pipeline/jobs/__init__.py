@@ -16,6 +16,7 @@ JOBS: dict[str, str] = {
     "schedule": "Schedule the rows of a file, a table or a query in bulk: all of them, or none.",
     "archive": "Archive the new history as Parquet by day, before retention removes it.",
     "compact": "Merge the small files of an archive's days, and remove files that no longer count.",
+    "erase": "Erase the events of a task, a key or a group from an archive.",
     "tail": "Stream the history into Parquet, each event once.",
     "lateness": "Report the lateness of dispatched tasks by task, queue and hour, against objectives.",
     "forecast": "Forecast due tasks by second and minute, herds, and the time that queues take to drain.",

@@ -19,8 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_wheel.store import model
+from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.schedule_model import Run, Schedule
 from celery_wheel.store.store_model import Bell as Bell
+from celery_wheel.store.store_model import ForgetPlace as ForgetPlace
 from celery_wheel.store.store_model import Renewal as Renewal
 from celery_wheel.store.store_model import Retention as Retention
 from celery_wheel.store.store_model import SilentBell as SilentBell
@@ -89,6 +91,15 @@ class Store(Protocol):
         """Pack and encrypt some rows anew, after a change of the key or an erasure.
 
         Returns how many of the shard were read so far; None where nothing is to be done.
+        """
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        """Remove some rows of the history of a queue or a task, ``queue:mail`` or ``task:app.report``, that is older
+        than its retention; returns how many, and the place after which the next call looks.
+
+        A call is one transaction of at most 500 rows. ``retention.max_bytes`` is not looked at.
         """
 
     # -- reading --------------------------------------------------------------------------------------
@@ -262,6 +273,29 @@ class Store(Protocol):
     def expire(self, shard: int, epoch: int, now_ms: int, answers_before_ms: int, audits_before_ms: int = 0) -> None:
         """Remove expired tombstones, old answers and the shard's old entries of the audit log, and mark wholly accepted
         loads as done; need not be durable."""
+
+    # -- erasure ------------------------------------------------------------------------------------------
+
+    def erasable(
+        self, shard: int, which: ErasureCriterion, after: int, upto: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        """Return the ids of the shard's rows that match, in any lane, from the first after ``after`` to ``upto``; and
+        the id up to which the store has looked, None where that is ``upto``.
+
+        The rows are at most ``limit``, and few megabytes together. A look reads 20,000 rows at most, so a page may be
+        empty although later rows match.
+        """
+
+    def audited(self, shard: int, which: ErasureCriterion, after: int) -> tuple[list[AuditErasure], int | None]:
+        """Return a page of what to erase from the shard's audit log: the requests that name the value, or a row that
+        matches; and the entry up to which the store has looked, None where it was the last one."""
+
+    def schedule_traces(self, schedule_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the number of revisions of these schedules, and that of their skips, in all shards."""
+
+    def scrub(self) -> None:
+        """Remove what erased rows have left: all rows are packed anew by a dictionary that has learnt nothing, and the
+        database's log is emptied, as far as that disturbs nobody."""
 
     def close(self) -> None: ...
 

@@ -43,6 +43,7 @@ from celery_wheel.store.postgresql.server import STATEMENTS, read_server
 from celery_wheel.store.postgresql.sessions import STATEMENT_TIMEOUT_MS, StoppedHolders, connect, connect_args, prepare
 from celery_wheel.store.postgresql.statements import CLOCK_SQL, statements
 from celery_wheel.store.sql.database import errors_for_people
+from celery_wheel.store.sql.schema import metadata
 from celery_wheel.store.sql.statement import Prepared
 from celery_wheel.store.store_model import Bell, ServerState
 
@@ -257,6 +258,18 @@ class PostgresqlDatabase:
 
     def tidy(self) -> None:
         """Do nothing: autovacuum does it, see ``server``."""
+
+    def scrub(self) -> None:
+        """Do nothing: the server recycles its log by itself."""
+
+    def rewrite(self) -> None:
+        with self._connected(reading=False) as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
+            try:
+                for table in metadata.sorted_tables:
+                    connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table.name}")
+            finally:
+                connection.exec_driver_sql("RESET statement_timeout")
 
     def close(self) -> None:
         with self._idle:

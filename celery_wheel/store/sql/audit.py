@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from celery_wheel.store.audit_model import FIRST_DIGEST, AuditEntry, ChainEntry, Link, Mac, chained, plain_mac
+from celery_wheel.store.audit_model import FIRST_DIGEST, AuditEntry, ChainEntry, Link, chained
 from celery_wheel.store.sql.schema import audit, audit_chain, shard
 from celery_wheel.store.sql.statement import ObjectInsert, Statements, constant, names_of, places
 
@@ -53,9 +53,7 @@ class AuditStatements:
         self.others = statements(select(audit_chain.c.chain).where(audit_chain.c.chain.not_in(select(shard.c.shard))))
 
 
-def append(
-    connection: Connection, statements: Statements, chain: int, entries: Sequence[AuditEntry], mac: Mac = plain_mac
-) -> None:
+def append(connection: Connection, statements: Statements, chain: int, entries: Sequence[AuditEntry]) -> None:
     """Append entries to a chain, in the transaction of their act. Without entries nothing is read."""
     if not entries:
         return
@@ -64,7 +62,7 @@ def append(
     if head is None:
         to.begin(connection, at_chain=chain)
         head = to.head(connection, at_chain=chain).one()
-    found = chained(Link(*head), entries, [secrets.token_hex(16) for _ in entries], mac)
+    found = chained(Link(*head), entries, [secrets.token_hex(16) for _ in entries])
     to.add.many(connection, found)
     to.set_head(connection, at_chain=chain, number=found[-1].number, digest=found[-1].digest)
 

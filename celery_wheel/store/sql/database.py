@@ -84,6 +84,13 @@ class Database(Protocol):
     def tidy(self) -> None:
         """Housekeeping outside of commits, since it may take long; called about twice a second."""
 
+    def scrub(self) -> None:
+        """Remove copies of deleted rows from the database's log, as far as that disturbs nobody."""
+
+    def rewrite(self) -> None:
+        """Write all rows anew, so that no page has bytes of a row that was deleted or replaced; nobody can write
+        meanwhile."""
+
     def close(self) -> None:
         """Wait for the open transactions and close every connection."""
 

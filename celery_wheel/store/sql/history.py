@@ -10,6 +10,9 @@
 A timer goes with its outcomes, claims and run; skips of schedules go by their age. Transactions are short, since every
 other writer waits for them, and need not be durable: history that comes back is forgotten again.
 
+A shorter retention of a queue or a task (``forget_named``) walks over the settlements in the order of their ids, once,
+and removes the rows with that name; the settlements stay. It costs nothing where no name has one.
+
 With ``wheel_history_archive`` a settlement that must stay keeps all younger ones, and a row is forgotten only when each
 event of it is archived: its settlement and each later one of the same positions (after a rollback of the broker), and
 its outcomes, by the mark of their shard, which is not the row's where the store was resharded in between.
@@ -18,6 +21,7 @@ its outcomes, by the mark of their shard, which is not the row's where the store
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -30,9 +34,9 @@ from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
-from celery_wheel.store.sql.schema import lane, outcome, settlement, shard, tally, timer, total
-from celery_wheel.store.sql.statement import IN_PLACES, Statements, constant, held, in_range, numbered, span
-from celery_wheel.store.store_model import Retention
+from celery_wheel.store.sql.schema import lane, outcome, route, settlement, shard, tally, timer, total
+from celery_wheel.store.sql.statement import IN_PLACES, Prepared, Statements, constant, held, in_range, numbered, span
+from celery_wheel.store.store_model import ForgetPlace, Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
 #: warm; a quarter of that from a cold disk), since hardly two of them share a page. The number limits how long other
@@ -46,9 +50,9 @@ class HistoryStatements:
         of_shard = settlement.c.shard == bindparam("shard")
         oldest = select(settlement).where(of_shard).order_by(settlement.c.id)
         self.oldest_settlements = statements(oldest.limit(bindparam("limit")))
-        in_order = (timer.c.due_ms, timer.c.seq)
-        ids = select(timer.c.id).where(in_range()).order_by(*in_order)
-        self.ids_in_range = statements(ids.limit(bindparam("limit")))
+        later = oldest.where(settlement.c.id > bindparam("after"))
+        self.next_settlements = statements(later.limit(bindparam("limit")))
+        self.ids_in_range = statements(_ids_in_range())
         gone: Any = bindparam("gone")
         self.routes = statements(select(timer.c.route).where(timer.c.id.in_(numbered("gone", IN_PLACES))))
         self.forget_timer = statements(delete(timer).where(timer.c.id == gone))
@@ -60,6 +64,8 @@ class HistoryStatements:
         self.forget_total = statements(empty_sums)
         empty = [_first(timer, "due_ms", "seq").is_(None), _first(settlement, "to_due_ms", "to_seq").is_(None)]
         self.forget_lanes = statements(delete(lane).where(lane.c.shard == bindparam("shard"), lane.c.closed, *empty))
+        #: Scope → ``ids_in_range`` and ``archived_in_range`` of one name.
+        self.of_scope: dict[str, tuple[Prepared, ...]] = {}
         self._prepare_archive(statements)
 
     def _prepare_archive(self, statements: Statements) -> None:
@@ -67,9 +73,11 @@ class HistoryStatements:
         beyond = outcome.join(shard, and_(shard.c.shard == outcome.c.shard, outcome.c.id > shard.c.archived))
         # For EXISTS, PostgreSQL may make a table of all outcomes beyond the marks, anew for each removed settlement.
         one = select(outcome.c.id).select_from(beyond).where(outcome.c.timer_id == timer.c.id).limit(constant(1))
-        waits = one.scalar_subquery().is_not(None)
-        ids = select(timer.c.id, waits.label("waits")).where(in_range()).order_by(timer.c.due_ms, timer.c.seq)
-        self.archived_in_range = statements(ids.limit(bindparam("limit")))
+        waits = one.scalar_subquery().is_not(None).label("waits")
+        self.archived_in_range = statements(_ids_in_range(waits))
+        for scope, column in (("queue", route.c.target), ("task", route.c.task)):
+            of_name = timer.c.route.in_(select(route.c.id).where(column == bindparam("name")))
+            self.of_scope[scope] = tuple([statements(_ids_in_range(*more).where(of_name)) for more in ((), (waits,))])
         order = (settlement.c.from_due_ms, settlement.c.from_seq)
         nth = func.row_number().over(partition_by=settlement.c.lane, order_by=order).label("nth")
         of_shard = settlement.c.shard == bindparam("shard")
@@ -85,6 +93,11 @@ class HistoryStatements:
         number: Any = bindparam("number", type_=BigInteger)
         higher = case((shard.c.forgotten < number, number), else_=shard.c.forgotten)
         self.forgotten = statements(update(shard).where(held()).values(forgotten=higher))
+
+
+def _ids_in_range(*more: Any) -> Any:
+    found = select(timer.c.id, *more).where(in_range()).order_by(timer.c.due_ms, timer.c.seq)
+    return found.limit(bindparam("limit"))
 
 
 def _first(table: Table, *position: str) -> ScalarSelect[int]:
@@ -135,6 +148,8 @@ class ForgetTransaction:
     ) -> None:
         self._connection, self._statements = connection, statements
         self._history, self._floors = statements.of(HistoryStatements), floors
+        self._in_range: tuple[Prepared, ...] = (self._history.ids_in_range, self._history.archived_in_range)
+        self._name: dict[str, str] = {}  #: the name that both of them take
         self._shard, self._epoch, self._limit = shard, epoch, limit
         self._ids: set[int] = set()
         self._settlements: list[tuple[int]] = []
@@ -142,6 +157,11 @@ class ForgetTransaction:
         self._mark: int | None = None  #: events after it stay
         self._lowest: dict[int, Position] | None = None
         self.more = False  #: whether it may have left history to forget
+
+    @property
+    def removed(self) -> int:
+        """The number of removed rows."""
+        return len(self._ids)
 
     def run(self, retention: Retention) -> int:
         """Remove history; returns the number of removed rows."""
@@ -156,19 +176,14 @@ class ForgetTransaction:
     def _collect_settlements(self, retention: Retention) -> None:
         """Collect whole settlements while they are to be removed, up to one that does not fit or is not archived."""
         connection, statements = self._connection, self._history
-        lanes = read_lanes(connection, self._statements, self._shard, closed=True)
-        offsets = {one.lane: one.offset for one in lanes}
-        shard = statements.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
-        self._mark = shard.archived if retention.archived_only else None
+        offsets, shard = self._offsets(retention)
         freed = 0
         settlements = statements.oldest_settlements(connection, shard=self._shard, limit=SETTLEMENTS_AT_ONCE).all()
         for one in settlements:
             if one.dispatched_ms >= retention.before_ms and shard.history_bytes - freed <= retention.max_bytes:
                 break
-            if self._mark is not None and not self._is_archived(one, shard.seq):
-                break
-            end = min(Position(one.to_due_ms, one.to_seq), offsets.get(one.lane, ORIGIN))
-            if end > retention.upto.get(one.lane, end):
+            end = self._end(one, retention, offsets, shard)
+            if end is None:
                 break
             before = len(self._ids)
             whole = self._collect(one.lane, Position(one.from_due_ms, one.from_seq), end)
@@ -195,28 +210,65 @@ class ForgetTransaction:
     def _collect(self, lane: int, after: Position, upto: Position) -> bool:
         """Collect the rows of a range, up to the limit or one that is not archived; returns whether that was all."""
         room = self._limit - len(self._ids)
-        values = {**span(self._shard, lane, after, upto), "limit": room + 1}
+        values = {**span(self._shard, lane, after, upto), "limit": room + 1, **self._name}
+        ids, archived = self._in_range
         if self._mark is None:
-            found = free = self._history.ids_in_range(self._connection, **values).scalars().all()
+            found = free = ids(self._connection, **values).scalars().all()
         else:
-            rows = self._history.archived_in_range(self._connection, **values).all()
+            rows = archived(self._connection, **values).all()
             found, free = [row.id for row in rows], [row.id for row in takewhile(lambda row: not row.waits, rows)]
         self._ids.update(free[:room])
         self.more |= len(free) > room
         return len(found) == len(free) <= room
 
-    def _remove(self, before_ms: int) -> None:
+    def run_named(self, name: str, retention: Retention, after: ForgetPlace) -> ForgetPlace:
+        """Remove history of a queue or a task; returns the place after which the next transaction looks."""
+        fence(self._connection, self._statements, self._shard, self._epoch)
+        scope, _, of = name.partition(":")
+        self._in_range, self._name = self._history.of_scope[scope], {"name": of}
+        connection, statements, last = self._connection, self._history, after.settlement
+        offsets, mark = self._offsets(retention)
+        settlements = statements.next_settlements(connection, shard=self._shard, after=last, limit=SETTLEMENTS_AT_ONCE)
+        found = settlements.all()
+        for one in found:
+            end = self._end(one, retention, offsets, mark)
+            if one.dispatched_ms >= retention.before_ms or end is None:
+                break
+            if not self._collect(one.lane, Position(one.from_due_ms, one.from_seq), end):
+                break
+            last = one.id
+        self.more |= len(found) == SETTLEMENTS_AT_ONCE and last == found[-1].id
+        stopped, before = after.stopped, Position(retention.before_ms, 0)
+        if not self.more and stopped < before and self._collect(STOPPED, stopped, before):
+            stopped = before
+        self._remove_rows()
+        return ForgetPlace(last, stopped)
+
+    def _offsets(self, retention: Retention) -> tuple[dict[int, Position], Any]:
+        """Return the lanes' offsets, and the shard's marks."""
+        connection = self._connection
+        lanes = read_lanes(connection, self._statements, self._shard, closed=True)
+        shard = self._history.marks(connection, at_shard=self._shard, at_epoch=self._epoch).one()
+        self._mark = shard.archived if retention.archived_only else None
+        return {one.lane: one.offset for one in lanes}, shard
+
+    def _end(self, one: Any, retention: Retention, offsets: dict[int, Position], shard: Any) -> Position | None:
+        """Return the position up to which rows of a settlement may be removed; None where it has to stay."""
+        if self._mark is not None and not self._is_archived(one, shard.seq):
+            return None
+        end = min(Position(one.to_due_ms, one.to_seq), offsets.get(one.lane, ORIGIN))
+        return None if end > retention.upto.get(one.lane, end) else end
+
+    def _remove_rows(self) -> None:
         connection, statements = self._connection, self._history
-        removed = [(row_id,) for row_id in sorted(self._ids)]
         last = statements.last_outcome.each(connection, "gone", sorted(self._ids), shard=self._shard)
         if highest := max([self._highest, *(number or 0 for (number,) in last)]):
             statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
-        routes = statements.routes.each(connection, "gone", sorted(self._ids)) if self._ids else []
-        count_routes(connection, self._statements, self._shard, {id_: -n for (id_,), n in Counter(routes).items()})
-        unwatch = self._statements.of(ControlStatements).unwatch
-        forget_run = self._statements.of(ScheduleStatements).forget_run
-        for statement in (statements.forget_timer, statements.forget_outcome, unwatch, forget_run):
-            statement.many(connection, removed)
+        remove_rows(connection, self._statements, self._shard, self._ids)
+
+    def _remove(self, before_ms: int) -> None:
+        self._remove_rows()
+        connection, statements = self._connection, self._history
         statements.forget_settlement.many(connection, self._settlements)
         if not self.more:
             statements.forget_tally(connection, shard=self._shard)
@@ -233,6 +285,34 @@ class ForgetTransaction:
         gone = statements.old_skips(self._connection, **values).scalars().all()
         statements.forget_skip.many(self._connection, [(skip,) for skip in sorted(gone)])
         self.more |= len(gone) == ROWS_AT_ONCE
+
+
+def forget_named(
+    database: Database,
+    floors: ArchiveFloors,
+    shard: int,
+    epoch: int,
+    name: str,
+    retention: Retention,
+    after: ForgetPlace,
+) -> tuple[int, ForgetPlace]:
+    """Remove history of a queue or a task, in one transaction; see ``Store.forget_named``."""
+    with database.writing(durable=False) as connection:
+        part = ForgetTransaction(connection, database.statements, floors, shard, epoch, ROWS_AT_ONCE)
+        place = part.run_named(name, retention, after)
+        return part.removed, place
+
+
+def remove_rows(connection: Connection, statements: Statements, shard: int, row_ids: Collection[int]) -> None:
+    """Remove rows of a shard with their outcomes, claims and runs, behind the fence."""
+    if not row_ids:
+        return
+    history, ids = statements.of(HistoryStatements), sorted(row_ids)
+    routes = Counter(history.routes.each(connection, "gone", ids))
+    count_routes(connection, statements, shard, {route: -n for (route,), n in routes.items()})
+    unwatch, forget_run = statements.of(ControlStatements).unwatch, statements.of(ScheduleStatements).forget_run
+    for statement in (history.forget_timer, history.forget_outcome, unwatch, forget_run):
+        statement.many(connection, [(one,) for one in ids])
 
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:

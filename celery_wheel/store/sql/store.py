@@ -13,6 +13,7 @@ from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.dispatch import SqlDispatch
+from celery_wheel.store.sql.erasure import SqlErasure, write_erasure
 from celery_wheel.store.sql.groups import SqlGroups
 from celery_wheel.store.sql.handover import SqlHandover
 from celery_wheel.store.sql.history import ArchiveFloors
@@ -23,11 +24,11 @@ from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.repacking import Repacking
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
-from celery_wheel.store.store_model import Retention, StoreIdentity
+from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
 from celery_wheel.values.keyring import EncryptionKeys
 
 
-class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules):
+class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int, keys: EncryptionKeys) -> None:
@@ -53,6 +54,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         packed = self._catalogue.pack(changes.plain(change))
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
+            write_erasure(connection, self._statements, shard, change)
         if change.passed_on:
             self._database.ring()
 
@@ -65,6 +67,11 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
 
     def repack(self, shard: int, epoch: int) -> int | None:
         return self.repacking.step(shard, epoch)
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        return history.forget_named(self._database, self._floors, shard, epoch, name, retention, after)
 
     def close(self) -> None:
         self._database.close()

@@ -101,7 +101,9 @@ _PRAGMAS = {
     "journal_size_limit": LOG_BYTES,
     "temp_store": "MEMORY",
     "foreign_keys": "OFF",  # there are none
-    "secure_delete": "OFF",  # Debian compiles it in: every forgotten row would be overwritten with zeros first
+    # Deleted rows are overwritten with zeros. To forget a row of 300 bytes writes 6 percent more and takes 25 µs of CPU
+    # instead of 23; one of 6 kB, whose pages would else be left as they are, 50 percent more and 39 µs instead of 29.
+    "secure_delete": "ON",
     "mmap_size": 0,  # mapped pages count as this process's memory
 }
 WRITER_CACHE_KIB = 16 * 1024
@@ -299,6 +301,27 @@ class SqliteDatabase:
     def _checkpoint(self) -> None:
         with self.reading() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def scrub(self) -> None:
+        """Cut the log to nothing; where a reader needs it, its pages stay until the log is used anew."""
+        self._checkpoint()
+        with self._alone(), self.reading() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=0")  # readers may take long, and no writer waits for them
+            try:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1_000}")
+
+    def rewrite(self) -> None:
+        self._check_usable()
+        with (
+            self._alone(),
+            errors_for_people(self.name, describe, SQLAlchemyError),
+            self._writer.connect() as connection,
+        ):
+            self._check_file()
+            connection.exec_driver_sql("VACUUM")
+        self.scrub()
 
     def close(self) -> None:
         with self._alone():

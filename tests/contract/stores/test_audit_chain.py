@@ -5,8 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
-from hmac import digest
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,10 @@ from celery_wheel.broker import shard_of
 from celery_wheel.errors import ArgumentError, RequestWithdrawn
 from celery_wheel.requests.audit import ChainReport, export, verify
 from celery_wheel.store.audit_model import (
-    FIRST_DIGEST,
     STORE,
     AuditCriteria,
     Link,
     Operator,
-    chained,
-    fault_of,
     links_in,
     store_entry,
 )
@@ -176,16 +171,6 @@ def test_an_entry_without_its_texts_is_whole(sql_store: SqlStore, sql_holder: Ho
     assert (report(sql_store).problem, report(sql_store).erased) == ("", 1)
     execute(sql_store, second.values(results='{"a": "done"}'))
     assert report(sql_store).problem == "entry 2 was changed"
-
-
-def test_a_chain_with_a_key_cannot_be_made_without_it() -> None:
-    def keyed(content: bytes) -> bytes:
-        return digest(b"secret", content, sha256)
-
-    begin = Link(0, 0, FIRST_DIGEST)
-    (plain,), (signed,) = chained(begin, [entry({})], ["00"]), chained(begin, [entry({})], ["00"], keyed)
-    assert (fault_of(begin, signed, keyed), fault_of(begin, signed)) == ("", "was changed")
-    assert fault_of(begin, plain, keyed) == "was changed"
 
 
 def test_the_end_of_a_load_is_recorded_once(sql_store: SqlStore, sql_holder: Holder, second: Holder) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from celery_wheel.broker import shard_of
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import ORIGIN, STOPPED, Position, StoredMessage
-from celery_wheel.store.ports import Retention, Store
+from celery_wheel.store.ports import ForgetPlace, Retention, Store
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import Unarchived
@@ -382,3 +382,58 @@ def test_numbers_and_marks_of_a_removed_shard_are_not_used_again(sql_store: SqlS
         sql_store.maintenance.reshard(shards, shard_of, NOW + 60_000, archived_only=True)
     assert sql_store.state(1).seq > holder.highest_seq
     assert marks(sql_store, 1) == (sql_store.state(1).seq, 0)
+
+
+def forget_named(holder: Holder, name: str, before_ms: int, **keep: object) -> int:
+    """Forget all history of a name that is older, as rounds of housekeeping do; returns the number of rows."""
+    total, place = 0, ForgetPlace()
+    while True:
+        count, after = holder.store.forget_named(0, holder.epoch, name, Retention(before_ms, 0, **keep), place)  # type: ignore[arg-type]
+        total += count
+        if not count and after == place:
+            return total
+        place = after
+
+
+@pytest.mark.parametrize(("name", "others"), [("queue:mail", {"queue": "other"}), ("task:app.mail", {"task": "app.x"})])
+def test_history_of_a_queue_or_a_task_may_be_kept_for_a_shorter_time(
+    holder: Holder, name: str, others: dict[str, str]
+) -> None:
+    scope, of = name.split(":")
+    start = ORIGIN
+    for number in range(3):
+        due_ms = NOW + 100 * number
+        holder.accept(due_ms, **{scope: of})
+        holder.accept(due_ms, **others)
+        end = Position(due_ms + 50, 0)
+        holder.settle(start, end, at_ms=NOW + number)
+        start = end
+    pending = holder.accept(NOW + 9_000, **{scope: of})
+    stopped = holder.accept(NOW + 9_001, NOW + 9_002, **{scope: of})
+    for row, at_ms in zip(stopped, (NOW, NOW + 2), strict=True):
+        rest = holder.stop(row, at_ms)
+        holder.apply(moves=[rest], outcomes=[holder.outcome(row.id, at_ms=at_ms)])
+    assert forget_named(holder, name, NOW) == 0
+    assert forget_named(holder, name, NOW + 1) == 2, "a settlement and a cancelled task are that old"
+    assert forget_named(holder, name, NOW + 2, upto={0: Position(NOW + 60, 0)}) == 0, "an adoption needs the others"
+    assert forget_named(holder, name, NOW + 2) == 1
+    assert len(holder.ids()) == 3 + 1 + 1
+    assert pending[0].id in holder.ids()
+    assert [one.id for one in holder.store.rows(0, [one.id for one in stopped])] == [stopped[1].id]
+    assert forget(holder) == 1 + 3 + 1, "the general retention removes the rest"
+
+
+def test_a_shorter_retention_waits_for_the_archive(sql_holder: Holder) -> None:
+    settled(sql_holder, 2)
+    assert forget_named(sql_holder, "queue:celery", LATER, archived_only=True) == 0
+    assert forget_named(sql_holder, "queue:celery", LATER) == 2
+
+
+def test_a_shorter_retention_removes_some_rows_at_a_time(sql_holder: Holder) -> None:
+    sql_holder.accept(*range(NOW, NOW + 1_300))
+    sql_holder.settle(ORIGIN, Position(NOW + 2_000, 0), at_ms=NOW)
+    first, place = sql_holder.store.forget_named(
+        0, sql_holder.epoch, "queue:celery", Retention(LATER, 0), ForgetPlace()
+    )
+    assert (first, place.settlement) == (500, 0)
+    assert forget_named(sql_holder, "queue:celery", LATER) == 800

@@ -75,6 +75,12 @@ GOOD: list[tuple[str, Any, str, Any]] = [
         {"tenant": (5, (100, 60_000), None, 1_500), "user": (None, None, None, None)},
     ),
     ("wheel_rate_limits", {"mail": "5/m", "app.x": 7}, "rate_limits", {"mail": (5, 60_000), "app.x": (7, 1_000)}),
+    (
+        "wheel_retention",
+        {"queue:mail": 3_600, "task:app.x": 7_200.5},
+        "retention",
+        {"queue:mail": 3_600_000, "task:app.x": 7_200_500},
+    ),
     ("wheel_destinations", ["tenant-*", "@app"], "destinations", ("@app", "tenant-*")),
     ("wheel_destinations", None, "destinations", None),
     ("wheel_base_scheduler", "redbeat:RedBeatScheduler", "base_scheduler", "redbeat:RedBeatScheduler"),
@@ -142,6 +148,9 @@ BAD: list[tuple[str, Any, str]] = [
         for value in ("mail", [], [""], [5], ["@other"], {"mail": 1})
     ],
     ("wheel_rate_limits", {"mail": "0/s"}, "a dict of rates like"),
+    ("wheel_retention", {"mail": 3_600}, "a dict like"),
+    ("wheel_retention", {"queue:": 3_600}, "by queue:"),
+    ("wheel_retention", {"queue:mail": 60}, "each a time of at least 3600 s"),
     ("wheel_rate_limits", {"mail": "5/d"}, "a dict of rates like"),
     ("wheel_rate_limits", {5: "5/s"}, "a dict of rates like"),
     ("wheel_rate_limits", "5/s", "a dict of rates like"),

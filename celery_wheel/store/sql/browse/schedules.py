@@ -99,6 +99,12 @@ class ScheduleViews(Messages):
                 found, revisions, self._runs(connection, number), [schedule_model.Skip(*row) for row in rows]
             )
 
+    def schedule_ids(self, name: str) -> list[int]:
+        """Return the ids of the schedules that have had the name, as far as revisions tell."""
+        with self._database.reading() as connection:
+            ids = select(revision.c.schedule).where(revision.c.name == name).distinct()
+            return sorted(connection.execute(ids).scalars())
+
     def runs_after(self, shard: int, timer_id: int, limit: int) -> list[schedule_model.RunOfSource]:
         """Return a shard's runs of rows after a row, in the order in which they were made."""
         columns = (run.c.timer_id, run.c.instant_ms, run.c.requested)

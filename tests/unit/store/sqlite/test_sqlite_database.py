@@ -99,7 +99,7 @@ def test_the_connections_are_set_up_as_the_header_says(store: SqlStore) -> None:
         "journal_mode": "wal",
         "foreign_keys": 0,
         "temp_store": 2,
-        "secure_delete": 0,
+        "secure_delete": 1,
         "busy_timeout": 10_000,
         "page_size": 4096,
     }
