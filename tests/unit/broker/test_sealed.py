@@ -133,7 +133,7 @@ def test_headers_that_take_seconds_to_read_are_rejected_before_they_are_read(par
 
 
 @pytest.mark.parametrize("parts", [b"[]\x1e{}\x1ex", b"{}\x1e[]\x1ex", b"1\x1e1\x1e", b"", b"x"])
-def test_what_is_sealed_must_be_a_message(parts: bytes) -> None:
+def test_sealed_bytes_must_be_a_message(parts: bytes) -> None:
     sealed = b64encode(BOTH.signing.sign(BOTH.encryption.encrypt(compress(parts)), b"here.0")).decode()
     found = read(json.dumps({**json.loads(raw(BOTH)), "body": sealed}).encode(), BOTH)
     assert not isinstance(found, Message)
