@@ -8,7 +8,9 @@
                 history      removed under the lock of the history, as housekeeping does
                 in between   it may be published, or an adoption may compare it with the broker: its id is kept
     4 waiting   the kept ids, once they are settled
-    5 end       limits and pause of the group, revisions and skips of the schedule, texts of a tombstone; the answer
+    5 scrub     the dictionary that may have learnt from the rows, and the database's log; before the answer, so that
+                the next holder does it after a crash
+    6 end       limits and pause of the group, revisions and skips of the schedule, texts of a tombstone; the answer
 
 Each part is a commit that also writes the progress into the command's inbox item. So an erasure goes on after a crash
 or a takeover, also where its asker is gone, and no other command waits for it. Erased rows are not announced: their
@@ -47,6 +49,11 @@ def erase(ctx: Context, state: ShardState, command: Erasure, empty_at_ms: int | 
     if command.progress is None and not earlier_are_accepted(ctx, state, command.item_id, empty_at_ms):
         return False
     part = _Part(ctx, state, command)
+    if part.progress.is_over:
+        if part.progress.counts[PENDING] or part.progress.counts[HISTORY]:  # else no dictionary has learnt from a row
+            ctx.store.scrub()
+        part.is_last = True
+        yield "scrubbed"
     if part.progress.audit is not None:
         part.erase_entries(part.progress.audit)
         yield "entries found"
@@ -74,7 +81,7 @@ class _Part:
         self._work = UnitOfWork(state, ctx.clock.now_ms())
         with state.active():
             self.progress = command.progress or ErasureProgress(state.seq)
-        self._is_last = False
+        self.is_last = False
 
     def erase_entries(self, after: int) -> None:
         """Erase a page of the audit log, beginning after an entry."""
@@ -123,8 +130,7 @@ class _Part:
         """Write the progress, or after the last part the answer; returns the steps of the commit. The caller holds the
         state's lock."""
         work, command, progress = self._work, self._command, self.progress
-        self._is_last = progress.audit is None and progress.rows is None and not progress.waiting
-        if self._is_last:
+        if self.is_last:
             self._end()
             work.answer(command, {command.digest: progress.counts})
         else:
@@ -150,10 +156,8 @@ class _Part:
 
     def committed(self) -> None:
         ctx, counts = self._ctx, self.progress.counts
-        if not self._is_last:
+        if not self.is_last:
             return
-        if counts[PENDING] or counts[HISTORY]:  # else no dictionary has learnt from a row
-            ctx.store.scrub()
         ctx.freed.set()
         ctx.wake.set()
         logger.info(

@@ -52,6 +52,11 @@ class ErasureProgress:
     waiting: list[int] = field(default_factory=list)  #: ids of rows that are erased later
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no entry and no row is left to erase."""
+        return self.audit is None and self.rows is None and not self.waiting
+
 
 class AuditErasure(NamedTuple):
     """A request of which the names, the reason and the arguments are erased from the audit log, in every shard."""

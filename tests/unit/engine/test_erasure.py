@@ -199,3 +199,18 @@ def test_a_digest_has_its_salt_and_no_part_of_the_name() -> None:
     assert not is_digest_of("tenant:anna", "erased:xyz")
     assert "anna" not in digest
     assert ErasureCriterion("group", "a").names == {"a", "group:a"}
+
+
+def test_the_dictionary_is_replaced_before_the_answer_by_the_next_holder_too(rig: Rig) -> None:
+    scrubbed = list[str]()
+    rig.send("a", HOUR)
+    rig.run()
+    rig.store.scrub = lambda: scrubbed.append(str(len(rig.data.rows)))  # type: ignore[method-assign]
+    number = put(rig, "task_id", "a")
+    rig.run("ingest", rounds=2)
+    rig.stopped_at("ingest", "scrubbed")
+    assert (scrubbed, answer(rig, number)) == (["0"], None)
+    rig.take_over()
+    rig.store.scrub = lambda: scrubbed.append("again")  # type: ignore[method-assign]
+    rig.run(rounds=6)
+    assert (scrubbed, answer(rig, number)) == (["0", "again"], {"pending": 1})
