@@ -27,6 +27,7 @@ RUN_BY = {
     "groups.md": "tests/test_docs_examples.py",
     "leaving.md": "tests/integration/drain/test_leaving_doc.py",
     "loading.md": "tests/spark/test_docs.py",
+    "encryption.md": "tests/test_docs_examples.py",
     "metrics.md": "tests/admin/test_metrics.py",
     "orchestration.md": "tests/orchestrators/test_page.py",
     "permissions.md": "tests/test_docs_examples.py",
@@ -101,7 +102,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 10
+    assert len(examples) == 11
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         if "of" in shop:
@@ -175,11 +176,26 @@ def test_the_app_of_the_readme_is_one_of_celery() -> None:
 
 
 def test_an_audited_cancel_has_its_actor(shop: dict[str, Any]) -> None:
-    [example] = [block for block in blocks("permissions.md") if "app.wheel" in block]  # a contract test runs the other
-    user = SimpleNamespace(get_username=lambda: "ann")
-    exec(example, {**shop, "task_id": shop["first"].id, "request": SimpleNamespace(user=user)})  # noqa: S102
+    cancel, erase = [
+        block for block in blocks("permissions.md") if "app.wheel" in block
+    ]  # a contract test runs the other
+    request = SimpleNamespace(user=SimpleNamespace(get_username=lambda: "ann"))
+    exec(cancel, {**shop, "task_id": shop["first"].id, "request": request})  # noqa: S102
     [entry] = shop["app"].wheel.audit().items
     assert (entry.actor, entry.reason) == ("ann", "customer called")
+    names = {**shop, "request": request}
+    exec(erase, names)  # noqa: S102
+    assert names["receipt"].matches("tenant:42")
+
+
+def test_the_keys_of_the_page_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENCRYPTION", "SIGNING"):
+        monkeypatch.setenv(f"WHEEL_{name}_KEYS", f"{'n' * 32} {'o' * 32}")
+    app = Celery("proj", broker="redis://redis.internal/0", set_as_current=False)
+    [example] = blocks("encryption.md")
+    exec(example, {"app": app})  # noqa: S102 - our own page
+    assert not list(Conf(app).problems())
+    assert len(Conf(app).encryption_keys) == len(Conf(app).signing_keys) == 2
 
 
 def test_the_task_for_lines_of_a_crontab_runs_them(tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ def refused_row_looks_published(_: Any, lane: Lane) -> Iterator[Row]:
 
 
 @replaces(ingest, "parse", seed=0, world=PackWorld)
-def pack_accepted_in_part(right: Any, *args: Any) -> Any:
+def pack_accepted_in_part(right: Any, *args: Any, **how: Any) -> Any:
     """The first message of a pack is accepted, and the whole item is deleted."""
-    meaning = right(*args)
+    meaning = right(*args, **how)
     return meaning[:1] if isinstance(meaning, list) else meaning
 
 

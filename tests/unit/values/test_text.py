@@ -91,7 +91,7 @@ def in_a_row(value: Any) -> None:
 def in_a_request(value: Any) -> None:
     """The length of a task id that cannot exist does not matter."""
     item = InboxItem(1, "cancel", json.dumps({"task_ids": [value]}).encode())
-    found = parse_item(item, lambda _: pytest.fail("it is no message"), str)
+    found = parse_item(item, lambda _: pytest.fail("it is no message"), lambda _: str(UUID(int=1)))
     if isinstance(found, list) and isinstance(found[0], Unreadable):
         raise ValueError(found[0].reason)
 
