@@ -32,13 +32,15 @@ def commands(text: str) -> set[str]:
 
 
 def wheel_commands() -> dict[str, Any]:
-    """Return each command of ``celery wheel`` by its name; "schedules list" is one of a group."""
+    """Return each command of ``celery wheel`` by its name; "schedules list" is one of a group, itself perhaps one."""
     from celery_wheel.cli import wheel
 
     found: dict[str, Any] = {}
     for name, command in wheel.commands.items():
         of_group = getattr(command, "commands", None)
-        found |= {name: command} if of_group is None else {f"{name} {one}": sub for one, sub in of_group.items()}
+        if of_group is None or command.invoke_without_command:
+            found[name] = command
+        found |= {f"{name} {one}": sub for one, sub in (of_group or {}).items()}
     return found
 
 

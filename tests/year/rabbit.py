@@ -40,6 +40,7 @@ class Delivery(NamedTuple):
     delivery_tag: int
     body: bytes
     message: Message
+    body_size: int = 0
 
 
 class Rabbit:
@@ -69,7 +70,7 @@ class Rabbit:
 
     def edge(self, pushed: Callable[[Row, bool], None]) -> Any:
         self.pushed = pushed
-        return edge.AmqpBroker(self, SimpleNamespace(namespace="wheel"))  # type: ignore[arg-type]
+        return edge.AmqpBroker(self, SimpleNamespace(namespace="wheel", max_kept_bytes=2**31))  # type: ignore[arg-type]
 
     def lose(self, lost: list[Connection]) -> None:
         """End connections; what was delivered on them goes back."""
