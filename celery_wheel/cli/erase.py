@@ -23,7 +23,7 @@ _names = options.all_of(
 )
 
 
-@wheel.command(short_help="Erase all that the store has of a task, a key, a group or a schedule.")
+@wheel.command(short_help="Erase the data of a task, a key, a group or a schedule.")
 @_names
 @click.option("--rewrite", is_flag=True, help="Write the database anew afterwards, without bytes of deleted rows.")
 @options.yes

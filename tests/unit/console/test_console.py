@@ -161,7 +161,7 @@ def test_filters_are_taken_out_of_the_options() -> None:
 
 #: The first words of commands' help texts.
 VERBS = {
-    *("Bring", "Cancel", "Check", "Complete", "Dispatch", "Give", "List"),
+    *("Bring", "Cancel", "Check", "Complete", "Dispatch", "Erase", "Give", "List"),
     *("Make", "Measure", "Move", "Schedule", "Show", "Stop", "Undo"),
 }
 
