@@ -66,7 +66,7 @@ def test_emptied_tables_are_reported(wheel: Wheel, database: str, monkeypatch: p
     assert len(wheel.status()) == 1
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        tables = "wheel_meta, wheel_shard, wheel_snapshot, wheel_lane, wheel_timer, wheel_tally"
+        tables = "wheel_meta, wheel_shard, wheel_snapshot, wheel_lane, wheel_timer, wheel_tally, wheel_total"
         connection.execute(text(f"TRUNCATE {tables}"))
     with pytest.raises(StoreError, match="was never used; a scheduler begins it"):
         wheel.status()
