@@ -39,7 +39,18 @@ EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = nox.project.python_versions({"project": PROJECT})
 
 #: Extras of users that need no Java.
-TESTED = ("redis", "postgresql", "django", "metrics", "opentelemetry", "cli", "solar", "holidays", "results")
+TESTED = (
+    "redis",
+    "postgresql",
+    "django",
+    "metrics",
+    "opentelemetry",
+    "cli",
+    "solar",
+    "holidays",
+    "results",
+    "encryption",
+)
 #: Packages of these, and redis-py, whose range is Kombu's: the tools of the tests leave their versions as they are.
 DECLARED = {"redis", "psycopg-binary"} | {
     re.split(r"[^\w-]", one)[0].lower().replace("_", "-")

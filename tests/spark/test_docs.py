@@ -78,7 +78,7 @@ def names(table: str) -> set[str]:
 
 
 def test_job_pages_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scheduled, executed = blocks("json")[1].splitlines()
+    [scheduled, executed] = next(found for found in map(str.splitlines, blocks("json")) if len(found) == 2)
     (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
     (tmp_path / "executed.jsonl").write_text(f"{executed}\n")
     here = [block.replace("/var/lib/wheel", str(tmp_path)) for block in blocks("sh") + blocks("python") + blocks("sql")]
