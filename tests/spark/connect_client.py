@@ -23,6 +23,7 @@ def run_jobs(url: str, folder: str, remote: str) -> None:
         "tail": [*stored, "--output", f"{folder}/history"],
         "archive": [*stored, "--output", f"{folder}/archive"],
         "compact": ["--archive", f"{folder}/archive"],
+        "erase": ["--archive", f"{folder}/archive", "--task-id", "of nobody"],
         "lateness": [*archive, "--output", f"{folder}/lateness"],
         "forecast": [*stored, "--output", f"{folder}/forecast"],
         "tune": [*archive, "--output", f"{folder}/tune"],

@@ -62,6 +62,7 @@ FACTS: dict[str, tuple[str, Any]] = {
     "forecast": ("pending", 4),
     "tune": ("tasks", 7),
     "reconcile": ("findings", {"lost_by_worker": 7, "unknown": 1}),
+    "erase": ("events", 0),
     "count": ("history", 9),
 }
 
