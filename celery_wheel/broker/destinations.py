@@ -61,16 +61,12 @@ class Destinations:
         """Return the name in a destination that is reserved; None for a good destination."""
         return _reserved_name(self, exchange, routing_key, queue)
 
-    def refusal(self, exchange: str, routing_key: str, queue: str | None, is_signed: bool = False) -> str:
-        """Return the reason why no message may go there; an empty text where it may.
-
-        Args:
-            is_signed: the message has a valid signature, and the list of ``wheel_destinations`` is not for it.
-        """
+    def refusal(self, exchange: str, routing_key: str, queue: str | None) -> str:
+        """Return the reason why no message may go there; an empty text where it may."""
         reserved = self.reserved_name(exchange, routing_key, queue)
         if reserved is not None:
             return f"{reserved!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu"
-        if is_signed or self.allowed is None or self._is_allowed(exchange or routing_key):
+        if self.allowed is None or self._is_allowed(exchange or routing_key):
             return ""
         kind = "exchange" if exchange else "queue"
         return f"wheel_destinations does not name its {kind}, {exchange or routing_key!r:.80}"

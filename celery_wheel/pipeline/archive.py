@@ -409,13 +409,7 @@ class Compaction:
         removed = sorted({*old, *(folder for folder in killed if folder not in runs)})
         for folder in removed:
             self.storage.remove(folder)
-
-        def change(last: Manifest) -> Manifest:
-            replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
-            return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
-
-        if old:
-            commit(self.storage, change)
+        forget_replaced(self.storage, old)
         return removed
 
 
@@ -482,13 +476,18 @@ class ArchiveErasure:
         old = [folder for folder in last.replaced if folder not in named]
         for folder in old:
             self.storage.remove(folder)
+        forget_replaced(self.storage, old)
 
-        def change(last: Manifest) -> Manifest:
-            replaced = {folder: since for folder, since in last.replaced.items() if folder not in old}
-            return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
 
-        if old:
-            commit(self.storage, change)
+def forget_replaced(storage: ArchiveFolder, removed: Sequence[str]) -> None:
+    """Commit a manifest that no longer names folders that were removed."""
+
+    def change(last: Manifest) -> Manifest:
+        replaced = {folder: since for folder, since in last.replaced.items() if folder not in removed}
+        return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
+
+    if removed:
+        commit(storage, change)
 
 
 def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:

@@ -105,9 +105,9 @@ def test_the_exchange_is_judged_and_without_one_the_queue(
     assert MAIL.refusal(exchange, routing_key, queue) == why
 
 
-def test_a_signed_message_is_free_of_the_list_and_not_of_the_reserved_names() -> None:
-    assert MAIL.refusal("", "evil", "evil", is_signed=True) == ""
-    assert MAIL.refusal("", "wheel.0", None, is_signed=True)
+def test_a_pattern_of_the_list_allows_no_reserved_name() -> None:
+    assert Destinations(allowed=("*",)).refusal("", "evil", "evil") == ""
+    assert Destinations(allowed=("*",)).refusal("", "wheel.0", None)
 
 
 def test_each_route_is_judged_once_and_memory_keeps_a_bounded_number() -> None:
