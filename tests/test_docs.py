@@ -38,10 +38,10 @@ def test_every_system_check_is_on_the_page_of_checks() -> None:
 def test_every_setting_in_the_text_exists() -> None:
     from celery_wheel.broker.envelope import NATIVE, REDELIVERED
     from celery_wheel.conf import settings
-    from celery_wheel.store.schedule_model import OCCURRENCE, SLOT
+    from celery_wheel.store.schedule_model import AFTER, OCCURRENCE, SLOT
     from celery_wheel.store.sql.schema import metadata
 
-    known = {REDELIVERED, NATIVE, OCCURRENCE, SLOT, *(name for name, _, _ in settings()), *metadata.tables}
+    known = {REDELIVERED, NATIVE, OCCURRENCE, AFTER, SLOT, *(name for name, _, _ in settings()), *metadata.tables}
     known |= {"wheel_", "wheel_app", "wheel_jobs"}  # the prefix, an option of pytest, a file of the reader's own
     known |= {"wheel_seeds"}  # a variable of the simulation's tests
     known |= {"wheel_of", "wheel_format"}  # a function and a module of the packages
@@ -165,6 +165,12 @@ def test_the_readme_links_every_page() -> None:
     assert {f"docs/{path.name}" for path in PAGES if path != README} <= linked
 
 
+def test_the_search_for_countdown_finds_the_page_of_delayed_tasks_first() -> None:
+    """A word in a heading counts three times as much as one in the text."""
+    headings = {path.name: " ".join(anchors(text)) for path, text in PAGES.items()}
+    assert [name for name, heading in headings.items() if "countdown" in heading] == ["tasks.md"]
+
+
 def test_the_pictures_are_small() -> None:
     assert all(image.stat().st_size <= 200_000 for image in (DOCS / "images").iterdir())
 
@@ -261,4 +267,5 @@ def test_the_changelog_begins_with_what_is_unreleased_and_then_has_this_version(
 
 def test_every_pinned_version_is_a_version_and_no_address() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines if not line.startswith("#"))
+    pin = r'[\w.-]+==[\w.]+(; python_version (<|>=) "3\.\d+")?'
+    assert all(re.fullmatch(pin, line) for line in lines if not line.startswith("#"))

@@ -40,6 +40,7 @@ RUN_BY = {
     "tasks.md": "tests/test_docs_examples.py",
     "testing.md": "tests/unit/testing/test_plugin.py",
     "transactional.md": "tests/admin/transactional/test_requests.py",
+    "users-schedules.md": "tests/test_docs_examples.py",
 }
 
 
@@ -102,7 +103,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 11
+    assert len(examples) == 12
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         if "of" in shop:
@@ -166,6 +167,28 @@ def test_the_examples_of_schedules_run() -> None:
         for block in examples:
             exec(block, names)  # noqa: S102 - our own page
     assert set(declared_entries(app)) == {"nightly", next(name for name in app.tasks if name.endswith("refresh"))}
+
+
+def test_the_examples_of_users_schedules_run_and_keep_the_quota() -> None:
+    app: Any = Celery("shop", broker="memory://", set_as_current=False)
+
+    def run(**_: Any) -> None: ...
+
+    app.task(run, name="shop.tasks.report", shared=False)
+    save, show, change = blocks("users-schedules.md")
+    with VirtualWheel(app) as wheel:
+        names: dict[str, Any] = {"app": app}
+        exec(save, names)  # noqa: S102 - our own page
+        ran = {(one.task, one.kwargs["customer"]) for one in wheel.advance(days=7)}
+        assert ran == {("shop.tasks.report", 42)}
+        names["save"](42, "monthly", "0 9 1 * *", "Europe/Paris")
+        names["save"](42, "daily", "45 7 * * mon-fri", "Europe/Paris")  # a change is not one more
+        for wrong in ("0 9 * * fri", "* * * * *", "0 25 * * *"):
+            with pytest.raises(ValueError, match=r"3 schedules|15 minutes|hour must"):
+                names["save"](42, "another", wrong, "Europe/Paris")
+        exec(show, names)  # noqa: S102
+        exec(change, names)  # noqa: S102
+        assert names["schedules"].list().items == []
 
 
 def test_the_app_of_the_readme_is_one_of_celery() -> None:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from celery_wheel.errors import FileUnusable
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Manifest:
     columns: dict[str, str]
     files: tuple[DataFile, ...] = ()  #: in the order in which they were archived
     noted: dict[int, int] = field(default_factory=dict)  #: marks that were written to the store
-    gaps: list[dict[str, Any]] = field(default_factory=list)  #: every loss of this archive so far
+    gaps: list[dict[str, int | str | None]] = field(default_factory=list)  #: every loss of this archive so far
     replaced: dict[str, int] = field(default_factory=dict)  #: folder → instant (ms) since which no file of it counts
 
     @property
@@ -84,18 +86,20 @@ class Manifest:
         return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True)
 
 
-def parse_manifest(line: str, place: str) -> Manifest:
+class _Head(msgspec.Struct):
+    format: int
+
+
+def parse_manifest(line: str | bytes, place: str) -> Manifest:
     """Parse the line of a manifest. Raises FileUnusable; ``place`` names the file in its message."""
     try:
-        fields = json.loads(line)
-        if fields.pop("format") != FORMAT:
+        if msgspec.json.decode(line, type=_Head).format != FORMAT:
             raise FileUnusable(
                 f"{place} was written by another version of celery-wheel; run: pip install -U celery-wheel"
             )
-        marks = {name: {int(shard): mark for shard, mark in fields[name].items()} for name in ("marks", "noted")}
-        return Manifest(**{**fields, **marks, "files": tuple(DataFile(**file) for file in fields["files"])})
-    except (TypeError, KeyError, json.JSONDecodeError) as error:
-        raise FileUnusable(f"{place} is not the manifest of an archive: {error!r}; restore it from a copy") from error
+        return msgspec.json.decode(line, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise FileUnusable(f"{place} is not the manifest of an archive: {error}; restore it from a copy") from error
 
 
 def last_manifest(paths: Iterable[str]) -> str | None:
@@ -122,7 +126,7 @@ def manifest(path: str) -> Manifest:
     if name is None:
         raise FileUnusable(f"{path} is no archive: it has no manifest; the job archive writes one")
     with storage.open_input_stream(name) as stream:
-        return parse_manifest(stream.read().decode(), name)
+        return parse_manifest(stream.read(), name)
 
 
 def files(path: str, days: Days = None) -> list[str]:

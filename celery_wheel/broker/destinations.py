@@ -3,11 +3,13 @@
 ::
 
     reserved            the wheel's, Celery's and kombu's own names     refused at the call and at the acceptance
-    wheel_destinations  names that no pattern of the list matches       refused at the call and at the dispatch
+    wheel_destinations  names that no pattern of the list matches       refused at the call and at the dispatch,
+                        (without a list: other names than the app's     unless a key has signed the message
+                        own, if task_create_missing_queues is False)
 
 A message with an exchange is judged by the name of the exchange, which stands for all queues that are bound to it; any
 other message by the name of its queue. The list counts at the dispatch: a list that was made longer lets pending tasks
-pass at their own due times, and no task of any origin is published to another place.
+pass at their own due times, and no task that was not signed is published to another place, whatever its origin.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ _RESERVED = r"""
 #: kombu's separator between a queue and its priority in the name of a list.
 _SEP = "\x06\x16"
 
+_DECLARED = "task_queues (task_create_missing_queues is False)"
+
 #: Routes whose judgement a scheduler remembers.
 MAX_ROUTES = 10_000
 
@@ -51,6 +55,7 @@ class Destinations:
     allowed: tuple[str, ...] | None = None  #: patterns of queues and exchanges; None: all names
     events: str = "celeryev"  #: the first part of the names of queues of events
     exchanges: tuple[str, ...] = ()  #: Celery's exchanges of events and results, where they have names of their own
+    setting: str = "wheel_destinations"  #: where ``allowed`` is from
 
     def is_reserved(self, name: str) -> bool:
         """Whether no task may have this queue or exchange: it is the wheel's, Celery's or kombu's."""
@@ -61,15 +66,18 @@ class Destinations:
         """Return the name in a destination that is reserved; None for a good destination."""
         return _reserved_name(self, exchange, routing_key, queue)
 
-    def refusal(self, exchange: str, routing_key: str, queue: str | None) -> str:
-        """Return the reason why no message may go there; an empty text where it may."""
+    def refusal(self, exchange: str, routing_key: str, queue: str | None, *, signed: bool = False) -> str:
+        """Return the reason why no message may go there; an empty text where it may.
+
+        ``signed``: a key of ``wheel_signing_keys`` signs the message.
+        """
         reserved = self.reserved_name(exchange, routing_key, queue)
         if reserved is not None:
             return f"{reserved!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu"
-        if self.allowed is None or self._is_allowed(exchange or routing_key):
+        if signed or self.allowed is None or self._is_allowed(exchange or routing_key):
             return ""
         kind = "exchange" if exchange else "queue"
-        return f"wheel_destinations does not name its {kind}, {exchange or routing_key!r:.80}"
+        return f"{self.setting} does not name its {kind}, {exchange or routing_key!r:.80}"
 
     @cached_property
     def _is_reserved(self) -> Any:
@@ -97,7 +105,9 @@ class RouteRefusals(dict[Route, str]):
     def __missing__(self, route: Route) -> str:
         if len(self) >= MAX_ROUTES:
             self.clear()
-        found = self[route] = self._destinations.refusal(route.exchange, route.routing_key, route.queue)
+        found = self[route] = self._destinations.refusal(
+            route.exchange, route.routing_key, route.queue, signed=route.signed
+        )
         return found
 
 
@@ -116,11 +126,13 @@ def destinations_of(app: Any) -> Destinations:
 
 
 def _make(app: Any, namespace: str, allowed: tuple[str, ...] | None) -> Destinations:
-    conf = app.conf
+    conf, setting = app.conf, "wheel_destinations"
+    if allowed is None and not conf.task_create_missing_queues:  # Celery itself sends to no other queue then
+        allowed, setting = (OWN_DESTINATIONS,), _DECLARED
     if allowed is not None and OWN_DESTINATIONS in allowed:
         allowed = (*(one for one in allowed if one != OWN_DESTINATIONS), *sorted(map(escape, own_names(app))))
     exchanges = str(conf.event_exchange), str(conf.result_exchange)
-    return Destinations(namespace, allowed, str(conf.event_queue_prefix), exchanges)
+    return Destinations(namespace, allowed, str(conf.event_queue_prefix), exchanges, setting)
 
 
 def own_names(app: Any) -> set[str]:

@@ -29,10 +29,16 @@ def stopped(confirmed: set[int]) -> PublishInterrupted:
     return PublishInterrupted("the lease has run out or the shard was left: no more messages are published", confirmed)
 
 
+def url_of(connection: Any) -> str:
+    """Return a connection's URL with its password hidden; kombu's ``as_uri`` shows a hidden one where there is none."""
+    url = str(connection.as_uri())
+    return url if connection.password else url.replace("//:**@", "//").replace(":**@", "@")
+
+
 @contextmanager
 def broker_errors(connection: Any) -> Iterator[None]:
     """Raise the transport's connection errors as BrokerError; the connection stays open."""
     try:
         yield
     except (OperationalError, OSError, *connection.connection_errors) as error:
-        raise BrokerError(f"the broker at {connection.as_uri()} does not answer ({error}); {CHECK_BROKER}") from error
+        raise BrokerError(f"the broker at {url_of(connection)} does not answer ({error}); {CHECK_BROKER}") from error

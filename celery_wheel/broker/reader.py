@@ -133,8 +133,19 @@ class QueuedMessageReader:
 
     def check_size(self, size: int) -> None:
         if size > self.max_message_bytes:
-            note = "; the store has only its beginning" if size > self.max_kept_bytes else ""
-            raise Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {size:,}{note}")
+            raise self._too_large(size)
+
+    def _too_large(self, size: int) -> Malformed:
+        note = "; the store has only its beginning" if size > self.max_kept_bytes else ""
+        return Malformed(f"message must be at most {self.max_message_bytes:,} bytes, not {size:,}{note}")
+
+    def reject_cut(self, size: int, beginning: bytes, end: bytes) -> Unreadable:
+        """Return a message above ``max_kept_bytes`` of which an edge has held only two parts.
+
+        Two of the same size with the same parts are one message: the store would keep the same of both.
+        """
+        of = _name_and_id(b"{" + end[end.find(b'"headers": {') :])  # kombu writes the body before the headers
+        return Unreadable(_id_of(b"%d:" % size, beginning, end), error_text(self._too_large(size)), beginning, of)
 
     def message(
         self,
@@ -203,7 +214,7 @@ class QueuedMessageReader:
         found = self.message(headers, dumps(stored).encode(), parts.body, dumps, is_inner=True)
         if (found.task, found.task_id) != (fields.get("task"), fields.get("task_id")):
             raise Malformed("sealed message must be one message, of the task that its header names")
-        found.signed_for = signed_for
+        found.signed_for, found.signed = signed_for, signed_for is not None
         return found
 
     def _check_destination(self, envelope: Envelope) -> None:
@@ -224,11 +235,15 @@ def unreadable(error: Exception, raw: bytes, max_kept_bytes: int) -> Unreadable:
     """Return the bytes with the reason why they are no message; raise a MemoryError, which says nothing about them."""
     if isinstance(error, MemoryError):
         raise error
-    digest = sha1(_UNREADABLE, usedforsecurity=False)
-    digest.update(raw)
     kept = raw if len(raw) <= max_kept_bytes else raw[:BEGINNING]
-    id_ = str(UUID(bytes=digest.digest()[:16], version=5))
-    return Unreadable(id_, error_text(error), kept, _name_and_id(raw))
+    return Unreadable(_id_of(raw), error_text(error), kept, _name_and_id(raw))
+
+
+def _id_of(*parts: bytes) -> str:
+    digest = sha1(_UNREADABLE, usedforsecurity=False)
+    for part in parts:
+        digest.update(part)
+    return str(UUID(bytes=digest.digest()[:16], version=5))
 
 
 def _name_and_id(raw: bytes) -> tuple[str, str]:

@@ -49,9 +49,11 @@ class MessageSeal:
     context: bytes = b""
 
     @classmethod
-    def of(cls, conf: Conf) -> MessageSeal:
+    def of(cls, conf: Conf, *, encrypts: bool = True) -> MessageSeal:
+        """Return the seal by an app's settings. ``encrypts``: by the keys of encryption, too."""
         context = b"wheel queue " + conf.namespace.encode()
-        return cls(encryption_keys(conf.encryption_keys), signing_keys(conf.signing_keys), context)
+        encryption = encryption_keys(conf.encryption_keys) if encrypts else NO_KEYS
+        return cls(encryption, signing_keys(conf.signing_keys), context)
 
     def __bool__(self) -> bool:
         return bool(self.encryption.current or self.signing.current)

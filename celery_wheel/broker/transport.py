@@ -7,6 +7,7 @@ the store. A known place is looked up without a connection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
 _UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
+
+#: Seconds that a call waits for the broker.
+ANSWER_S = 5.0
 
 #: kombu carries no types.
 _connection: Any = Connection
@@ -56,6 +60,19 @@ def transport_of(app: Any) -> str:
     except ImportError as error:
         raise missing_client(app, error) from error
     return transport
+
+
+def bounded_connection(connect: Callable[..., Any], **options: Any) -> Any:
+    """Return a connection of kombu, not opened yet, whose calls end where packets vanish; ``connect`` is the app's.
+
+    Without bounds a call to Redis waits for as long as the kernel sends its packets again: a quarter of an hour.
+    py-amqp has such bounds by itself. The project's own ``broker_transport_options`` have priority.
+    """
+    connection = connect(**options)
+    if connection.transport.driver_type == "redis":
+        bounds = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "socket_keepalive": True}
+        connection.transport_options = bounds | (connection.transport_options or {})
+    return connection
 
 
 def check_transport(app: Any) -> str:

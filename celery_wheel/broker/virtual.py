@@ -36,7 +36,7 @@ from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import REDELIVERED
-from celery_wheel.broker.errors import stopped
+from celery_wheel.broker.errors import stopped, url_of
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader, read_or_reject, stored_properties
 from celery_wheel.engine.port import Chunk, Confirmed
@@ -177,7 +177,7 @@ class KombuIngress(Deliveries):
                 self._requeue(connection_errors(connection))
                 connection.release()
             except Exception as error:
-                logger.info("%s was disconnected without a reply (%s)", connection.as_uri(), format_error(error))
+                logger.info("%s was disconnected without a reply (%s)", url_of(connection), format_error(error))
 
     def _requeue(self, disconnected: tuple[type[BaseException], ...]) -> None:
         for message in self._unacknowledged:
@@ -199,7 +199,7 @@ class KombuIngress(Deliveries):
             except Exception as error:  # each transport has its own classes
                 self._end()
                 raise BrokerError(
-                    f"{connection.as_uri()} does not answer while {doing} the wheel queue {self._queue.name} "
+                    f"{url_of(connection)} does not answer while {doing} the wheel queue {self._queue.name} "
                     f"({format_error(error)}); the wheel loses nothing and tries again"
                 ) from error
 
@@ -358,7 +358,7 @@ class KombuPublisher:
         return Producer(self._channel, auto_declare=False)  # type: ignore[no-untyped-call]
 
     def _drop(self, error: BaseException) -> str:
-        text = f"{self._connection.as_uri()} does not accept messages ({format_error(error)}); it is tried again"
+        text = f"{url_of(self._connection)} does not accept messages ({format_error(error)}); it is tried again"
         self.forget()
         return text
 
@@ -395,7 +395,7 @@ class KombuBroker(DeliveryBroker):
                 return found
             except connection_errors(connection) as error:
                 raise BrokerError(
-                    f"{connection.as_uri()} does not answer ({format_error(error)}); it is tried again"
+                    f"{url_of(connection)} does not answer ({format_error(error)}); it is tried again"
                 ) from error
 
     def oldest(self, shard: int) -> Message | Unreadable | None:

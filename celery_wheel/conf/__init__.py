@@ -172,8 +172,8 @@ class Conf:
     destinations = Setting(
         None,
         rules.destinations(),
-        "The queues and exchanges to which tasks may be dispatched, as patterns: `['@app', 'tenant-*']`; None: all. "
-        "See docs/tasks.md.",
+        "The queues and exchanges to which tasks may be dispatched, as patterns: `['@app', 'tenant-*']`; None: all, or "
+        "`['@app']` if `task_create_missing_queues` is False. See docs/tasks.md.",
     )
     base_scheduler = Setting(
         default_base_scheduler,

@@ -163,6 +163,7 @@ class Adoption:
             groups=self.groups,
             tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
             stamps=self.stamps,
+            adopted_ms=self.now_ms,
         )
 
     def _published_lanes(self) -> list[model.LaneState]:

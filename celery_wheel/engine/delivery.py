@@ -72,6 +72,7 @@ class Delivery(ABC):
             state.epoch,
             lane.number,
             state.attempted,
+            state.confirmed,
             flight.after,
             flight.upto,
             flight.unconfirmed(),

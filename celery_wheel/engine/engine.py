@@ -72,6 +72,7 @@ class Engine:
         on_published: OnPublished | None = None,
         shard_of: ShardOf | None = None,
         readings: ClockReadings | None = None,
+        log: RetryLog | None = None,
     ) -> None:
         limits = limits or Limits()
         self.holder = holder
@@ -81,7 +82,7 @@ class Engine:
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
-        self._log = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
+        self.log = log or RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         #: The only clock that the activities read.
         self.clock = DueClock(clock, tick_ms=limits.tick_ms, max_skew_ms=limits.max_clock_skew_ms, readings=readings)
         self.shard, self.store, self.delivery = shard, store, delivery_to(broker, self.clock)
@@ -92,6 +93,7 @@ class Engine:
             self.clock,
             limits,
             shard_of or (lambda _: shard),
+            self.log,
             stamps=RevokedStamps() if stamps is None else stamps,
             depths=depths_of(limits.depths) if depths is None else depths,
             on_cancelled=on_cancelled,
@@ -190,7 +192,7 @@ class Engine:
             yield Round.FAILED
 
     def _log_repeated(self, error: Exception, action: str) -> None:
-        self._log.write(logging.WARNING, action, "%s", error, extra={"action": action, "shard": self.shard})
+        self.log.write_error(error, extra={"action": action, "shard": self.shard})
 
     def _end(self, state: ShardState | None, reason: str) -> None:
         """End a state whose memory is in doubt. Several threads may find the doubt; the first logs it as an error."""

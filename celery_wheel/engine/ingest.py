@@ -145,11 +145,11 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
 
 
 def _judge_unsigned(ctx: Context, arrivals: Iterable[model.Arrival]) -> None:
-    """Count, or refuse, messages of the wheel queue that no key of ``wheel_signing_keys`` has signed."""
-    if ctx.limits.unsigned == "accept":
-        return
+    """Count, or refuse, messages of the wheel queue that no key of ``wheel_signing_keys`` has signed for it."""
     unsigned = [one for one in arrivals if isinstance(one, model.Message) and one.signed_for != ctx.shard]
-    if not unsigned:
+    for one in unsigned:
+        one.signed = False
+    if not unsigned or ctx.limits.unsigned == "accept":
         return
     ctx.stats.add(unsigned=len(unsigned))
     if ctx.limits.unsigned == "refuse":

@@ -17,6 +17,7 @@ The messages of a chunk and the new offset become visible in a FencingBroker tog
                               offset <  after    the broker lost writes         ROLLED_BACK
                               newer epoch        another holder adopted         FENCED
                               no offset          flushed, or never adopted      MISSING
+                              last < confirmed   a chunk of any lane was lost   MISSING
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Chunk:
     epoch: int
     lane: int
     number: int  #: grows with each call of ``publish`` in an epoch, also for a chunk that is published again
+    confirmed: int  #: number of the last chunk of the shard that the broker has confirmed; 0: no chunk
     after: Position
     upto: Position
     rows: Sequence[Row]

@@ -25,9 +25,6 @@ from celery_wheel.errors import BrokerError, Fenced, StoreError
 from celery_wheel.store.model import Row
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import RetryLog
-from celery_wheel.values.log import get_logger
-
-logger = get_logger(__name__)
 
 
 class LeaseCall(NamedTuple):
@@ -113,6 +110,7 @@ class Context:
     clock: DueClock
     limits: Limits
     shard_of: ShardOf
+    retries: RetryLog  #: of failures that are tried again
     stats: Stats = field(default_factory=Stats)
     wake: Signal = field(default_factory=Signal)  #: set when dispatch may have more to do
     room: Signal = field(default_factory=Signal)  #: set when prefetch may have more to read
@@ -126,10 +124,6 @@ class Context:
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
     on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
     on_published: OnPublished | None = None  #: None: nobody traces publishes
-    retries: RetryLog = field(init=False)  #: of failures that are tried again, by cause
-
-    def __post_init__(self) -> None:
-        self.retries = RetryLog(logger, lambda: self.clock.monotonic_ms() / 1_000)
 
     @property
     def broker(self) -> Broker:

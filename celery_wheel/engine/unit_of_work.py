@@ -195,14 +195,18 @@ class UnitOfWork:
         self._moved.append((row, move))
 
     def release(self, row: model.Row, line: Line) -> None:
-        """Move a row out of its line, to be published: behind the watermark, so before all other rows of the lane."""
+        """Move a row out of its line, to be published: behind the watermark, so before all other rows of the lane.
+
+        The watermark of a former holder may have been further on, and so may rows be that it released from this line.
+        """
         self._count_line(line, leaving=1)
         self.state.window.remove(row.id)
         self._taken_out.add(row.id)
         self.rows.append(row)
         self._count(row.due_ms, row.route, -1)
         redelivered = row.line is not None and model.is_redelivered(row.line)
-        self.move(row, self.state.lanes.for_eta(row.eta_ms, self.now_ms, redelivered), row.due_ms)
+        due_ms = max(row.due_ms, self.state.adopted_ms)
+        self.move(row, self.state.lanes.for_eta(row.eta_ms, self.now_ms, redelivered), due_ms)
 
     def _count_line(self, line: Line, entering: int = 0, leaving: int = 0) -> None:
         _, in_, out = self._lines.get(line.number, (line, 0, 0))

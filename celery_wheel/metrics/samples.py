@@ -111,6 +111,7 @@ _ALL = (
     _gauge("due_peak", "Pending messages of the fullest second of the next hour."),
     _gauge("due_peak_timestamp_seconds", "The fullest second of the next hour."),
     _gauge("paused", "Pauses in force: of a queue, a task, a group, or of everything (all).", "kind"),
+    _gauge("paused_since_timestamp_seconds", "The time at which the oldest pause in force was set.", "kind"),
     _gauge(
         "group_waiting",
         "Messages that wait for their group or for room in their queue: the twenty groups with the most, and _other.",
@@ -295,8 +296,11 @@ class Totals:
         yield "oldest_overdue_seconds", [((), found.behind_ms / 1_000)]
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
         yield from self._peak()
-        paused = Counter(gate.scope for gate in found.gates if gate.state == PAUSED)
+        pauses = [gate for gate in found.gates if gate.state == PAUSED]
+        paused = Counter(gate.scope for gate in pauses)
         yield "paused", [((kind,), paused[kind]) for kind in ("all", "queue", "task", "group")]
+        since_ms = {kind: min(gate.at_ms for gate in pauses if gate.scope == kind) for kind in paused}
+        yield "paused_since_timestamp_seconds", [((kind,), at_ms / 1_000) for kind, at_ms in since_ms.items()]
         groups = group_totals(found.shards)
         waiting = Counter({one.name or NO_GROUP: one.waiting for one in groups.largest[:MAX_GROUPS]})
         waiting[OTHER] += groups.waiting - waiting.total()

@@ -1,8 +1,8 @@
 """``celery-wheel-pipeline JOB …``, which is ``python -m celery_wheel.pipeline JOB …``.
 
-Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C. Progress
-goes to stderr. An error is one line. A Java that is started here has its stderr in a file, which an error names and
-keeps.
+Exit codes: 0 done; 1 the job failed, or (``reconcile``) it has findings; 2 wrong usage; 130 stopped by Ctrl-C; 143 by
+SIGTERM. The options are checked before Spark starts, which takes seconds. Progress goes to stderr. An error is one
+line. A Java that is started here has its stderr in a file, which an error names and keeps.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_ERROR = 500
-#: The exit code of shells after Ctrl-C: 128 and the number of the signal.
-INTERRUPTED = 130
+#: The exit codes of shells: 128 and the number of the signal.
+INTERRUPTED, TERMINATED = 130, 143
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the job ends as after Ctrl-C, and removes its files."""
 
 
 class JobGroup(click.Group):
@@ -81,13 +85,14 @@ def make_command(name: str) -> click.Command:
 def _run(job: Any, as_json: bool, master: str | None, remote: str | None, options: Mapping[str, Any]) -> None:
     log = SparkLog()
     try:
-        with progress_line(job.NAME) as progress:
+        with raising_sigterm(), progress_line(job.NAME) as progress:
+            job.check(options)
             progress("starting Spark")
             spark = _start_session(master, remote, log)
             summary: JobSummary = job.run(spark, options, progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         click.echo(f"Stopped. Run {job.NAME} again to resume or restart it: no result is incomplete.", err=True)
-        click.get_current_context().exit(INTERRUPTED)
+        click.get_current_context().exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED)
     except SettingError as error:
         raise click.UsageError(str(error)) from error
     except (WheelError, OSError) as error:
@@ -103,6 +108,21 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, option
         click.echo(f"picture: {summary.facts['picture']}")
     if summary.findings:
         click.get_current_context().exit(1)
+
+
+@contextmanager
+def raising_sigterm() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start_session(master: str | None, remote: str | None, log: SparkLog) -> SparkSession:
@@ -122,7 +142,7 @@ def _start_session(master: str | None, remote: str | None, log: SparkLog) -> Spa
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
     """Drop the tracebacks of KeyboardInterrupt, which the bridge to Java logs to the root logger."""
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+    return not record.exc_info or not issubclass(record.exc_info[0] or Exception, KeyboardInterrupt)
 
 
 def _is_spark_error(error: Exception) -> bool:

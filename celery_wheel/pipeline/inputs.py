@@ -30,21 +30,26 @@ JSON = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz")
 LOG_TYPES = {"text": StringType(), "instant": TimestampType(), "flag": BooleanType(), "number": LongType()}
 
 
-def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schema: str, **source: Any) -> DataFrame:
-    """Return ``pending`` or ``history``, with the columns of ``schema`` ("task string, eta timestamp")."""
+def check_table(options: Mapping[str, Any]) -> None:
+    """Check the options of ``read_table``. Raises SettingError."""
     url, path = options.get("store"), options.get("input")
     if url and path:
         raise SettingError("--store and --input exclude each other; use the one that this run should read")
+    if not url and not path and not os.environ.get(ENVIRONMENT):
+        raise SettingError(
+            f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
+        )
+
+
+def read_table(spark: SparkSession, options: Mapping[str, Any], name: str, schema: str, **source: Any) -> DataFrame:
+    """Return ``pending`` or ``history``, with the columns of ``schema`` ("task string, eta timestamp")."""
+    url, path = options.get("store"), options.get("input")
     if path:
         archive, columns = read_archive(spark, path), [part.split() for part in schema.split(",")]
         frame = read_parquet(spark, path) if archive is None else archive
         if missing := [column for column, _ in columns if column not in frame.columns]:
             raise FileUnusable(f"{path} must have the columns {schema}, and has no {', '.join(missing)}")
         return frame.select(*(f.col(column).cast(type_).alias(column) for column, type_ in columns))
-    if not url and not os.environ.get(ENVIRONMENT):
-        raise SettingError(
-            f"--store or --input must name the data to read; or set the environment variable {ENVIRONMENT}"
-        )
     return read(spark, name, url, schema=schema, **source)
 
 

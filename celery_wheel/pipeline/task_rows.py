@@ -61,6 +61,10 @@ class RowRules:
     id: str | None = None  #: column
     jitter_ms: int = 0  #: the largest delay that spreads the rows; a row has the same delay in every load
 
+    def __post_init__(self) -> None:
+        if self.zone is not None and zone_of(self.zone) is None:
+            raise SettingError(f"--zone must be a time zone, like Europe/Paris or +02:00, got {self.zone!r}")
+
 
 def check_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
     """Return the rows with TASK and REASON, which is null in a valid row. Raises SettingError for unusable columns."""
@@ -113,8 +117,6 @@ def _check_columns(types: Mapping[str, t.DataType], rules: RowRules) -> None:
         raise SettingError("rows with a column local must have a column zone, or --zone must name one for all")
     if rules.zone is not None and "local" not in types:
         raise SettingError("--zone is for a column local; a text in eta without an offset is UTC, call it local")
-    if rules.zone is not None and zone_of(rules.zone) is None:
-        raise SettingError(f"--zone must be a time zone, like Europe/Paris or +02:00, got {rules.zone!r}")
     if rules.id is not None and rules.id not in types:
         raise SettingError(f"--id must name a column, got {rules.id!r}; there are {present}")
     if rules.id is not None and isinstance(types[rules.id], NO_ID):

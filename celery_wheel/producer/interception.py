@@ -24,7 +24,7 @@ from kombu.utils.objects import cached_property
 from celery_wheel.broker import is_own_name, queues, shard_of
 from celery_wheel.broker.destinations import destinations_of
 from celery_wheel.broker.envelope import BATCH, GROUP, HEADER, Envelope, encode
-from celery_wheel.broker.sealed import MessageSeal
+from celery_wheel.broker.sealed import NO_SEAL, MessageSeal
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer.destination import is_eligible, resolve_destination
@@ -143,7 +143,11 @@ class DivertingProducer:
             return self._producer.publish(body, *args, **publish)
         due = self._eta.due if text == str(self._eta) else due_time_of_header(self._app, text)
         conf = Conf(self._app)
-        envelope = self._envelope(fields, due.eta_ms, publish)
+        is_transactional = self._is_transactional(str(fields["id"]))
+        seal, is_one = NO_SEAL, is_transactional or isinstance(self._producer, Producer)
+        if is_one:  # a bulk load checks its messages itself, and seals nothing: they share what is written
+            seal = MessageSeal.of(conf, encrypts=not is_transactional)  # the store encrypts its inbox itself
+        envelope = self._envelope(fields, due.eta_ms, publish, is_signed=bool(seal.signing.current))
         shard = shard_of(envelope.key, envelope.task_id, conf.shards)
         queue = queues.wheel_queue(conf.namespace, shard)
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
@@ -157,15 +161,17 @@ class DivertingProducer:
         headers[HEADER] = encode(envelope, header)
         publish.update(exchange=queues.DEFAULT_EXCHANGE, routing_key=queue.name, headers=headers)
         result: Any = None
-        if self._is_transactional(envelope.task_id):
+        if is_one:
+            body = queues.prepare_body(body, publish)
+            self._check_size(body, publish, conf.max_message_bytes)  # as it is stored; encryption packs it before
+        if seal:
+            body, publish = seal.seal(body, publish, envelope.task, envelope.task_id, shard)
+        if is_transactional:
             raw = queues.encode_message(queues.build_message(body, publish))
             _check_size(len(raw), conf.max_message_bytes)
             inbox_of(self._app).put_command(shard, "message", raw)
         else:
-            if isinstance(self._producer, Producer):  # else a bulk load, which checks its messages itself
-                body = queues.prepare_body(body, publish)
-                if seal := MessageSeal.of(conf):
-                    body, publish = seal.seal(body, publish, envelope.task, envelope.task_id, shard)
+            if seal:
                 self._check_size(body, publish, conf.max_message_bytes)
             publish["declare"] = queues.Undeclared(self._producer.connection, [*(publish.get("declare") or ()), queue])
             result = self._producer.publish(body, **publish)
@@ -184,14 +190,21 @@ class DivertingProducer:
         option = self._eta.options.transactional
         if option is not None or not is_transactional(self._app, None):
             return bool(option)
-        running = self._app.current_worker_task
-        return running is None or running.request.id != task_id
+        return not self._is_running(task_id)
 
-    def _envelope(self, fields: dict[str, Any], eta_ms: int, publish: dict[str, Any]) -> Envelope:
+    def _is_running(self, task_id: str) -> bool:
+        """Whether the message is of the running task: its retry, or its replacement."""
+        running = self._app.current_worker_task
+        return running is not None and running.request.id == task_id
+
+    def _envelope(self, fields: dict[str, Any], eta_ms: int, publish: dict[str, Any], *, is_signed: bool) -> Envelope:
         """Return the envelope; remove from ``publish`` what would delay or drop the message in the wheel queue."""
         options = self._eta.options
         target = resolve_destination(self._app.amqp, self._producer, publish, self._options)
-        if why := destinations_of(self._app).refusal(target.exchange, target.routing_key, target.queue):
+        own = destinations_of(self._app)
+        # Celery drops a task whose retry raises. The scheduler rejects this one with its bytes, and it can be requeued.
+        may_leave = is_signed or self._is_running(str(fields["id"]))
+        if why := own.refusal(target.exchange, target.routing_key, target.queue, signed=may_leave):
             remedy = (
                 "add it to the list of producers and schedulers" if _SETTING in why else "name the task's own queue"
             )

@@ -38,6 +38,7 @@ from celery_wheel.broker.envelope import HEADER, NATIVE, Envelope, encode
 from celery_wheel.broker.queues import DEFAULT_EXCHANGE, wheel_queue
 from celery_wheel.broker.reader import NOT_STORED
 from celery_wheel.broker.sealed import MessageSeal
+from celery_wheel.broker.transport import bounded_connection
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
 from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
@@ -76,7 +77,7 @@ class ReceivedMessageReader:
         conf = Conf(consumer.app)
         self._after_us = max(conf.rescue_after_ms, conf.min_delay_ms) * 1_000
         self._keeps_eta = conf.keep_eta
-        self._destinations = destinations_of(consumer.app)
+        self._destinations, self._signs = destinations_of(consumer.app), bool(MessageSeal.of(conf).signing.current)
         # On Redis all deliveries of a message have one tag; elsewhere each delivery has its own.
         self._has_tags = consumer.app.connection_for_write().transport.driver_type == "redis"
         self._warned: set[tuple[str, str]] = set()
@@ -103,7 +104,7 @@ class ReceivedMessageReader:
         queue = self._queue_of(message)
         if queue is None:
             return None
-        if why := self._destinations.refusal("", queue.name, queue.name):
+        if why := self._destinations.refusal("", queue.name, queue.name, signed=self._signs):
             self._warn_once(("", queue.name), why)
             return None
         body, compression = _bytes(message), headers.get("compression")
@@ -257,7 +258,8 @@ class Forwarder:
 
     def _connected(self) -> Any:
         if self._producer is None:
-            connection = self._app.connection_for_write(heartbeat=0)  # no code would send it between two messages
+            # No heartbeat: no code would send it between two messages.
+            connection = bounded_connection(self._app.connection_for_write, heartbeat=0)
             if connection.transport.driver_type == "amqp":
                 options = {**(connection.transport_options or {}), "confirm_publish": True}
                 connection = connection.clone(transport_options=options)

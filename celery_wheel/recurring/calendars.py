@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery_wheel.errors import PackageMissing
 from celery_wheel.recurring.checks import check_duration, check_list, check_type, refuse
@@ -23,6 +24,12 @@ _DAY_MS = DAY_S * 1_000
 #: The day of an answer that never changes.
 _NO_DAY = END_OF_TIME_MS // _DAY_MS
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+#: Name in small letters → its one form.
+_WEEKDAY_OF = {
+    name: short
+    for short, rest in zip(WEEKDAYS, ["day", "sday", "nesday", "rsday", "day", "urday", "day"], strict=True)
+    for name in (short, short + rest)
+}
 
 
 class Calendar(ABC):
@@ -112,17 +119,19 @@ class DayCalendar(Calendar):
 
 @dataclass(frozen=True, slots=True)
 class Dates(DayCalendar):
-    """The days of a list."""
+    """The days of a list. A text like "2026-12-24" is accepted too."""
 
     dates: tuple[date, ...]
     _days: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
+    if TYPE_CHECKING:
+
+        def __init__(self, dates: Iterable[date | str]) -> None: ...
+
     def __post_init__(self) -> None:
         items = check_list("dates", self.dates, "dates")
-        for number, item in enumerate(items):
-            if type(item) is not date:
-                refuse(f"dates[{number}]", "a date without a time", item)
-        object.__setattr__(self, "dates", tuple(sorted(set(items))))
+        found = {_to_date(f"dates[{number}]", item) for number, item in enumerate(items)}
+        object.__setattr__(self, "dates", tuple(sorted(found)))
         object.__setattr__(self, "_days", tuple(item.toordinal() - EPOCH_DAY for item in self.dates))
 
     def on_day(self, day: int) -> tuple[bool, int]:
@@ -131,16 +140,18 @@ class Dates(DayCalendar):
 
 @dataclass(frozen=True, slots=True)
 class Weekdays(DayCalendar):
-    """Days of the week, by the first three letters of their English names."""
+    """Days of the week, by the first three letters of their English names. Whole names are accepted too."""
 
     days: tuple[str, ...]
 
+    if TYPE_CHECKING:
+
+        def __init__(self, days: Iterable[str]) -> None: ...
+
     def __post_init__(self) -> None:
         items = check_list("days", self.days, "weekdays")
-        for number, item in enumerate(items):
-            if item not in WEEKDAYS:
-                refuse(f"days[{number}]", f"one of {', '.join(WEEKDAYS)}", item)
-        object.__setattr__(self, "days", tuple(sorted(set(items), key=WEEKDAYS.index)))
+        found = {_to_weekday(f"days[{number}]", item) for number, item in enumerate(items)}
+        object.__setattr__(self, "days", tuple(sorted(found, key=WEEKDAYS.index)))
 
     def on_day(self, day: int) -> tuple[bool, int]:
         inside = self._has(day)
@@ -205,6 +216,20 @@ class OfSpec(Calendar):
         if begin_ms is None:
             return False, END_OF_TIME_MS
         return (False, begin_ms) if begin_ms > at_ms else (True, begin_ms + self.lasts_ms)
+
+
+def _to_date(path: str, value: Any) -> date:
+    if isinstance(value, datetime):  # its day may be another one in the zone of the recurrence
+        refuse(path, "a date without a time, as of value.date()", value)
+    try:
+        return value if isinstance(value, date) else date.fromisoformat(value)
+    except (TypeError, ValueError):
+        refuse(path, "a date like '2026-12-24'", value)
+
+
+def _to_weekday(path: str, value: Any) -> str:
+    found = _WEEKDAY_OF.get(value.lower()) if isinstance(value, str) else None
+    return refuse(path, f"one of {', '.join(WEEKDAYS)}", value) if found is None else found
 
 
 def _in_days(days: tuple[int, ...], day: int, end: int) -> tuple[bool, int]:

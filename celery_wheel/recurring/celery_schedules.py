@@ -14,13 +14,13 @@ Celery counts an interval from the last run, so each late run moves all later on
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
 from celery_wheel.recurring.crontab import Crontab
-from celery_wheel.recurring.local import zone_of
+from celery_wheel.recurring.local import zone_name, zone_of
 from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.recurring.rrule import RRule
 from celery_wheel.recurring.solar import Solar
@@ -82,12 +82,3 @@ def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | No
     first_ms = anchor_ms + every_ms
     first_ms -= (first_ms + (last.utcoffset() or timedelta()) // timedelta(milliseconds=1)) % unit_ms
     return Recurrence(Interval(every_ms // unit_ms * unit_ms, first_ms), zone)
-
-
-def zone_name(zone: tzinfo | None) -> str | None:
-    """Return a zone's name for a Recurrence; None where it has none, like the local zone of an unnamed machine."""
-    for attribute in ("key", "zone"):
-        name = getattr(zone, attribute, None)
-        if isinstance(name, str) and zone_of(name) is not None:
-            return name
-    return "UTC" if zone is UTC or str(zone) == "UTC" else None

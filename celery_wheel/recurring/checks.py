@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.values.format import format_duration
+from celery_wheel.values.text import END_OF_TIME_MS
 
 #: The longest list of instants, dates, RDATE, EXDATE or COUNT in a definition, which is read whole at each use.
 MAX_LIST = 10_000
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def refuse(field: str, rule: str, value: Any) -> NoReturn:
@@ -29,6 +34,15 @@ def check_whole(field: str, value: Any, at_least: int | None = None, at_most: in
         limits += [f"of at most {at_most:,}"] if at_most is not None else []
         refuse(field, " ".join(["a whole number", " and ".join(limits)]).strip(), value)
     return value
+
+
+def check_instant(field: str, value: Any) -> int:
+    """Return an instant as Unix milliseconds; a datetime needs a time zone, and is rounded up as an eta is."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            refuse(field, "a datetime with a time zone, as of value.replace(tzinfo=ZoneInfo('Europe/Paris'))", value)
+        value = -((_EPOCH - value) // timedelta(milliseconds=1))
+    return check_whole(field, value, 0, END_OF_TIME_MS - 1)
 
 
 def check_duration(field: str, value: Any, at_least_ms: int, at_most_ms: int) -> int:

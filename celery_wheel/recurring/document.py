@@ -93,13 +93,4 @@ def _to_argument(name: str, value: Any, path: str) -> Any:
         return None if value is None else _read(value, path)
     if name == "parts":
         return tuple(_read(one, f"{path}[{number}]") for number, one in enumerate(check_list(path, value, "calendars")))
-    if name == "dates":
-        return tuple(_to_date(one, f"{path}[{number}]") for number, one in enumerate(check_list(path, value, "dates")))
     return tuple(value) if isinstance(value, list) else value
-
-
-def _to_date(value: Any, path: str) -> date:
-    try:
-        return date.fromisoformat(value)
-    except (TypeError, ValueError):
-        refuse(path, "a date like '2026-12-24'", value)

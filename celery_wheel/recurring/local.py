@@ -22,8 +22,10 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from celery_wheel.recurring.checks import check_text, refuse
 
 Gap = Literal["shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -51,8 +53,27 @@ def zone_of(name: str) -> tzinfo | None:
         return timezone(-ahead if sign == "-" else ahead) if ahead < timedelta(hours=24) else None
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # ValueError: the name is a path; OSError: a folder
-        return None
+    except (ZoneInfoNotFoundError, ValueError, OSError, RecursionError):
+        return None  # ValueError: the name is a path; OSError: a folder; RecursionError: hundreds of folders
+
+
+def zone_name(zone: tzinfo | None) -> str | None:
+    """Return a zone's name for a Recurrence; None where it has none, like the local zone of an unnamed machine."""
+    for attribute in ("key", "zone"):
+        name = getattr(zone, attribute, None)
+        if isinstance(name, str) and zone_of(name) is not None:
+            return name
+    return "UTC" if zone is UTC or str(zone) == "UTC" else None
+
+
+def check_zone(field: str, value: Any) -> str:
+    """Return a zone as the text of a Recurrence. Raises RecurrenceError."""
+    name = zone_name(value) if isinstance(value, tzinfo) else check_text(field, value, "Europe/Paris")
+    if isinstance(value, timezone) and name is None:
+        name = str(timezone(value.utcoffset(None))).removeprefix("UTC")
+    if name is None or zone_of(name) is None:
+        refuse(field, "a time zone, like Europe/Paris or +02:00", value)
+    return name
 
 
 def resolve(wall: datetime, zone: tzinfo) -> Resolved:

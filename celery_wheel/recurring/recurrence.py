@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
 from itertools import islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.calendars import Calendar
-from celery_wheel.recurring.checks import check_choice, check_text, check_type, check_whole, refuse
-from celery_wheel.recurring.local import FOLDS, GAPS, Fold, Gap, WallClock, next_instant, wall_clock, zone_of
+from celery_wheel.recurring.checks import check_choice, check_type, check_whole, refuse
+from celery_wheel.recurring.crontab import Crontab
+from celery_wheel.recurring.local import (
+    FOLDS,
+    GAPS,
+    Fold,
+    Gap,
+    WallClock,
+    check_zone,
+    next_instant,
+    wall_clock,
+    zone_of,
+)
 from celery_wheel.recurring.specs import Interval, Spec
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -28,8 +40,9 @@ class Recurrence:
     """The instants at which something recurs.
 
     Args:
-        spec: the rule.
-        zone: an IANA name, or an offset like "+02:00"; for specs of wall-clock times, and for days of ``without``.
+        spec: the rule, or the five fields of a crontab as a text.
+        zone: an IANA name, an offset like "+02:00", or a tzinfo of such a zone; for specs of wall-clock times, and for
+            days of ``without``.
         gap: a wall-clock time that does not exist is moved by the gap's length ("shift"), or does not occur ("skip").
         fold: a wall-clock time that exists twice occurs at the "first" instant, the "second" or "both".
         start_ms, until_ms: the first and the last instant at which it may occur, in Unix milliseconds.
@@ -48,7 +61,23 @@ class Recurrence:
     _clock: WallClock = field(init=False, repr=False, compare=False)
     _in_zone: Spec = field(init=False, repr=False, compare=False)
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            spec: Spec | str,
+            zone: str | tzinfo = "UTC",
+            gap: Gap = "shift",
+            fold: Fold = "first",
+            start_ms: int | None = None,
+            until_ms: int | None = None,
+            times: int | None = None,
+            without: Calendar | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        if isinstance(self.spec, str):
+            object.__setattr__(self, "spec", Crontab.from_string(self.spec))
         check_type("spec", self.spec, Spec)
         check_choice("gap", self.gap, GAPS)
         check_choice("fold", self.fold, FOLDS)
@@ -59,9 +88,8 @@ class Recurrence:
             check_whole("times", self.times, 1)
         if self.without is not None:
             check_type("without", self.without, Calendar)
-        zone = zone_of(check_text("zone", self.zone, "Europe/Paris"))
-        if zone is None:
-            refuse("zone", "a time zone, like Europe/Paris or +02:00", self.zone)
+        object.__setattr__(self, "zone", check_zone("zone", self.zone))
+        zone = zone_of(self.zone) or UTC
         object.__setattr__(self, "_clock", wall_clock(zone))
         object.__setattr__(self, "_in_zone", self.spec.in_zone(zone))
         self._check_it_fires()

@@ -17,10 +17,10 @@ from bisect import bisect_left, bisect_right
 from calendar import isleap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, tzinfo
-from typing import ClassVar, Self
+from datetime import date, datetime, tzinfo
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from celery_wheel.recurring.checks import check_duration, check_list, check_whole
+from celery_wheel.recurring.checks import check_duration, check_instant, check_list, check_whole
 from celery_wheel.values.text import END_OF_TIME_MS
 
 
@@ -59,15 +59,22 @@ class Interval(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Instants(Spec):
-    """The instants of a list, in Unix milliseconds, in order and without repetition, whatever the list's order."""
+    """The instants of a list, in Unix milliseconds, in order and without repetition, whatever the list's order.
+
+    A datetime with a time zone is accepted too.
+    """
 
     at_ms: tuple[int, ...]
 
+    if TYPE_CHECKING:
+
+        def __init__(self, at_ms: Iterable[int | datetime]) -> None: ...
+
     def __post_init__(self) -> None:
-        items = check_list("at_ms", self.at_ms, "instants")
+        items = list(check_list("at_ms", self.at_ms, "instants"))
         for number, item in enumerate(items):
             if type(item) is not int or not 0 <= item < END_OF_TIME_MS:
-                check_whole(f"at_ms[{number}]", item, 0, END_OF_TIME_MS - 1)
+                items[number] = check_instant(f"at_ms[{number}]", item)
         object.__setattr__(self, "at_ms", tuple(sorted(set(items))))
 
     def next_after(self, at_ms: int) -> int | None:

@@ -112,7 +112,7 @@ class JobResults:
                 with pq.ParquetFile(part) as file:
                     tables.append(file.read_row_groups(sorted(numbers), columns=names))
             table = pa.concat_tables(tables)
-        except (OSError, IndexError, pa.ArrowException) as error:
+        except (OSError, ValueError, IndexError, pa.ArrowException) as error:  # ValueError: no name of a file
             raise FileUnusable(f"{path} cannot be read: {error}; run {self.job} again if the error persists") from error
         if limit is not None and table.num_rows > limit:
             table = table.slice(table.num_rows - limit if last else 0, limit)

@@ -24,6 +24,7 @@ from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
 from celery_wheel.broker.envelope import HEADER
+from celery_wheel.broker.transport import bounded_connection
 from celery_wheel.bulk_load.message_template import MessageTemplate, Sample, Sampler
 from celery_wheel.bulk_load.renderer import Renderer
 from celery_wheel.bulk_load.row import TaskCall
@@ -104,7 +105,7 @@ class DeclaredQueues:
         new = {one.name: one for one in queues if isinstance(one, Queue) and one.name not in self._names}
         if not new:
             return
-        with self._app.connection_for_write(heartbeat=0) as connection:
+        with bounded_connection(self._app.connection_for_write, heartbeat=0) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
             try:
                 for queue in new.values():
@@ -202,6 +203,6 @@ def cancel_replaced(app: Any, store: FullStore, task_ids: Sequence[str]) -> None
     """Cancel runs that a later run of their schedule replaces. Raises the store's and the broker's errors."""
     ids = list(task_ids)
     store.put_inboxes(cancel_commands(ids, "a later run of its schedule replaces it", "wheel", PROGRAM, store.shards))
-    with app.connection_for_write(heartbeat=0) as connection:
+    with bounded_connection(app.connection_for_write, heartbeat=0) as connection:
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_S)
         app.control.revoke(ids, terminate=True, connection=connection)

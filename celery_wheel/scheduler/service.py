@@ -36,6 +36,7 @@ from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnu
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.monitoring import Monitoring, Watchdog, notify, tune_memory
 from celery_wheel.scheduler.occurrences import DeclaredQueues, ScheduleRenderer, cancel_replaced
+from celery_wheel.scheduler.reach import BrokerReach
 from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.scheduler.remote_control.node import Node
 from celery_wheel.scheduler.share import SILENT_MS, Balance, Role
@@ -43,6 +44,7 @@ from celery_wheel.scheduler.spans import DispatchSpans
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Backoff, Clock, RetryLog, SystemClock
+from celery_wheel.values.keyring import signing_keys
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.mask import Mask
 
@@ -86,7 +88,9 @@ class WheelService:
         """Raise the error of a setting, the store or the transport that would keep the service from starting."""
         self._conf.check()
         monitoring.check(self._conf)
-        broker_for(self._app, self._conf, None).close()  # reads the URL; nothing is connected
+        with closing(broker_for(self._app, self._conf, None)) as broker, suppress(BrokerError):  # it reads the URL
+            if broker.fences:  # Redis, which may be a cluster
+                broker.depth(0)
         with suppress(StoreNotReady, BrokerError), closing(open_store_of(self._conf)) as store:  # ``start`` waits
             meet_broker(self._app, store)
 
@@ -109,7 +113,8 @@ class WheelService:
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), partial(cancel_replaced, self._app, store)
-        engines, readings = [], ClockReadings(clock)
+        # An outage is one line of all shards.
+        engines, readings, log = [], ClockReadings(clock), RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
@@ -132,13 +137,16 @@ class WheelService:
                 on_published=DispatchSpans(shard) if conf.opentelemetry else None,
                 shard_of=partial(shard_of, task_id="", shards=conf.shards),
                 readings=readings,
+                log=log,
             )
             engines.append(engine)
         pool = self._pool
         self._runner = runner = Runner(*engines, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms, pool=pool)
         self._stops.callback(runner.stop)
         role = Role.CHILD if self._process > 1 else Role.PARENT if conf.processes > 1 else Role.ANY
-        balance = Balance(store, holder, engines, pool=pool, role=role)
+        reach = BrokerReach(engines, pool)
+        self._stops.callback(reach.stop)
+        balance = Balance(store, holder, engines, pool=pool, role=role, reach=reach)
         self._stops.callback(balance.stop)
         self._stops.callback(setattr, self, "_runner", None)
         balance.start()
@@ -285,6 +293,7 @@ def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
 
 
 def limits_of(conf: Conf) -> Limits:
+    destinations = destinations_of(conf.app)
     return Limits(
         tick_ms=conf.tick_ms,
         wheel_size=conf.size,
@@ -308,8 +317,8 @@ def limits_of(conf: Conf) -> Limits:
         rates={name: Rate(count, per_ms * conf.shards) for name, (count, per_ms) in conf.rate_limits.items()},
         groups={name: _limit(values) for name, values in conf.limits.items()},
         depths=conf.queue_depth,
-        unsigned=conf.unsigned if conf.signing_keys else "accept",
-        refusal=None if conf.destinations is None else RouteRefusals(destinations_of(conf.app)).__getitem__,
+        unsigned=conf.unsigned if signing_keys(conf.signing_keys) else "accept",
+        refusal=None if destinations.allowed is None else RouteRefusals(destinations).__getitem__,
     )
 
 

@@ -8,12 +8,12 @@
 
 A scheduler takes shards until it has ``low``, and one more when no scheduler has fewer. Schedulers need not agree,
 since the store gives a shard to one holder only. A scheduler gives a shard up when it has more than ``high``, or when
-it has the most and another has fewer than ``low`` with no shard free: only one scheduler gives then.
+it has the most and another has fewer than ``low`` with no shard free: only one scheduler gives then. A scheduler that
+does not reach the broker counts as dead, and gives all (see ``reach``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from zlib import crc32
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.errors import StoreError
+from celery_wheel.scheduler.reach import BrokerReach
 from celery_wheel.store.ports import Store
-from celery_wheel.timing import Clock, RetryLog, SystemClock
+from celery_wheel.timing import Clock, SystemClock
 from celery_wheel.values.log import get_logger
 
 
@@ -109,15 +110,17 @@ class Balance:
         *,
         pool: Pool | None = None,
         role: Role = Role.ANY,
+        reach: BrokerReach | None = None,
     ) -> None:
         self._store = store
         self._name = name
         self._engines = engines
         self._clock = clock or SystemClock()
         self._role = role
+        self._reach = reach
+        self._leaves = False
         engines[0].wanted = role is not Role.CHILD
         self._pool = pool or Pool()
-        self._log = RetryLog(logger, self._pool.now_s)
         self._job = self._pool.job(self._run, "balance")
         self._looks = 0
 
@@ -135,6 +138,8 @@ class Balance:
 
     def once(self) -> None:
         """Read the schedulers that are alive, and apply the share."""
+        if self._reach is not None and self._leave(is_lost=self._reach.is_lost()):
+            return
         alive = self._store.register_scheduler(self._name, self._clock.now_ms(), SILENT_MS)
         if len(self._engines) == 1:
             return
@@ -151,6 +156,27 @@ class Balance:
                 extra={"action": "give", "shard": found.give},
             )
 
+    def _leave(self, *, is_lost: bool) -> bool:
+        """Leave the shards to the other schedulers if the broker is out of reach and others are alive."""
+        left, self._leaves = self._leaves, False
+        if is_lost:
+            # Seen for the last time when it counted as silent: so the others take its shards at their next look.
+            alive = self._store.register_scheduler(self._name, self._clock.now_ms() - SILENT_MS - 1, 0)
+            self._leaves = bool(set(alive) - {self._name})
+        if self._leaves:
+            for engine in self._engines:
+                engine.wanted = False
+        elif left:  # what the share says of further shards follows
+            self._engines[0].wanted = self._role is not Role.CHILD
+        if self._leaves is not left:
+            logger.warning(
+                "the broker does not answer this scheduler; it leaves its shards to the others"
+                if self._leaves
+                else "this scheduler takes its share of the shards again",
+                extra={"action": "leave" if self._leaves else "return"},
+            )
+        return self._leaves
+
     def _run(self) -> Wait:
         self._try_once()
         # With one shard the sign of life decides nothing but the names of control nodes.
@@ -161,4 +187,4 @@ class Balance:
         try:
             self.once()
         except StoreError as error:
-            self._log.write(logging.WARNING, "balance", "%s", error, extra={"action": "balance"})
+            self._engines[0].log.write_error(error, extra={"action": "balance"})

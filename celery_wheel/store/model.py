@@ -95,6 +95,7 @@ class Route:
     priority: int | None
     queue_expires_ms: int | None
     batch: int | None  #: see ``Message.batch``
+    signed: bool  #: see ``Message.signed``
 
     @classmethod
     def of(cls, message: Any) -> Route:
@@ -115,7 +116,7 @@ class Route:
     @classmethod
     def named(cls, queue: str, task: str) -> Route:
         """Return the route that has a queue's and a task's name and nothing else: counts are kept by it."""
-        return cls.make(task, "", "", queue, None, None, None, None)
+        return cls.make(task, "", "", queue, None, None, None, None, False)
 
     @property
     def target(self) -> str:
@@ -220,7 +221,8 @@ class Message:
     latest_ms: int | None = None  #: a task that replaces this one, or joins its batch, is due then at the latest
     window_ms: int | None = None  #: the key stays taken for this duration after the eta
     batch: int | None = None  #: up to so many calls of its batch are one message for the worker
-    signed_for: int | None = None  #: the shard for which a key of ``wheel_signing_keys`` has signed it
+    signed: bool = False  #: by a key of ``wheel_signing_keys``: it may have any destination
+    signed_for: int | None = None  #: the shard for which it was signed
     refused: str | None = None  #: the reason for which it is rejected as it arrives
 
     @property

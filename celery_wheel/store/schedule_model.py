@@ -39,6 +39,9 @@ OCCURRENCE = "wheel_occurrence"
 #: which the run goes on; a retry ends the message's slot in a group, and has one of its own.
 RUN, SLOT = "wheel_run", "wheel_slot"
 
+#: The header of an instant of a backfill that waits for a run, with the id of that run.
+AFTER = "wheel_after"
+
 #: The largest revision after which there is another: the numbers have 31 bits on PostgreSQL.
 LAST_REVISION = 2**31 - 2
 
@@ -72,6 +75,11 @@ class Schedule:
     def silent_until_ms(self, at_ms: int) -> int | None:
         """Return the last instant that it has made, where that is after ``at_ms`` and it is to run; else None."""
         return self.last_ms if self.next_ms is not None and self.last_ms is not None and self.last_ms > at_ms else None
+
+    @property
+    def cancels_running(self) -> bool:
+        """Whether a later run cancels an earlier one; read off the text of the definition, which costs no JSON."""
+        return '"overlap":"cancel_running"' in self.definition
 
     @property
     def is_failing(self) -> bool:
@@ -266,7 +274,7 @@ class ScheduleCounts:
     next_ms: int | None  #: the earliest next instant
 
 
-#: So many runs in a row that were replaced by a later one are a warning.
+#: So many runs in a row that were cancelled by the next one are a warning: perhaps none of them has begun.
 REPLACED = 3
 
 #: A schedule has made no instant further ahead than this, unless due time went back: a herd is made five minutes ahead.
@@ -325,10 +333,12 @@ class ScheduleDetail:
 
     @property
     def replaced(self) -> int:
-        """The last runs, in a row, that were not over when the next one was made: "cancel_running" cancels such a run.
+        """The last runs, in a row, that "cancel_running" has cancelled: they were not over when the next one was made.
 
         The engine stores the end of a run that it replaces when it makes the later one, at that instant or after it.
         """
+        if self.schedule is None or not self.schedule.cancels_running:
+            return 0
         own = [run for run in self.runs if not run.requested]
         ends = ((run.ended_ms, later.instant_ms) for later, run in pairwise(own))
         return sum(1 for _ in takewhile(lambda one: one[0] is not None and one[0] >= one[1], ends))

@@ -19,8 +19,8 @@ from celery_wheel.errors import SettingError, StoreError, StoreNotReady, StoreOu
 from celery_wheel.store.audit_model import Operator
 from celery_wheel.store.model import SCHEMA_VERSION, SHARD_BITS
 from celery_wheel.store.place import BEAT, MIGRATE, StorePlace, place_of, shown_place
-from celery_wheel.store.sql.catalogue import key_in_use
 from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.dictionaries import key_in_use
 from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sql.upkeep import check_version, migrate, move, new_shard, new_store, store_row

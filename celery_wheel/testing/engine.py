@@ -8,6 +8,7 @@ rejected in tests as in production.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -151,7 +152,7 @@ class SteppedEngine(TransactionalInbox):
             return 1
         due = store.browse.pending(Criteria(to_ms=first.due_ms + 1), limit=MAX_BATCH).items
         details = filter(None, (store.browse.detail(task.id) for task in due))
-        names = [_loads(detail.headers or b"{}").get(BATCH) for detail in details]
+        names = [json.loads(detail.headers or b"{}").get(BATCH) for detail in details]
         return max(1, len(list(takewhile(lambda name: name is not None and name == names[0], names))))
 
     def turn(self) -> None:
@@ -190,7 +191,6 @@ def _empty_store() -> bytes:
 
 
 _dumps: Any = kombu_json.dumps
-_loads: Any = kombu_json.loads
 
 #: The only store that ever adopts.
 OWNER = "the test's store"
@@ -248,7 +248,7 @@ class MemoryBroker:
         self.sent += chunk.rows
         for row in chunk.rows:
             if row.id in failed:
-                self._rejected(_loads(row.parts().headers), failed[row.id])
+                self._rejected(json.loads(row.parts().headers), failed[row.id])
         return self._fence.move(chunk, failed, self.ready(chunk.queues))
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:

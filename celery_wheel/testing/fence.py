@@ -59,7 +59,7 @@ class Fence:
         if self.epoch is not None and self.epoch > chunk.epoch:
             return Published(PublishResult.FENCED)
         found = self.offsets.get(chunk.lane)
-        if found is None or self.epoch != chunk.epoch:
+        if found is None or self.epoch != chunk.epoch or self.last < chunk.confirmed:
             return Published(PublishResult.MISSING)
         if found.offset >= chunk.upto:
             return Published(PublishResult.ALREADY, dict(found.failed) if found.offset == chunk.upto else {})

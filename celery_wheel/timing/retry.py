@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable, Mapping
 
 
@@ -39,6 +40,8 @@ class Backoff:
         """Wait ``first_s`` after the next failure."""
         self._next_s = self._first_s
 
+
+_SHARD = re.compile(r"shard \d+")
 
 #: A line of one cause is logged at most this often.
 LOG_INTERVAL_S = 60.0
@@ -86,3 +89,8 @@ class RetryLog:
         if held_back:
             message, args = message + " (%d more times since it was last logged)", (*args, held_back)
         self._logger.log(level, message, *args, exc_info=exc_info, extra=dict(extra))
+
+    def write_error(self, error: Exception, *, extra: Mapping[str, object]) -> None:
+        """Log the text of an error as a warning. Errors of one class are one cause, unless they name shards."""
+        cause = " ".join([type(error).__name__, *_SHARD.findall(str(error))])
+        self.write(logging.WARNING, cause, "%s", error, extra=extra)

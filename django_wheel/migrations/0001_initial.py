@@ -591,6 +591,12 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(db_comment="x-expires of the queue; duration in milliseconds", null=True),
                 ),
                 ("batch", models.IntegerField(db_comment="up to so many calls of a batch are one message", null=True)),
+                (
+                    "signed",
+                    models.BooleanField(
+                        db_comment="a key of wheel_signing_keys has signed its messages, which wheel_destinations does not limit"
+                    ),
+                ),
                 ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
             ],
             options=_options(

@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib import admin
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
@@ -148,10 +150,18 @@ def export(request: HttpRequest, form: str) -> HttpResponseBase:
     except (WheelError, ImproperlyConfigured) as error:
         return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
     lines = chain(first, lines)
-    response = StreamingHttpResponse(lines, content_type=f"{FORMATS[form]}; charset=utf-8")
+    parts = _parts(lines) if isinstance(request, ASGIRequest) else lines
+    response = StreamingHttpResponse(parts, content_type=f"{FORMATS[form]}; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="wheel-audit.{form}"'
     response["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+async def _parts(lines: Iterator[str]) -> AsyncIterator[str]:
+    """Yield some lines at a time: under ASGI, Django reads the whole of an iterator that is not asynchronous first."""
+    read = sync_to_async(lambda: "".join(islice(lines, EXPORT_PAGE)))
+    while part := await read():
+        yield part
 
 
 def _criteria(query: PageQuery) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
 
 from celery_wheel.store.audit_model import AuditedRequest, process_name
 from celery_wheel.testing import VirtualWheel
@@ -164,14 +165,20 @@ def test_an_export_tells_each_result(operator: Client, wheel: VirtualWheel, monk
     assert found[-1]["entries"] == ":".join(str(lines[0][name]) for name in ("chain", "number", "digest"))
 
 
-def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reads(wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the reads of the log by an export of six entries, two a page."""
     monkeypatch.setattr(audit, "EXPORT_PAGE", 2)
     for number in range(6):
         celery_app.wheel.pause(queue=f"q{number}", actor="anna")
-    reads = []
+    found: list[Any] = []
     browse = project_wheel().store.browse
     real = type(browse).audit
-    monkeypatch.setattr(type(browse), "audit", lambda *args: reads.append(args) or real(*args))
+    monkeypatch.setattr(type(browse), "audit", lambda *args: found.append(args) or real(*args))
+    return found
+
+
+def test_an_export_reads_page_by_page(operator: Client, reads: list[Any]) -> None:
     response = operator.get(f"{LOG}export/csv/")
     assert len(reads) == 1
     lines = iter(response.streaming_content)
@@ -180,6 +187,19 @@ def test_an_export_reads_page_by_page(operator: Client, wheel: VirtualWheel, mon
     assert len(reads) == 1
     assert b"q0" in list(lines)[-1]
     assert len(reads) == 3
+
+
+def test_an_export_begins_under_asgi_before_all_is_read(operator: Client, reads: list[Any]) -> None:
+    client = AsyncClient()
+    client.cookies = operator.cookies
+
+    async def received() -> list[tuple[int, bytes]]:
+        response = await client.get(f"{LOG}export/csv/")
+        return [(len(reads), part) async for part in response.streaming_content]
+
+    parts = async_to_sync(received)()
+    assert [read for read, _ in parts] == [1, 2, 3, 3]
+    assert b"".join(part for _, part in parts).decode() == export(operator, "csv")
 
 
 @pytest.mark.usefixtures("nowhere")

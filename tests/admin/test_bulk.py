@@ -105,9 +105,10 @@ def test_all_matching_tasks_are_cancelled_step_by_step(operator: Client, wheel: 
     begin(operator, "cancel", "queue=mail", reason="campaign is over")
     page = unescape(shown(operator, BULK))
     assert '<progress max="25" value="0">' in page
+    assert "waits for the scheduler to answer" in page
     assert len(wheel.pending) == 28
     first = step(operator, 0)
-    assert (first["goes_on"], first["step"]) == (True, 1)
+    assert (first["goes_on"], first["step"], "waits for" in first["html"]) == (True, 1, False)
     assert 'value="10"' in first["html"]
     assert len(wheel.pending) == 18, "a step is a chunk"
     assert step(operator, 0)["step"] == 1, "a second page of the browser repeats nothing"

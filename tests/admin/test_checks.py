@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.checks import CheckMessage
+from django.core.checks import INFO, CheckMessage
 from django.core.checks.registry import registry
 from django.db import connections
 from django.test import override_settings
@@ -17,15 +17,17 @@ from celery_wheel.store import open_store
 from django_wheel import project
 from django_wheel.checks import check_live, check_settings, check_tables
 from tests.admin.conftest import Configure
+from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site import celery_app
 
 REDIS = {"broker_url": "redis://localhost:1/0"}
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """Start a server of the test's own: tests fill it, and change what it does when it is full."""
+    with RedisServer(tmp_path / "redis") as server:
         yield server
 
 
@@ -117,9 +119,14 @@ def test_naive_times_that_are_read_as_utc_are_warned_about() -> None:
             assert check_settings(None) == []
 
 
-def test_a_store_that_the_first_scheduler_makes_is_a_warning(conf: Configure, tmp_path: Path) -> None:
-    conf(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3")
-    assert ids(check_live(None)) == ["W012"]
+def test_a_store_that_the_first_scheduler_makes_is_no_reason_for_a_warning(
+    conf: Configure, tmp_path: Path, redis: RedisServer
+) -> None:
+    conf(wheel_store=f"sqlite:///{tmp_path}/none.sqlite3", broker_url=redis.url)
+    found = check_live(None)
+    assert [(one.id, one.level) for one in found] == [("django_wheel.I012", INFO)]
+    conf(broker_url="redis://127.0.0.1:1/0")
+    assert ids(check_live(None)) == ["I012", "W011"]
 
 
 def test_a_server_that_does_not_answer_is_an_error_that_asks_for_the_server(conf: Configure) -> None:
@@ -153,6 +160,17 @@ def test_a_deploy_check_counts_the_messages_in_the_broker(conf: Configure, tmp_p
     assert ids(found) == ["W008", "W010"]
     assert "3 delayed tasks wait in the broker for shard 0" in found[1].msg
     assert celery_app.conf.broker_url == redis.url
+
+
+def test_a_deploy_check_warns_of_a_server_that_a_loss_of_power_damages(
+    conf: Configure, postgres: PostgresServer, redis: RedisServer
+) -> None:
+    store = postgres.new_database()
+    open_store(store).close()
+    conf(wheel_store=store, broker_url=redis.url)
+    found = check_live(None)
+    assert ids(found) == ["W018", "W018"]
+    assert [one.msg.split(" ")[0] for one in found] == ["fsync", "full_page_writes"]
 
 
 def test_checks_without_connections_always_run() -> None:

@@ -12,7 +12,7 @@ from freezegun import freeze_time
 
 from celery_wheel.recurring.definition import to_text
 from celery_wheel.store.model import ORIGIN, Position
-from celery_wheel.store.schedule_model import Revision, Schedule, Skip
+from celery_wheel.store.schedule_model import Revision, RunEnd, Schedule, Skip
 from celery_wheel.store.sql.browse import schedules as browsing
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.project import project_wheel
@@ -158,6 +158,21 @@ def runs_of(holder: Holder, schedule: Schedule) -> dict[str, int]:
     skips = {"paused": NOW - 3 * DAY, "missed": NOW - 2 * DAY}
     holder.apply(skips=[Skip(schedule.id, at_ms, at_ms + DAY // 2, 2, why, NOW) for why, at_ms in skips.items()])
     return at | skips
+
+
+@pytest.mark.usefixtures("still")
+def test_a_schedule_that_waits_or_starves_says_so(viewer: Client, holder: Holder) -> None:
+    """The clock went back behind its last instant; each run of the other one was cancelled by the next."""
+    create(holder, "silent", definition=definition(), next_ms=NOW + 2 * DAY, last_ms=NOW + DAY)
+    assert "It waits until then, since no instant runs twice." in one(viewer, "silent")
+    starved, other = create(holder, "starved", "other", definition=definition(overlap="cancel_running"), next_ms=NOW)
+    for schedule, cancelled in ((starved, 3), (other, 2)):
+        made = [occurrence(holder, schedule, NOW - n * DAY) for n in range(5)]
+        holder.apply(rows=[row for row, _ in made], runs=[run for _, run in made])
+        ends = [RunEnd(run.timer_id, run.at_ms + DAY) for _, run in made[1 : cancelled + 1]]
+        holder.apply(run_ends=ends)
+    assert "Each of the last 3 runs was cancelled by the next one" in one(viewer, "starved")
+    assert "was cancelled by the next one" not in one(viewer, "other")
 
 
 @pytest.mark.usefixtures("still")

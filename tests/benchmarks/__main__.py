@@ -1,5 +1,6 @@
 """``python -m tests.benchmarks [names…] [--rows N] [--store NAME] [--json FILE]``; without names, ``DEFAULT``.
 
+``all`` names every benchmark. One that fails is named at the end, and the others run; the exit code is then 1.
 The machine and the versions are printed with the figures: a ratio travels, an absolute value does not.
 """
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
@@ -37,6 +39,7 @@ BENCHES = {
     "many": ("many", "load", "complete"),
     "recurring": ("recurring",),
     "rabbit": ("rabbit",),
+    "poison": ("poison",),
     "pollers": ("pollers",),
     "analytics": ("analytics", "drivers"),
     "spine": ("spine",),
@@ -63,7 +66,7 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, _interrupt)
     figures: list[Figure] = []
-    facts, interrupted = {}, False
+    facts, interrupted, failed = {}, False, list[str]()
     folder = _folder(options.names, options.rows)
     try:
         facts = _machine_facts(folder)
@@ -75,6 +78,9 @@ def main() -> int:
                 figures.extend(_bench(name)(place, options.rows, *([options.store] if name in ON_STORE else [])))
             except pytest.skip.Exception as absent:
                 print(f"{name}: {absent.msg}; it is not measured (make services)", file=sys.stderr)
+            except Exception:
+                traceback.print_exc()
+                failed.append(name)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -85,7 +91,9 @@ def main() -> int:
     if options.json:
         found = {"rows": options.rows, "machine": facts, "figures": [figure.as_dict() for figure in figures]}
         options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    return 128 + signal.SIGINT if interrupted else 0
+    if failed:
+        print(f"failed: {', '.join(failed)}; the errors are above", file=sys.stderr)
+    return 128 + signal.SIGINT if interrupted else int(bool(failed))
 
 
 def _bench(name: str) -> Callable[..., Iterator[Figure]]:
@@ -97,12 +105,12 @@ def _bench(name: str) -> Callable[..., Iterator[Figure]]:
 def _options() -> argparse.Namespace:
     names = ", ".join(MODULES)
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {names}; default: {', '.join(DEFAULT)}")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"{names}, or all; default: {', '.join(DEFAULT)}")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"pending messages; default {ROWS:,}")
     parser.add_argument("--store", choices=KINDS, default=SQLITE, help=f"of {', '.join(ON_STORE)}; default {SQLITE}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     options = parser.parse_args()
-    options.names = options.names or list(DEFAULT)
+    options.names = list(MODULES) if options.names == ["all"] else options.names or list(DEFAULT)
     if unknown := [name for name in options.names if name not in MODULES]:
         parser.error(f"name must be one of {names}, got {', '.join(unknown)}")
     if options.rows < MIN_ROWS:

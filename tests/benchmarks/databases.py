@@ -12,8 +12,10 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from tests.kit.servers.postgres import PostgresServer, postgres_binaries
 
@@ -47,6 +49,24 @@ class Database:
         with closing(sqlite3.connect(self._name)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return Path(self._name).stat().st_size
+
+    def cpu_s(self) -> float:
+        """Return the seconds of CPU that all processes of the server have used; 0.0 for a file."""
+        if self._server is None:
+            return 0.0
+        server = psutil.Process(self._server.pid)
+        # Its ended processes are in its own times; one that ends meanwhile is counted next time.
+        times = [server.cpu_times()]
+        for child in server.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                times.append(child.cpu_times())
+        return float(sum(sum(each[:4]) for each in times))
+
+    def logged(self) -> int:
+        """Return the bytes that the server has written into its write-ahead log; 0 for a file."""
+        if self._server is None:
+            return 0
+        return int(self._server.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")[0][0])
 
     def evict(self) -> None:
         """Drop the pages from memory as after a reboot, also from PostgreSQL's own. Nobody may be connected."""

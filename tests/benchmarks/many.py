@@ -155,7 +155,8 @@ def _insert_again(url: str, empty: str, count: int) -> Pace:
         insert = target.database.statements.of(ChangeStatements).add_timer
         with source.database.reading() as connection:
             # As bytes: the drivers' own values, which the columns' types would turn into text.
-            found = connection.exec_driver_sql(f"SELECT {', '.join(insert.names)} FROM {timer.name} LIMIT {count}")
+            names = ", ".join(f'"{name}"' for name in insert.names)  # "group" is a word of SQL
+            found = connection.exec_driver_sql(f"SELECT {names} FROM {timer.name} LIMIT {count}")
             rows = [tuple(row) for row in found]
 
         def work() -> None:

@@ -39,7 +39,7 @@ from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.occurrences import ScheduleRenderer
 from celery_wheel.store.model import Message, join
 from celery_wheel.store.schedule_model import Schedule
-from celery_wheel.store.sql.catalogue import SKELETON, Dictionary
+from celery_wheel.store.sql.dictionaries import SKELETON, Dictionary
 from celery_wheel.values.keyring import EncryptionKeys, SigningKeys
 from tests.benchmarks.figure import Figure, pace
 from tests.benchmarks.letters import letters_of

@@ -22,7 +22,7 @@ from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.operations.bench import BenchRig, rig
 from celery_wheel.scheduler.monitoring import tune_memory
-from celery_wheel.store.sql.catalogue import Catalogue
+from celery_wheel.store.sql.dictionaries import Dictionaries
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters
@@ -39,7 +39,7 @@ STEPS: tuple[tuple[Any, str, str], ...] = (
     (edge, "read_oldest", "read from Redis"),
     (RedisBroker, "peek", "decode"),
     (SqlStore, "known", "known"),
-    (Catalogue, "pack", "pack"),
+    (Dictionaries, "pack", "pack"),
     (SqlStore, "apply", "write and commit"),
     (RedisBroker, "trim", "trim"),
     (SqlStore, "slice_end", "reach"),

@@ -62,6 +62,9 @@ RSS_MB, RESTART_S, COLD_RESTART_S = 300, 2, 5
 class Spent(Pace):
     waited_s: float = 0.0  #: seconds in which the thread or Redis was ready to run, and others had the cores
     forgotten: int = 0
+    broker_s: float = 0.0  #: seconds of Redis's CPU
+    store_s: float = 0.0  #: seconds of the database server's CPU
+    logged: int = 0  #: bytes that the server wrote into its write-ahead log
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -111,6 +114,10 @@ def _flow(
     yield Figure("spine", what, spent.per_s, "rows/s", name, pace.per_s, per_s)
     cpu = spent.cpu_us, "µs/row", name, pace.cpu_us, cpu_us
     yield Figure("spine", "… CPU of the scheduler", *cpu, less_is_better=True)
+    yield Figure("spine", "… CPU of Redis", spent.broker_s / spent.count * 1e6, "µs/row")
+    if spent.logged:
+        yield Figure("spine", "… CPU of the database server", spent.store_s / spent.count * 1e6, "µs/row")
+        yield Figure("spine", "… written into its log", spent.logged / spent.count, "bytes/row")
     yield Figure("spine", "… time in which others had the cores", 100 * spent.waited_s / spent.wall_s, "%")
 
 
@@ -183,7 +190,7 @@ class Spine:
 
     def _timed(self, child: Child, count: int, begin: Callable[[], object], what: str) -> Spent:
         """Measure from ``begin`` until ``count`` more rows are accepted or dispatched, and the wheel queue is empty."""
-        before, redis_before_s = child.status(), self._server_waited_s()
+        before, servers_before = child.status(), self._servers()
         counted, thread = attrgetter(what), THREADS[what]
         began = time.perf_counter()
         begin()
@@ -191,11 +198,15 @@ class Spine:
         wait_until(lambda: not self._client.exists(WHEEL_QUEUE), "the wheel queue is empty", every_s=0.002)
         wall_s = time.perf_counter() - began
         done = counted(after) - counted(before)
-        waited_s = after.core_wait_s[thread] - before.core_wait_s[thread] + self._server_waited_s() - redis_before_s
-        return Spent(done, wall_s, after.cpu_s - before.cpu_s, waited_s, after.forgotten - before.forgotten)
+        waited_s, *servers = (now - then for now, then in zip(self._servers(), servers_before, strict=True))
+        waited_s += after.core_wait_s[thread] - before.core_wait_s[thread]
+        cpu_s, forgotten = after.cpu_s - before.cpu_s, after.forgotten - before.forgotten
+        return Spent(done, wall_s, cpu_s, waited_s, forgotten, *servers)
 
-    def _server_waited_s(self) -> float:
-        return int(Path(f"/proc/{self._server.pid}/schedstat").read_text().split()[1]) / 1e9
+    def _servers(self) -> tuple[float, float, float, int]:
+        """Return how long Redis waited for a core, its CPU, the database server's CPU, and what that logged."""
+        ran_ns, waited_ns, _ = map(int, Path(f"/proc/{self._server.pid}/schedstat").read_text().split())
+        return waited_ns / 1e9, ran_ns / 1e9, self._database.cpu_s(), self._database.logged()
 
 
 QUEUE, BATCH = "bench.kombu", 500

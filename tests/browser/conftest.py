@@ -65,7 +65,7 @@ for name, codenames in {PERMISSIONS!r}.items():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[BrowsedSite]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as redis:
-        site = BrowsedSite(tmp_path_factory.mktemp("site"), redis, postgres.new_database())
+        site = BrowsedSite(tmp_path_factory.mktemp("site"), redis, postgres.new_database(stays=True))
         site.set_up()
         site.beat()
         site.web()

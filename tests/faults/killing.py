@@ -27,7 +27,7 @@ class KilledSchedulers(Stack):
     def __init__(
         self, folder: Path, server: Broker | str, store: str, rng: random.Random, way_of_a: str = "", **settings: Any
     ) -> None:
-        super().__init__(folder, server, store, wheel_shards=SHARDS, wheel_lease=LEASE_S, **settings)
+        super().__init__(folder, server, store, **{"wheel_shards": SHARDS, "wheel_lease": LEASE_S, **settings})
         self.rng = rng
         self._ways = {SCHEDULERS[0]: {"wheel_store": way_of_a}} if way_of_a else {}
         self.kills = self.kills_of_holders = 0
@@ -35,7 +35,7 @@ class KilledSchedulers(Stack):
     def start_schedulers(self) -> None:
         first, second = SCHEDULERS
         self.start_scheduler(first)
-        wait_until(lambda: len(self.holders()) == SHARDS, "all shards have holders")
+        wait_until(lambda: len(self.holders()) == self.settings["wheel_shards"], "all shards have holders")
         self.start_scheduler(second)  # at once it could wait too long for the tables that the first one makes
 
     def start_scheduler(self, name: str) -> None:

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from kombu.exceptions import OperationalError
 
 from tests.faults.judge import Verdict, audit, judge
 from tests.kit.patience import patience, wait_until
+from tests.kit.servers.postgres import PostgresServer
 from tests.kit.stack import Broker, Stack
 
 #: A worker that has run nothing for so long has lost the published tasks that have not run.
@@ -63,6 +65,20 @@ class StackUnderLoad(Stack):
     def kill_scheduler(self, name: str) -> None:
         self[name].kill()
         self.beat(name)
+
+    def take_faults(self, count: int, database: PostgresServer | None) -> None:
+        """Kill each role once at least, in a random order; a SQLite store has no server to be killed."""
+        self.wait_for_runs(20)
+        faults: list[Callable[[], None]] = [
+            *(partial(self.kill_scheduler, name) for name in SCHEDULERS),
+            self.restart_broker,
+            *([] if database is None else [database.restart]),
+        ]
+        order = [*faults, *self.rng.choices(faults, k=count - len(faults))]
+        self.rng.shuffle(order)
+        for fault in order:
+            fault()
+            self.wait_for_runs(len(self.runs()) + self.rng.randrange(20, 150))
 
     def restart_broker(self) -> None:
         """Kill the worker as well: a restart may break it (kombu 5.7: AttributeError in restore_unacked)."""

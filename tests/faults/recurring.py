@@ -69,10 +69,12 @@ class StackWithSchedules(KilledSchedulers):
     def _consume(self, client: Any) -> None:
         while not self._over.is_set():
             if found := client.brpop(["celery"], timeout=1):
-                headers = json.loads(found[1])["headers"]
-                occurrence = headers["wheel_occurrence"]
-                instant = occurrence["schedule"], occurrence["scheduled_for"]
-                self.arrivals.append(Arrival(*instant, now_ms(), headers["id"]))
+                self.on_message(json.loads(found[1]))
+
+    def on_message(self, message: dict[str, Any]) -> None:
+        occurrence = message["headers"]["wheel_occurrence"]
+        instant = occurrence["schedule"], occurrence["scheduled_for"]
+        self.arrivals.append(Arrival(*instant, now_ms(), message["headers"]["id"]))
 
     def skips(self) -> dict[str, list[Any]]:
         found = {plan.name: self.app.wheel.schedules.history(plan.name) for plan in self.plans}

@@ -8,7 +8,7 @@ of a schedule is sent once, and a cut on RabbitMQ costs no more second copies th
 import os
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
@@ -65,19 +65,7 @@ def test_no_task_is_lost_or_early_and_second_copies_are_marked(
     rng = random.Random(SEED)
     store_url, database = store
     with StackUnderLoad(tmp_path, broker, store_url, rng) as stack:
-        stack.wait_for_runs(20)
-        faults: list[Callable[[], None]] = [
-            lambda: stack.kill_scheduler("scheduler-a"),
-            lambda: stack.kill_scheduler("scheduler-b"),
-            stack.restart_broker,
-        ]
-        if database is not None:
-            faults.append(database.restart)
-        order = [*faults, *rng.choices(faults, k=FAULTS - len(faults))]
-        rng.shuffle(order)
-        for fault in order:
-            fault()
-            stack.wait_for_runs(len(stack.runs()) + rng.randrange(20, 150))
+        stack.take_faults(FAULTS, database)
         log = (lambda: published_by(tmp_path / "redis", "celery")) if isinstance(broker, RedisServer) else None
         verdict = stack.settle(30, log)
         print(f"seed {SEED}: {verdict}")

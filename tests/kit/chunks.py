@@ -39,6 +39,7 @@ def make_row(number: int, queue: str = "mail", **changes: Any) -> Row:
         "expires_ms": None,
         "queue_expires_ms": None,
         "batch": None,
+        "signed": False,
         "headers": b'{"lang": "py", "task": "shop.remind", "id": "task-%d"}' % number,
         "properties": b'{"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}',
         "body": f"[[{number}], {{}}, {{}}]".encode(),
@@ -57,7 +58,8 @@ def make_chunk(after: int, upto: int, rows: Sequence[Row] | None = None, **chang
 
 
 def chunk_of(after: Position, upto: Position, rows: Sequence[Row], **changes: Any) -> Chunk:
-    values: dict[str, Any] = {"shard": SHARD, "epoch": EPOCH, "lane": 0, "number": 1, "now_ms": NOW_MS, **changes}
+    values: dict[str, Any] = {"shard": SHARD, "epoch": EPOCH, "lane": 0, "number": 1, "confirmed": 0}
+    values |= {"now_ms": NOW_MS, **changes}
     return Chunk(after=after, upto=upto, rows=rows, **values)
 
 

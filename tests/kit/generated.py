@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import click
 import msgspec
 from sqlalchemy import Index, UniqueConstraint
 from sqlalchemy.dialects import postgresql
@@ -38,7 +39,7 @@ from celery_wheel.store.ports.pages import (
 )
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
-from tests.kit.manual import DOCS, ROOT, page
+from tests.kit.manual import DOCS, ROOT, page, wheel_commands
 
 #: The worked example of docs/wheel.md: instants at which seven timers are due.
 SEVEN = (5, 35, 350, 446, 450, 455, 9_000)
@@ -121,6 +122,10 @@ def tables() -> str:
     return "\n" + "".join(map(table_of_the_store, purposes, purposes.values()))
 
 
+#: Comments of columns that the opening of docs/schema.md explains once.
+OF_MANY_TABLES = ("number of the shard, from 0", "no meaning; Django wants a single key")
+
+
 def table_of_the_store(name: str, purpose: str) -> str:
     one = schema.metadata.tables[name]
     unique = [each for each in one.constraints if isinstance(each, UniqueConstraint)]
@@ -129,19 +134,36 @@ def table_of_the_store(name: str, purpose: str) -> str:
     listed = "; ".join(f"({', '.join(columns)}){suffix}" for _, columns, suffix in sorted(indexes))
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     columns = table(
-        "column | type | null | meaning",
+        "column | type | meaning",
         (
-            (f"`{c.name}`", c.type.compile(dialect=dialect), "yes" if c.nullable else "no", str(c.comment))
+            (f"`{c.name}`", c.type.compile(dialect=dialect) + " or null" * bool(c.nullable), meaning(str(c.comment)))
             for c in one.columns
+            if c.comment not in OF_MANY_TABLES
         ),
     )
     opening = purpose[0].upper() + purpose[1:].removesuffix(" …")
     return f"## {name}\n\n{opening}.\n{columns}" + (f"Indexes: {listed}.\n\n" if indexes else "")
 
 
+def meaning(comment: str) -> str:
+    """Return a comment without the unit of every column whose name ends in ``_ms``."""
+    return re.sub(r"; (instant, Unix milliseconds|duration in milliseconds)", "", comment).split(", Unix")[0]
+
+
 def some_rows(index: Index) -> str:
     condition = index.dialect_options["postgresql"]["where"]
     return "" if condition is None else f", where {condition}"
+
+
+def command_options() -> str:
+    """Return the options of each command of ``celery wheel``."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, command in sorted(wheel_commands().items()):
+            options = [one.opts[0] for one in command.params if isinstance(one, click.Option)]
+            yield f"`{name}`", ", ".join(f"`{one}`" for one in options)
+
+    return table("command | options", rows())
 
 
 #: The methods of ``app.wheel`` → the class of their items or results.
@@ -243,6 +265,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_table,
     ("tasks.md", "objects"): objects,
     ("metrics.md", "metrics"): metrics_table,
+    ("cli.md", "options"): command_options,
     ("checks.md", "system checks"): system_checks,
     ("checks.md", "doctor"): doctor_checks,
     ("wire-format.md", "envelope"): envelope_fields,

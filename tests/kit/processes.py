@@ -17,6 +17,7 @@ a failed test and kills what is left at the end of the session.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,12 @@ class Process:
 
     def is_alive(self) -> bool:
         return self._popen.poll() is None
+
+    def memory(self) -> tuple[int, int]:
+        """Return the highest and the present memory of the process itself, in bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        highest, present = (int(size) * 1_024 for size in re.findall(r"Vm(?:HWM|RSS):\s+(\d+) kB", status))
+        return highest, present
 
     # -- its words -----------------------------------------------------------------------------------
 

@@ -98,10 +98,12 @@ class Machine:
         self.instants: list[tuple[int, int, _Waiter]] = []
         self._serial = itertools.count()
         self._hub = getcurrent()
-        self.outside = Host(self, "outside")
+        self._until_ns = 0
+        self._handed: tuple[greenlet, bool] | None = None  #: the next thread, which the hub is to start
+        self.outside = self.host = Host(self, "outside")  #: ``host``: of the thread that runs
         self._host_of: dict[greenlet, Host] = {}
         self.failures: list[BaseException] = []  #: errors that ended a thread
-        self._second, self._steps = 0, 0
+        self._steps, self._stepped_ns = 0, 0  #: steps since an instant
         self.time: Any = VirtualTime(self)
         self.threading: Any = VirtualThreading(self)
 
@@ -124,11 +126,6 @@ class Machine:
     def new_host(self, name: str) -> Host:
         return Host(self, name)
 
-    @property
-    def host(self) -> Host:
-        """The host of the thread that runs."""
-        return self._host_of.get(getcurrent(), self.outside)
-
     def spawn(self, run: Callable[[], object], host: Host | None = None) -> greenlet:
         host = host or self.host
         thread = greenlet(lambda *_: self._body(run), self._hub)
@@ -150,26 +147,34 @@ class Machine:
             self._host_of.pop(thread).threads.discard(thread)
 
     def end(self, thread: greenlet) -> None:
-        self._host_of[thread].last_waits = 0
+        before, self.host = self.host, self._host_of[thread]
+        self.host.last_waits = 0
         thread.parent = getcurrent()
         thread.throw(GreenletExit)
+        self.host = before
         if not thread.dead:  # it catches whatever ends it: it stays where it is
             _LEFT.append(thread)
 
     def wait(self, waiter: _Waiter, timeout_s: float | None) -> bool:
         """Let other threads run; returns whether the waiter was woken, or False after the time-out."""
-        host = self.host
+        host, thread = self.host, getcurrent()
         if host.is_dead:
             host.last_waits += 1
             if host.last_waits > LAST_WAITS:
-                getcurrent().parent.switch()
+                thread.parent.switch()
             raise GreenletExit
-        if getcurrent() is self._hub:
+        if thread is self._hub:
             raise AssertionError("the machine itself waits: run it as a thread of a host")
         if timeout_s is not None and timeout_s < math.inf:
             at_ns = self.now_ns + max(0, math.ceil(timeout_s * 1e6) * 1_000)
             heapq.heappush(self.instants, (at_ns, next(self._serial), waiter))
-        return bool(self._hub.switch())
+        # The next thread goes on from here: a way through the hub would be a switch more. The hub starts new threads,
+        # since a thread begins with the recursion depth of the one that starts it.
+        self._handed = found = self._next() if self._steps < SPIN else None
+        if found is None or not found[0]:
+            return bool(self._hub.switch())
+        self._handed = None
+        return found[1] if found[0] is thread else bool(found[0].switch(found[1]))
 
     def wake(self, waiter: _Waiter) -> None:
         if not waiter.is_over:
@@ -179,39 +184,51 @@ class Machine:
     def run_until(self, until_ns: int) -> None:
         """Run the threads of all hosts up to an instant; called outside of them."""
         assert getcurrent() is self._hub
-        while True:
-            while self.ready:
-                self._switch(*self.ready.popleft())
-            if not self.instants or self.instants[0][0] > until_ns:
-                break
-            at_ns, _, waiter = heapq.heappop(self.instants)
-            self.now_ns = max(self.now_ns, at_ns)
-            if not waiter.is_over:
-                waiter.is_over = True
-                self.ready.append((waiter.thread, False))
+        self._until_ns = until_ns
+        while (found := self._handed or self._next()) is not None:
+            self._handed, self.host = None, self._host_of[found[0]]
+            found[0].switch(found[1])
+            self.host = self.outside
         self.now_ns = max(self.now_ns, until_ns)
 
-    def _switch(self, thread: greenlet, woken: bool) -> None:
-        host = self._host_of.get(thread)
-        if host is None or host.is_dead or thread.dead:
-            return
-        if host.is_frozen:
-            host.aside.append((thread, woken))
-            return
-        self._pass(SWITCH_NS, thread)
-        thread.switch(woken)
+    def _next(self) -> tuple[greenlet, bool] | None:
+        """Return the thread that goes on, and whether it was woken; None where none does before ``run_until`` ends."""
+        ready, instants, host_of = self.ready, self.instants, self._host_of
+        while True:
+            while ready:
+                found = ready.popleft()
+                host = host_of.get(found[0])
+                if host is None or host.is_dead or found[0].dead:
+                    continue
+                if host.is_frozen:
+                    host.aside.append(found)
+                    continue
+                self.now_ns += SWITCH_NS
+                self._steps += 1
+                if self._steps > SPIN:
+                    self._look_for_a_spin(found[0])
+                self.host = host
+                return found
+            if not instants or instants[0][0] > self._until_ns:
+                return None
+            at_ns, _, waiter = heapq.heappop(instants)
+            if at_ns > self.now_ns:
+                self.now_ns = at_ns
+            if not waiter.is_over:
+                waiter.is_over = True
+                ready.append((waiter.thread, False))
 
-    def read_ns(self) -> int:
+    def read_ns(self, _clock: int = 0) -> int:
         """Return the monotonic clock, as a thread reads it."""
-        self._pass(READ_NS, getcurrent())
-        return self.now_ns
-
-    def _pass(self, ns: int, thread: greenlet) -> None:
-        self.now_ns += ns
-        second = self.now_ns // _NS
-        self._second, self._steps = second, self._steps + 1 if second == self._second else 0
+        self.now_ns = now_ns = self.now_ns + READ_NS
+        self._steps += 1
         if self._steps > SPIN:
-            self._steps = 0
+            self._look_for_a_spin(getcurrent())
+        return now_ns
+
+    def _look_for_a_spin(self, thread: greenlet) -> None:
+        before_ns, self._steps, self._stepped_ns = self._stepped_ns, 0, self.now_ns
+        if self.now_ns < before_ns + _NS:
             host = self._host_of.get(thread, self.outside)
             raise Spin(f"{host.name}: {SPIN} steps within a second; the last one was of {self.name_of(thread)}")
 
@@ -254,23 +271,19 @@ def product() -> list[ModuleType]:
 class VirtualTime:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._read_ns = self.monotonic_ns = self.clock_gettime_ns = machine.read_ns
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real_time, name)
 
-    def monotonic_ns(self) -> int:
-        return self._machine.read_ns()
-
     def monotonic(self) -> float:
-        return self._machine.read_ns() / _NS
+        return self._read_ns() / _NS
 
     perf_counter = monotonic
 
-    def clock_gettime_ns(self, clock: int) -> int:
-        return self._machine.read_ns()
-
     def time_ns(self) -> int:
-        return self._machine.epoch_ns + self._machine.now_ns + self._machine.host.wall_step_ns
+        machine = self._machine
+        return machine.epoch_ns + machine.now_ns + machine.host.wall_step_ns
 
     def time(self) -> float:
         return self.time_ns() / _NS
@@ -291,7 +304,10 @@ class VirtualLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         thread = getcurrent()
-        if self._owner is not None and self._machine.host.is_dead:
+        if self._owner is None:
+            self._owner, self._depth = thread, 1
+            return True
+        if self._machine.host.is_dead:
             return True
         if self._owner is thread and self._reentrant:
             self._depth += 1
@@ -319,11 +335,10 @@ class VirtualLock:
                 self._machine.wake(waiter)
                 return
 
+    __enter__ = acquire
+
     def locked(self) -> bool:
         return self._owner is not None
-
-    def __enter__(self) -> bool:
-        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -374,12 +389,14 @@ class VirtualCondition:
                 n -= 1
 
     def notify_all(self) -> None:
-        self.notify(len(self._waiters))
+        if self._waiters:
+            self.notify(len(self._waiters))
 
 
 class VirtualEvent:
     def __init__(self, machine: Machine) -> None:
-        self._condition = VirtualCondition(machine)
+        self._machine = machine
+        self._waiters: deque[_Waiter] = deque()
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -387,15 +404,18 @@ class VirtualEvent:
 
     def set(self) -> None:
         self._is_set = True
-        self._condition.notify_all()
+        while self._waiters:
+            self._machine.wake(self._waiters.popleft())
 
     def clear(self) -> None:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._is_set:
-            with self._condition:
-                self._condition.wait(timeout)
+            waiter = _Waiter(getcurrent())
+            self._waiters.append(waiter)
+            if not self._machine.wait(waiter, timeout) and waiter in self._waiters:
+                self._waiters.remove(waiter)
         return self._is_set
 
 

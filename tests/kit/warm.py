@@ -116,12 +116,13 @@ class Forked:
 
 
 class Starter:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.warm", kind],
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "C_FORCE_ROOT": "1"},  # Celery reads the variable when it is imported
+            # Celery reads the variable when it is imported.
+            env={**os.environ, "C_FORCE_ROOT": "1", **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -145,12 +146,13 @@ class Starter:
         self._popen.wait()
 
 
-_starters: dict[str, Starter] = {}
+_starters: dict[tuple[str, str], Starter] = {}
 
 
-def close() -> None:
-    while _starters:
-        _starters.popitem()[1].close()
+def close(library: str | None = None) -> None:
+    """Close the starters, or those with such a library."""
+    for key in [key for key in _starters if library in (None, key[1])]:
+        _starters.pop(key).close()
 
 
 def start(
@@ -161,12 +163,17 @@ def start(
     environment: Mapping[str, str],
     errors: Path | None = None,
 ) -> Forked:
-    """Fork ``python <arguments>``; ``errors`` is the file of its standard error, by default the log."""
-    if kind not in _starters:
-        _starters[kind] = Starter(kind)
+    """Fork ``python <arguments>``; ``errors`` is the file of its standard error, by default the log.
+
+    A library that is loaded before all others (LD_PRELOAD) cannot come into a fork: it has a starter of its own.
+    """
+    library = environment.get("LD_PRELOAD", "")
+    key = kind, library
+    if key not in _starters:
+        _starters[key] = Starter(kind, environment if library else None)
     logs = [str(log), str(errors or log)]
     request = {"arguments": arguments, "logs": logs, "folder": str(folder), "environment": environment}
-    return Forked(_starters[kind], _starters[kind].ask(request))
+    return Forked(_starters[key], _starters[key].ask(request))
 
 
 def serve() -> dict[str, Any]:

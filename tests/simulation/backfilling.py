@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from celery_wheel.engine.recurring.occurrence import is_reported, read_header
+from celery_wheel.engine.recurring.occurrence import is_reported, read_header, run_before
 from celery_wheel.store.model import STOPPED, Row
 from celery_wheel.store.schedule_model import Run
 from tests.simulation.model_history import ShardData
@@ -96,7 +96,7 @@ class Backfills:
         if queued is None or row.id in moved:
             return
         self.counts["queued instants"] += 1
-        if queued["after"] is None:
+        if run_before(row) is None:
             waits_for = [one for one in self._waits_for.get(task_id, ()) if one.timer_id in latest]
             self.counts["queued instants behind runs of the schedule"] += bool(waits_for)
         else:
@@ -117,8 +117,8 @@ class Backfills:
         queued = [one for one in data.runs.values() if _is_queued(data, one, run.schedule)]
         later = [one for one in queued if one.timer_id > run.timer_id]
         rows = [data.rows[one.timer_id].row for one in queued]
-        made_after = [one for one in later if _after(data, one) == run.instant_ms and _before(data, one) is run]
-        after = [data.rows[one.timer_id].row for one in made_after]
+        rows_of_later = [data.rows[one.timer_id].row for one in later if _before(data, one) is run]
+        after = [row for row in rows_of_later if run_before(row) is not None]
         waiting = [row for row in rows if row.due_ms > now_ms + NEARLY_DUE_MS and row.lane != STOPPED]
         if len(after) != 1 or after[0] not in waiting or after[0].id in moved_by_users(data):
             return
@@ -137,17 +137,10 @@ def _kept(instants: Sequence[int], overlap: str, is_running: bool) -> list[int]:
     }.get(overlap, list(instants))
 
 
-def _after(data: ShardData, run: Run) -> int | None:
-    """Return the instant for whose run a queued one waits; None for the first of a backfill."""
-    return read_header(data.rows[run.timer_id].row)["queued"]["after"]  # type: ignore[no-any-return]
-
-
 def _before(data: ShardData, run: Run) -> Run:
-    """Return the run before a queued one: it was made with it."""
-    after_ms = _after(data, run)
-    earlier = [one for one in data.runs.values() if one.timer_id < run.timer_id and one.requested]
-    found = [one for one in earlier if (one.schedule, one.instant_ms) == (run.schedule, after_ms)]
-    return max(found, key=lambda one: one.timer_id)
+    """Return the run before a queued one: it was made with it, just before."""
+    own = [one for one in data.runs.values() if one.requested and one.schedule == run.schedule]
+    return max((one for one in own if one.timer_id < run.timer_id), key=lambda one: one.timer_id)
 
 
 def _is_queued(data: ShardData, run: Run, schedule: int | None) -> bool:

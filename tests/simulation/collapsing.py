@@ -30,16 +30,17 @@ BOUNDED, LEADING, BOTH, BATCH = KINDS = "index", "refresh", "sync", "insert"
 
 class Collapsing:
     def __init__(
-        self, rng: random.Random, dense: bool, clock_steps: bool, violation: Callable[[str], Exception]
+        self, rng: random.Random, chance: float, dense: bool, clock_steps: bool, violation: Callable[[str], Exception]
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.used = rng.random() < 0.2  #: whether messages of this world have these keys
+        self.used = rng.random() < chance  #: whether messages of this world have these keys
         self.window_ms, self.wait_ms, self.size = (200, 200, rng.choice((1, 2, 2, 3))) if dense else (2_000, 600, 2)
         self._rng = rng
         self._clock_steps = clock_steps
         self._violation = violation
         self._sent: dict[str, tuple[int, int | None]] = {}  #: by task: its eta, and its bound
-        self._bounds: dict[str, int | None] = {}  #: by task: the bound of all that it replaced
+        #: By row: the bound of all that it replaced. A task whose row is forgotten may be sent again.
+        self._bounds: dict[int, int | None] = {}
         self._inherit: set[int] = set()  #: rows that replaced a moved one, and so are due at its time
 
     def dress(self, message: Message) -> None:
@@ -109,16 +110,17 @@ class Collapsing:
 
     def _judge_bound(self, data: ShardData, message: Message, row: Row) -> None:
         eta_ms, _ = self._sent[message.task_id]
-        bound_ms = self._bound_of(data, message.task_id)
+        bound_ms = self._bound_of(data, row.id, message.task_id)
         if row.eta_ms != (eta_ms if bound_ms is None else min(eta_ms, bound_ms)):
             raise self._violation(f"{message.task_id} is due at {row.eta_ms}, sent for {eta_ms}, bound {bound_ms}")
         self.counts["earlier by a bound"] += row.eta_ms < eta_ms
 
-    def _bound_of(self, data: ShardData, task_id: str) -> int | None:
-        if task_id not in self._bounds:
-            bounds = [self._sent[task_id][1], *(self._bound_of(data, one) for one in _replaced(data, task_id).values())]
-            self._bounds[task_id] = min((one for one in bounds if one is not None), default=None)
-        return self._bounds[task_id]
+    def _bound_of(self, data: ShardData, row_id: int, task_id: str) -> int | None:
+        if row_id not in self._bounds:
+            before = _replaced(data, task_id).items()
+            bounds = [self._sent[task_id][1], *(self._bound_of(data, *one) for one in before)]
+            self._bounds[row_id] = min((one for one in bounds if one is not None), default=None)
+        return self._bounds[row_id]
 
     def _judge_window(self, stored: StoredRow, others: Collection[StoredRow]) -> None:
         before = [one.row for one in others if one.row.id < stored.row.id]

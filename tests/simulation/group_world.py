@@ -125,6 +125,9 @@ class GroupWorld(World):
     is_ordered = True  #: rows of a group on the way to one queue are taken in the order of their due times
     activities = (*ACTIVITIES, "release_rows")
     weights = (*WEIGHTS, 4)
+    groups: tuple[str | None, ...] = GROUPS
+    #: Parts of the steps in which a user sets a limit, or pauses or resumes a group: a world takes one of each.
+    limit_shares = pause_shares = (0, 0, 0.02, 0.1)
 
     def __init__(self, seed: int) -> None:
         self.group_rng = rng = random.Random(seed + 7_000_003)
@@ -144,11 +147,11 @@ class GroupWorld(World):
         for scheduler in self.schedulers:
             scheduler.engine.ctx.limits, scheduler.engine.ctx.depths = self.limits, depths_of(depths)
         self.limit_rng = random.Random(seed + 8_000_003)
-        self.limit_share = self.limit_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user sets a limit
+        self.limit_share = self.limit_rng.choice(self.limit_shares)
         classes = {name: self.limits.groups[name.partition(":")[0]].concurrency or math.inf for name in LIMITED}
         self.limiting = Limiting(self.limit_rng, ModelStore(self.disk), classes, self.max_runtime_ms)
         self.pause_rng = random.Random(seed + 10_000_003)
-        self.pause_share = self.pause_rng.choice((0, 0, 0.02, 0.1))  #: of the steps in which a user pauses or resumes
+        self.pause_share = self.pause_rng.choice(self.pause_shares)
         self.group_gating = GroupGating(self.pause_rng, ModelStore(self.disk), self._violation)
         self.passed = defaultdict[str, list[int]](list)  #: group → when its rows were pushed for the first time
 
@@ -164,7 +167,7 @@ class GroupWorld(World):
                 del self.in_flight[row_id]
 
     def _message(self, n: int) -> Message:
-        return replace(super()._message(n), group=self.group_rng.choice(GROUPS))
+        return replace(super()._message(n), group=self.group_rng.choice(self.groups))
 
     def happened(self) -> Counter[str]:
         found = super().happened()
@@ -288,6 +291,8 @@ class GroupWorld(World):
 
     def may_pass(self, row: Row, other: Row) -> bool:
         if row.group != other.group or row.route.target != other.route.target:
+            return True
+        if other.id in self.disk.shard(0).returned:  # its limit became lower before it was dispatched
             return True
         return super().may_pass(row, other)
 

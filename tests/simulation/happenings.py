@@ -28,6 +28,7 @@ from tests.simulation.claiming import Claiming
 from tests.simulation.collapsing import Collapsing
 from tests.simulation.gating import Gating
 from tests.simulation.loading import Loading
+from tests.simulation.meetings import Meetings
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 from tests.simulation.recalling import Recalling
@@ -59,7 +60,7 @@ class Scheduler:
         self.engine = Engine(0, name, store, self.broker, self.clock, world.limits, on_cancelled=world.tell, **options)
         self.rounds: dict[str, Iterator[str | Round]] = {}
         self.began_ms: dict[str, int] = {}  #: when each round began
-        self.at: dict[str, str | Round | None] = {}  #: the last step of each activity
+        self.at: dict[str, str | Round | None] = {}  #: the step at which each round under way stands
         self.frozen_until_ms = 0
         self.due_offset_ms = self._due_offset_ms()
 
@@ -73,6 +74,7 @@ class Scheduler:
             self.began_ms[activity] = self.world.clock_ms
         self.world.acting_since_ms = self.began_ms[activity]
         state, data = self.engine.state, self.world.disk.shard(0)
+        self.world.meetings.acts(activity, self.at.get(activity))
         step = self.at[activity] = next(round_, None)
         if step == "clock compared":
             before_ms, self.due_offset_ms = self.due_offset_ms, self._due_offset_ms()
@@ -81,7 +83,7 @@ class Scheduler:
         self.world.gating.stepped(step, state.lanes if state else (), data)
         self.world.stepped(self, activity, step)
         if step is None or isinstance(step, Round):
-            del self.rounds[activity]
+            del self.rounds[activity], self.at[activity]
         if step not in DULL and not self.world.quiet:
             self.world.log.append(f"{self.world.clock_ms - START_MS:>6} {self.name}.{activity}: {step}")
         state = self.engine.state
@@ -100,15 +102,20 @@ class Scheduler:
 class Happenings(ABC):
     activities: tuple[str, ...] = ACTIVITIES
     weights: tuple[int, ...] = WEIGHTS
+    #: The chances that many tasks fall due at once, that Redis loses writes, that clocks step, and that messages have
+    #: keys of ``collapsing``; the rates of faults, of which a world takes one. ``focused`` has others.
+    density, loss, steps_of_clocks, keys = 0.6, 0.4, 0.2, 0.2
+    fault_rates = (0.0, 0.0, 0.02, 0.08)
+    hurries = 0.2  #: the chance that an activity runs ahead
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
-        self.dense = rng.random() < 0.6  #: whether many tasks fall due at once
+        self.dense = rng.random() < self.density  #: whether many tasks fall due at once
         self.steps = 1_400 if self.dense else 300
-        self.loses = rng.random() < 0.4  #: whether this Redis may lose writes it had acknowledged
-        self.clock_steps = rng.random() < 0.2
-        self.fault_rate = rng.choice((0.0, 0.0, 0.02, 0.08))
+        self.loses = rng.random() < self.loss  #: whether this Redis may lose writes it had acknowledged
+        self.clock_steps = rng.random() < self.steps_of_clocks
+        self.fault_rate = rng.choice(self.fault_rates)
         self.clock_ms = START_MS
         self.acting_since_ms = START_MS  #: when the round began that is acting
         self.log: deque[str] = deque(maxlen=400)
@@ -133,13 +140,14 @@ class Happenings(ABC):
         self.make_server()
         # A random source of its own, so that other events do not depend on it.
         collapse_rng = random.Random(seed + 23_002_418)
-        self.collapsing = Collapsing(collapse_rng, self.dense, self.clock_steps, self._violation)
+        self.collapsing = Collapsing(collapse_rng, self.keys, self.dense, self.clock_steps, self._violation)
         self.claiming = Claiming(rng, ModelStore(self.disk), self._violation, self.collapsing)
         self.to_send = [self._message(n) for n in range(60 if self.dense else 20)]
         self.sent: dict[str, Message] = {}
         self.excused = self.claiming.lost  #: messages that Redis lost before they were accepted
         self.pushes: dict[int, int] = {}
         self.counts: Counter[str] = Counter()
+        self.meetings = Meetings()
         self.refused: set[int] = set()
         self.executed: set[int] = set()
         self.told: Counter[int] = Counter()  #: rows that were announced as cancelled
@@ -241,7 +249,8 @@ class Happenings(ABC):
         elif dice < 0.175:
             self._crash(rng.choice(self.schedulers))
         elif dice < 0.18:
-            rng.choice(self.schedulers).frozen_until_ms = self.clock_ms + rng.choice((50, 600, 1_500))
+            ms = rng.choice((50, 600, 1_500))
+            self._freeze(rng.choice(self.schedulers), ms)
         elif dice < 0.185:
             self._give(rng.choice(self.schedulers))
         elif dice < 0.20 and self.loses:
@@ -259,7 +268,7 @@ class Happenings(ABC):
             scheduler = self.rng.choice(holding if holding and self.rng.random() < 0.8 else awake)
             activity = self.rng.choices(self.activities, self.weights)[0]
             # Threads seldom take turns: sometimes one runs a whole round while the others stand still in theirs.
-            for _ in range(HURRY if self.rng.random() < 0.2 else 1):
+            for _ in range(HURRY if self.rng.random() < self.hurries else 1):
                 scheduler.step(activity)
             if self.listens and self.listen_rng.random() < 0.2:
                 scheduler.step("listen")
@@ -332,11 +341,17 @@ class Happenings(ABC):
 
     def _crash(self, scheduler: Scheduler) -> None:
         self.log.append(f"{scheduler.name}: crash")
+        self.meetings.come("crash", scheduler.at)
         scheduler.broker.close()
         self.schedulers[self.schedulers.index(scheduler)] = Scheduler(self, scheduler.name)
 
+    def _freeze(self, scheduler: Scheduler, ms: int) -> None:
+        scheduler.frozen_until_ms = self.clock_ms + ms
+        self.meetings.come("freeze", scheduler.at)
+
     def _give(self, scheduler: Scheduler) -> None:
         """Where there are several shards, a scheduler gives one to another, and may have it back later."""
+        self.meetings.come("give", scheduler.at)
         scheduler.engine.wanted = not scheduler.engine.wanted
         self.log.append(f"{scheduler.name}: is {'' if scheduler.engine.wanted else 'not '}to have the shard")
 
@@ -347,6 +362,8 @@ class Happenings(ABC):
         kept, stored = {id(message) for message in now.wheel}, self.disk.shard(0).envelopes
         gone = [m.envelope_id for m in before.wheel if id(m) not in kept and m.envelope_id not in stored]
         self.excused.update(gone)
+        for scheduler in self.schedulers:
+            self.meetings.come("broker loses", scheduler.at)
         self.log.append(f"redis: lost {'everything' if flushed else 'writes'}, {len(gone)} messages with them")
 
     def _step_clock(self, scheduler: Scheduler) -> None:
@@ -354,6 +371,7 @@ class Happenings(ABC):
         right_ms = self.clock_ms - scheduler.clock.now_ms()
         ms = self.rng.choice((-3_000, -300, -60, 60, 300, 3_000, 100_000, right_ms, right_ms))
         scheduler.clock.step(ms)
+        self.meetings.come("clock", scheduler.at)
         self.log.append(f"{scheduler.name}: clock stepped by {ms}")
 
     def wrong_ms(self) -> int:
@@ -363,15 +381,21 @@ class Happenings(ABC):
     # -- faults --------------------------------------------------------------------------------------
 
     def store_fault(self, point: str) -> None:
-        if not self.quiet and self.rng.random() < self.fault_rate / 2:
-            self.log.append(f"fault: store, {point}")
+        if not self.quiet and self._fails(f"store, {point}", self.rng, self.fault_rate / 2):
             raise StoreError(f"simulated, {point}")
 
     def broker_fault(self, point: str) -> None:
         rng = self.listen_fault_rng if point == "listening" else self.rng
-        if not self.quiet and rng.random() < self.fault_rate:
-            self.log.append(f"fault: redis, {point}")
+        if not self.quiet and self._fails(f"broker, {point}", rng, self.fault_rate):
             raise BrokerError(f"simulated, {point}")
+
+    def _fails(self, point: str, rng: random.Random, rate: float) -> bool:
+        self.meetings.reaches(point)
+        if rng.random() >= rate:
+            return False
+        self.log.append(f"fault: {point}")
+        self.meetings.fails(point)
+        return True
 
     def _violation(self, what: str) -> Violation:
         return Violation(f"seed {self.seed}: {what}\n  " + "\n  ".join(self.log))

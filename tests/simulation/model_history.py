@@ -52,8 +52,9 @@ class ShardData:
     revisions: list[Revision] = field(default_factory=list)
     runs: dict[int, Run] = field(default_factory=dict)  #: by timer; the oracles read those of forgotten timers, too
     skips: list[Skip] = field(default_factory=list)
-    released: set[int] = field(default_factory=set)  #: … and have left it
     waited: set[int] = field(default_factory=set)  #: for the oracles: rows that have waited in a line
+    released: set[int] = field(default_factory=set)  #: … and have left it
+    returned: set[int] = field(default_factory=set)  #: … and were taken back into it, behind others that had left it
     lines: dict[int, model.LineState] = field(default_factory=dict)
     limits: dict[str, model.GroupLimit] = field(default_factory=dict)
     rates: dict[str, int] = field(default_factory=dict)
@@ -167,6 +168,7 @@ def assert_lines_in_order(data: ShardData, change: model.Change) -> None:
 def apply_groups(data: ShardData, change: model.Change) -> None:
     waiting = {move.id for move in change.moves if move.lane == model.WAITING}
     data.released |= data.waited & {move.id for move in change.moves} - waiting
+    data.returned |= data.released & waiting
     data.waited |= waiting
     for one in change.lines:
         line_ = data.lines.setdefault(one.number, replace(one, waiting=0))

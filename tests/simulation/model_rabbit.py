@@ -19,7 +19,7 @@ from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.testing.fence import is_head, peek_arrivals
 from tests.simulation.model_redis import ModelBroker
-from tests.simulation.model_store import no_fault
+from tests.simulation.model_store import no_fault, unseen
 
 #: Below ``delivery.TRANSIT_MS``, which the engine allows for.
 MAX_LAG_MS = TRANSIT_MS - 50
@@ -33,6 +33,7 @@ class RabbitServer:
     full: set[str] = field(default_factory=set)  #: queues that refuse
     missing: set[str] = field(default_factory=set)  #: missing queues
     channels: int = 0
+    seen: Callable[..., None] = unseen  #: called with each row that is sent or refused
 
     def open(self) -> int:
         self.channels += 1
@@ -100,12 +101,15 @@ class ModelRabbit(ModelBroker):
             name = row.route.target
             if name in self.server.missing:
                 answer.failed[row.id] = "NO_ROUTE"
+                self.server.seen("refused", row)
                 self._refused(row.id)
             elif name in self.server.full:
                 answer.refused[row.id] = "rejected by its queue"
+                self.server.seen("refused", row)
             else:
                 self.server.queues.setdefault(name, []).append(row.id)
                 written.append(row.id)
+                self.server.seen("sent", chunk, row)
                 self._pushed(row, chunk.now_ms, chunk.redelivered)
         return answer
 

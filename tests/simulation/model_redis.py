@@ -16,7 +16,7 @@ from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
-from tests.simulation.model_store import no_fault
+from tests.simulation.model_store import no_fault, unseen
 
 
 @dataclass
@@ -35,6 +35,7 @@ class RedisServer:
     def __init__(self, *, keeps_past: int = 0) -> None:
         self.keys = Keys()
         self.wrong_types: set[str] = set()  #: queues whose key is not a list
+        self.seen: Callable[..., None] = unseen  #: called with each call that has an effect, or an answer
         self._keeps_past = keeps_past
         self._past: list[Keys] = []
 
@@ -146,6 +147,7 @@ class ModelRedis(ModelBroker):
             fence.copy().adopt(shown, self._store)  # the check raises before anything is written
             self.server.wrote()
             offsets = fence.adopt(shown, self._store)
+            self.server.seen("adopted", epoch)
         self._epoch = epoch
         return offsets
 
@@ -154,12 +156,14 @@ class ModelRedis(ModelBroker):
             fence.check(self._shown(epoch))
             self.server.wrote()
             fence.set_offset(self._shown(epoch), lane, offset)
+            self.server.seen("offset set", epoch, lane, offset)
 
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
         with self._call() as fence:
             fence.check(self._shown(epoch))
             self.server.wrote()
             fence.drop(self._shown(epoch), lanes)
+            self.server.seen("dropped", epoch, lanes)
 
     def verify(self, shard: int, epoch: int, confirmed: int) -> None:
         with self._call() as fence:
@@ -180,6 +184,7 @@ class ModelRedis(ModelBroker):
     def _publish(self, fence: Fence, chunk: Chunk) -> Published:
         refused = fence.check_chunk(chunk)
         if refused is not None:
+            self.server.seen("published", chunk, refused)
             return refused
         self.server.wrote()
         failed: dict[int, str] = {}
@@ -191,7 +196,9 @@ class ModelRedis(ModelBroker):
                 continue
             self.server.keys.queues.setdefault(name, []).append(row.id)
             self._pushed(row, chunk.now_ms)
-        return fence.move(chunk, failed, self._ready(chunk.queues))
+        published = fence.move(chunk, failed, self._ready(chunk.queues))
+        self.server.seen("published", chunk, published)
+        return published
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
         self.fault("before")

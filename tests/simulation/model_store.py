@@ -35,6 +35,10 @@ def no_fault(_point: str) -> None:
     return
 
 
+def unseen(*_event: object) -> None:
+    """Stands for a reader of what happens, such as ``tests.model.traces``."""
+
+
 class Disk:
     """The data of a store; leases end by ``now_ms``, the store's own clock, or without one by the caller's clock."""
 
@@ -48,6 +52,7 @@ class Disk:
         self.inbox_ids = itertools.count(1)
         self.loads = ModelLoads()
         self.lock = threading.RLock()
+        self.seen: Callable[..., None] = unseen  #: called with each commit
 
     def shard(self, number: int) -> ShardData:
         if number not in self.shards:
@@ -80,6 +85,7 @@ class ModelStore:
             self.fault("before commit")
             data.epoch += 1
             data.holder, data.owner, data.lease_until_ms = holder, self, now_ms + lease_ms
+            self.disk.seen("acquired", data.epoch, now_ms + lease_ms)
             self.fault("after commit")
             return data.epoch
 
@@ -96,6 +102,7 @@ class ModelStore:
             snapshot_at_ms, now_ms = now_ms, self.disk.now_ms() if self.disk.now_ms else now_ms
             data.lease_until_ms = now_ms + lease_ms
             data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
+            self.disk.seen("renewed", epoch, now_ms + lease_ms)
             self.fault("after commit")
 
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
@@ -113,6 +120,7 @@ class ModelStore:
             data = self.disk.shard(shard)
             if data.epoch == epoch:
                 data.holder, data.owner, data.lease_until_ms = None, None, 0
+                self.disk.seen("freed", epoch)
             self.fault("after commit")
 
     def register_scheduler(self, scheduler: str, now_ms: int, silent_ms: int) -> list[str]:
@@ -166,7 +174,7 @@ class ModelStore:
             for item_id, to, payload in change.passed_on:
                 self.disk.shard(to).inbox[item_id] = replace(data.inbox.pop(item_id), payload=payload)
             self.disk.loads.accept(change.loaded)
-            data.answers.update({one.id: one for one in change.answers})
+            data.answers |= {one.id: one for one in change.answers if one.id not in data.answers}
             data.tombstones.update({one.task_id: one for one in change.tombstones})
             over = {(kind, id_) for id_ in change.unwatched for kind in (model.WATCH, model.UNIQUE, model.UNANNOUNCED)}
             over |= {(model.WATCH, id_) for id_ in change.completed}
@@ -181,6 +189,7 @@ class ModelStore:
             assert len(names) == len(set(names)), "a name is unique"
             model_history.apply_groups(data, change)
             data.seq = max(data.seq, change.seq)
+            self.disk.seen("committed", epoch, change)
             self.fault("after commit")
 
     def _insert(
@@ -317,7 +326,10 @@ class ModelStore:
     def withdraw(self, item: int, command: tuple[int, str, bytes]) -> bool:
         with self.disk.lock:
             same = [one.inbox for one in self.disk.shards.values() if item in one.inbox]
-            return any(inbox[item].payload == command[2] and inbox.pop(item) is not None for inbox in same)
+            done = any(inbox[item].payload == command[2] and inbox.pop(item) is not None for inbox in same)
+            if done:
+                self.disk.seen("withdrawn", item)
+            return done
 
     def answer(self, command_id: str) -> dict[str, Any] | None:
         return self.answers([command_id]).get(command_id)
@@ -441,6 +453,7 @@ class ModelStore:
                 for kind, payload, *_ in of_shard:
                     item = model.InboxItem(next(self.disk.inbox_ids), kind, payload)
                     self.disk.shard(shard).inbox[item.id] = item
+                    self.disk.seen("put", item)
 
     def has_arrivals(self, shard: int) -> bool:
         with self.disk.lock:
@@ -497,7 +510,7 @@ def resting(row_id: int, accepted_ms: int) -> model.Row:
     place = (row_id, model.STOPPED, accepted_ms, row_id, accepted_ms)
     return model.Row(
         *place,
-        model.Route.make("", "", "", "", None, None, None, None),
+        model.Route.make("", "", "", "", None, None, None, None, False),
         None,
         None,
         0,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine import release
 from celery_wheel.engine.adoption import Adoption
+from celery_wheel.engine.port import Chunk, Published
 from celery_wheel.engine.recurring import runs
 from celery_wheel.engine.state.depths import Depth
 from celery_wheel.engine.state.gates import GateRouter
@@ -16,11 +18,14 @@ from celery_wheel.engine.state.window import Window
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.model import GroupLimit, Row
 from celery_wheel.store.schedule_model import Run, RunEnd
+from celery_wheel.testing.fence import Fence
+from tests.simulation.focused import CrowdedWorld
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.model_store import ModelStore
 from tests.simulation.planted import replaces
 
 replaces_in_groups = functools.partial(replaces, world=GroupWorld)
+in_a_crowd = functools.partial(replaces, world=CrowdedWorld)
 on_rabbitmq = functools.partial(replaces, world=GroupRabbitWorld)
 
 
@@ -30,7 +35,7 @@ def one_more_than_the_limit(right: Callable[..., int | None], group: Group, now_
     return room if room is None or group.limit.concurrency is None else room + 1
 
 
-@replaces_in_groups(Groups, "set_limit", seed=18)
+@replaces_in_groups(Groups, "set_limit", seed=0)
 def own_limits_do_not_take_effect(right: Any, groups: Groups, own: GroupLimit) -> None: ...
 
 
@@ -38,17 +43,17 @@ def own_limits_do_not_take_effect(right: Any, groups: Groups, own: GroupLimit) -
 def own_limits_last_for_ever(right: Any, groups: Groups, group: str) -> None: ...
 
 
-@replaces_in_groups(ModelStore, "limits", seed=59)
+@in_a_crowd(ModelStore, "limits", seed=3)
 def own_limits_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, groups: Any = None) -> list[Any]:
     return []
 
 
-@replaces_in_groups(ModelStore, "open_runs", seed=3)
+@replaces_in_groups(ModelStore, "open_runs", seed=6)
 def runs_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, now_ms: int) -> list[Run]:
     return []
 
 
-@replaces_in_groups(UnitOfWork, "settle", seed=3)
+@replaces_in_groups(UnitOfWork, "settle", seed=6)
 def runs_not_stored(right: Any, work: UnitOfWork, lane: Any, done: Any) -> None:
     done.runs.clear()
     right(work, lane, done)
@@ -75,7 +80,7 @@ def published_rows_have_used_no_rate(right: Any, groups: Groups, names: Iterable
     return {}
 
 
-@on_rabbitmq(Groups, "adopt_run", seed=144)
+@on_rabbitmq(Groups, "adopt_run", seed=138)
 def rows_in_doubt_use_no_rate(right: Any, groups: Groups, row_id: int, group: str, until: Any) -> None:
     right(groups, row_id, group, until)
     if until is None:
@@ -104,7 +109,7 @@ def a_lost_report_keeps_its_slot(right: Any, groups: Groups, now_due_ms: int) ->
     return []
 
 
-@replaces_in_groups(Groups, "give_back", seed=299)
+@replaces_in_groups(Groups, "give_back", seed=3)
 def a_cancelled_row_keeps_its_slot(right: Any, groups: Groups, row_id: int) -> None:
     slot = groups._slots.get(row_id)
     if slot is None or slot.until_ms is not None:
@@ -116,7 +121,7 @@ def commands_see_released_rows_in_their_lines(right: Any, groups: Groups, row_id
     return False
 
 
-@replaces_in_groups(release, "_in_order", seed=12)
+@in_a_crowd(release, "_in_order", seed=25)
 def cancelled_rows_are_released(right: Any, chosen: list[Line], rows: list[Row], removed: set[int]) -> Any:
     return right(chosen, rows, set())
 
@@ -140,7 +145,7 @@ def a_new_row_goes_before_those_that_wait(right: Any, groups: Groups, row: Row, 
     return bool(right(groups, row, now_ms))
 
 
-@replaces_in_groups(Groups, "has_slot", seed=239)
+@replaces_in_groups(Groups, "has_slot", seed=255)
 def released_rows_go_behind_those_of_a_gate(right: Any, groups: Groups, row: Row) -> bool:
     return False
 
@@ -150,14 +155,14 @@ def a_line_never_empties(right: Any, groups: Groups, line: Line, count: int) -> 
     right(groups, line, count - 1)
 
 
-@replaces_in_groups(Depth, "read", seed=13)
+@replaces_in_groups(Depth, "read", seed=43)
 def a_depth_forgets_rows_on_their_way(right: Any, depth: Depth, ready: int, now_ms: int, since: Any = None) -> None:
     users, depth.users = depth.users, set()
     right(depth, ready, now_ms, since)
     depth.users = users
 
 
-@replaces_in_groups(Groups, "not_released", seed=752)
+@in_a_crowd(Groups, "not_released", seed=33)
 def a_release_without_an_answer_keeps_its_places(right: Any, groups: Groups, lines: Iterable[Line]) -> None:
     return
 
@@ -178,3 +183,16 @@ def released_rows_pass_a_pause(right: Callable[..., Any], router: GateRouter, ro
 
 @replaces_in_groups(Groups, "gate_opened", seed=14)
 def a_resumed_group_waits_for_ever(right: Any, groups: Groups, name: str) -> None: ...
+
+
+@replaces_in_groups(Fence, "check_chunk", seed=3404)
+def a_chunk_hides_that_one_of_another_lane_was_lost(
+    right: Callable[[Fence, Chunk], Published | None], fence: Fence, chunk: Chunk
+) -> Published | None:
+    return right(fence, replace(chunk, confirmed=0))
+
+
+@replaces_in_groups(UnitOfWork, "release", seed=3568)
+def rows_released_before_those_of_the_former_holder(right: Any, work: UnitOfWork, row: Row, line: Line) -> None:
+    work.state.adopted_ms = 0
+    right(work, row, line)

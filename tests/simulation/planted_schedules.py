@@ -22,12 +22,12 @@ def a_schedule_stays_in_the_shard_of_its_name(right: Any, found: Occurrences, *a
     return False
 
 
-@replaces_in_fleet(Agenda, "may_leave", seed=27)
+@replaces_in_fleet(Agenda, "may_leave", seed=122)
 def a_schedule_moves_once(right: Any, agenda: Agenda, schedule: Any) -> bool:
     return schedule.id not in agenda._left
 
 
-@replaces_in_fleet(runs, "_known", seed=4)
+@replaces_in_fleet(runs, "_known", seed=99)
 def runs_of_the_former_shard_are_over(right: Any, state: Any, found: Iterable[tuple[Run, Any, int]]) -> list[Any]:
     return list(right(state, [one for one in found if one[2] == state.shard]))
 

@@ -33,7 +33,7 @@ class RabbitWorld(World):
             self.rabbit,
             lambda: self.clock_ms,
             fault=self.broker_fault,
-            dies=lambda: not self.quiet and self.rng.random() < self.fault_rate / 2,
+            dies=lambda: not self.quiet and self._fails("connection dies", self.rng, self.fault_rate / 2),
             lags=lambda: self.lag_rng.random() < 0.3,
             confirmed=lambda ids: {row_id for row_id in ids if self.rng.random() < 0.5},
             pushed=self.pushed_to_rabbit,
@@ -65,9 +65,10 @@ class RabbitWorld(World):
             self.rabbit.full ^= {self.rng.choice(FULL)}
             self.log.append(f"rabbitmq: full are {sorted(self.rabbit.full)}")
         elif dice < 0.02:
-            broker = self.rng.choice(self.schedulers).broker
-            assert isinstance(broker, ModelRabbit)
-            broker.cut_off()
+            scheduler = self.rng.choice(self.schedulers)
+            assert isinstance(scheduler.broker, ModelRabbit)
+            scheduler.broker.cut_off()
+            self.meetings.come("cut off", scheduler.at)
             self.log.append("rabbitmq: a connection is cut off")
         super()._happen()
 

@@ -1,7 +1,8 @@
 """The seeds of a test: as many as fit into its budget of time, and never fewer than every oracle needs.
 
 On a slow machine fewer seeds run; each that runs is the same everywhere. ``WHEEL_SEEDS=100000 pytest tests/simulation``
-runs so many, however long it takes; ``python -m tests.simulation SEED`` prints what happens in one.
+runs so many, however long it takes; ``python -m tests.simulation seed SEED`` prints what happens in one, and
+``--minimise`` the shortest history that breaks the same promise.
 """
 
 import os

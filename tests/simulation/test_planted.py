@@ -11,9 +11,8 @@ from tests.simulation import (  # noqa: F401  (their import plants their bugs)
     planted_recurring,
     planted_schedules,
 )
-from tests.simulation.happenings import Violation
 from tests.simulation.planted import PLANTED, Plant
-from tests.simulation.world import World
+from tests.simulation.worlds import violation_of
 
 ADDRESS = re.compile("0x[0-9a-f]+")
 
@@ -31,11 +30,3 @@ def test_a_planted_bug_is_found(plant: Plant, known: int) -> None:
         # Pytest's explanation of an assert has addresses of objects.
         assert ADDRESS.sub("", str(repeated[1])) == ADDRESS.sub("", str(violation))
     assert violation_of(broken, seed) is None, "the seed fails without the bug as well"
-
-
-def violation_of(world: type[World], seed: int) -> tuple[int, Violation] | None:
-    try:
-        world(seed).run()
-    except Violation as violation:
-        return seed, violation
-    return None

@@ -1,4 +1,4 @@
-"""Hundreds of small histories, each from a seed. To see one again: ``python -m tests.simulation SEED``."""
+"""Hundreds of small histories, each from a seed. To see one again: ``python -m tests.simulation seed SEED``."""
 
 from collections import Counter
 

@@ -32,7 +32,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if getattr(request, "param", "sqlite") == "sqlite":
         return f"sqlite:///{tmp_path}/wheel.sqlite3"
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.new_database()
+    return server.new_database(stays=True)
 
 
 @dataclass

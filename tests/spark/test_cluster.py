@@ -30,7 +30,7 @@ from tests.spark.test_write import listed, reminders, save
 def cluster(
     spark: SparkSession, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster"), postgres.new_database()) as found:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), postgres.new_database(stays=True)) as found:
         yield found
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -102,17 +103,28 @@ def test_forecast_of_a_store(spark: SparkSession, filled: Site, tmp_path: Path) 
         (["tune", "--sizes", "1,2"], "must be whole numbers from 2 on"),
         (["reconcile"], "Missing option '--executed'"),
         (["sleep"], "No such command 'sleep'"),
+        *((job, "--store or --input must name the data to read") for job in (["lateness"], ["forecast"], ["tune"])),
+        (["lateness", "--store", "sqlite:////a", "--input", "b"], "--store and --input exclude each other"),
+        (["archive", "--output", "a"], "must name the store, as wheel_store does"),
+        (["tail", "--output", "a", "--every", "1ms"], "--every must be 100ms or more"),
+        (["compact", "--archive", "a", "--keep", "5m"], "--keep must be 1h or more"),
+        (["erase", "--archive", "a"], "erase must have one of --task-id, --key and --group"),
+        (["reconcile", "--executed", "a"], "must name the scheduled tasks"),
+        (["reconcile", "--executed", "a", "--dispatched", "b", "--input", "c"], "--dispatched excludes --store"),
+        (["schedule", "--rows", "a.csv"], "--batch must name this load"),
+        (["schedule", "--dry-run"], "one of --rows and --jdbc must name the rows"),
+        (["schedule", "--dry-run", "--jdbc", "a"], "--table must name the table of --jdbc"),
+        (["schedule", "--dry-run", "--rows", "a.csv", "--table", "b"], "--table must go with --jdbc"),
+        (["schedule", "--dry-run", "--rows", "a.csv", "--zone", "Mars/Phobos"], "--zone must be a time zone"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_exit_code_2_before_spark_starts(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
     done = call(*arguments)
     assert (done.exit_code, message in done.stderr) == (2, True), done.output
-
-
-def test_an_input_must_be_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CELERY_WHEEL_STORE", raising=False)
-    done = call("lateness")
-    assert (done.exit_code, "--store or --input must name the data to read" in done.stderr) == (2, True), done.output
+    assert "starting Spark" not in done.stderr
 
 
 def test_an_unusable_input_is_an_error_of_one_line(spark: SparkSession, tmp_path: Path) -> None:
@@ -136,12 +148,18 @@ def test_a_process_prints_an_error_of_one_line_and_none_of_java(java: None, tmp_
     Path(last.split("messages: ")[1].rstrip(")")).unlink()
 
 
-def test_ctrl_c_is_one_line_and_status_130(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_one_line_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, number: int, status: int
+) -> None:
     """PySpark's own handler and its bridge would print fifty lines."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
 
     def stopped(*_: object) -> None:
+        assert [*tmp_path.iterdir()], "the messages of Java"
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         except KeyboardInterrupt:
             logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015 - as py4j does
             raise
@@ -151,5 +169,6 @@ def test_ctrl_c_is_one_line_and_status_130(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setattr("celery_wheel.pipeline.jobs.lateness.run", stopped)
     done = call("lateness", "--input", "nowhere")
     *_, last = done.stderr.splitlines()
-    assert (done.exit_code, last.partition(".")[0], done.stdout) == (130, "Stopped", "")
+    assert (done.exit_code, last.partition(".")[0], done.stdout) == (status, "Stopped", "")
+    assert ([*tmp_path.iterdir()], signal.getsignal(signal.SIGTERM)) == ([], before)
     assert not caplog.records

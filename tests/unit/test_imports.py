@@ -163,3 +163,18 @@ def test_only_the_store_knows_its_tables() -> None:
     ]
     assert any(name.startswith("celery_wheel/store/") for name in paths), "the pattern matches imports of the store"
     assert [name for name in sorted(paths) if not name.startswith(KNOW_TABLES)] == []
+
+
+def test_a_scheduler_on_windows_says_that_it_does_not_run_there_and_a_producer_runs() -> None:
+    program = (
+        "import sys, celery.beat, celery.bin.celery, celery.fixups.django, kombu.transport.memory\n"
+        "sys.platform = 'win32'\n"
+        "import celery_wheel\n"
+        "celery_wheel.Celery('shop', broker='memory://').send_task('app.report', countdown=3_600)\n"
+        "try:\n    import celery_wheel.beat\n"
+        "except ValueError as error:\n    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.stdout.startswith("a scheduler of celery-wheel must run on Linux or macOS: Windows lacks"), (
+        found.stderr
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import re
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -346,8 +347,13 @@ class LogJudge(logging.Handler):
         self.last.append(line)
         self.lines[record.msg[:60]] += 1
         template = record.msg.partition(" (%d more times")[0]
-        cause = host.name, record.name, template, json.dumps(extra, sort_keys=True, default=repr)
-        before_s, now_s = self._at_s.get(cause), self._machine.now_ms / 1_000  # in a leap, too, time passes
+        self._once_a_minute(line, record.name, template, json.dumps(extra, sort_keys=True, default=repr))
+        if record.levelno == logging.WARNING:  # also of another shard or another job of the process
+            self._once_a_minute(line, re.sub(r" \(\d+ more times .*", "", record.getMessage()))
+
+    def _once_a_minute(self, line: str, *cause: str) -> None:
+        cause, now_s = (self._machine.host.name, *cause), self._machine.now_ms / 1_000  # in a leap, too, time passes
+        before_s = self._at_s.get(cause)
         self._at_s[cause] = now_s
         if before_s is not None and now_s - before_s < 59.9:  # a minute, less the rounding of clocks
             self._found = self._found or f"a line comes again after {now_s - before_s:.1f} s: {line}"

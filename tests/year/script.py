@@ -6,7 +6,7 @@
     outages            one to two a week, of 1 s to 3 days: broker, store, both, result backend, a full disk
     takeovers          every day: the holder is killed, stopped, or stands still past its lease
     clock steps        twice a month, forward or back, put right within a minute
-    idle hours         at full resolution, four times a year
+    idle hours         at full resolution, twice a year
     measurements       of every container, once a month
 """
 
@@ -47,8 +47,8 @@ class Script:
             self._outage(n)
         for _ in range(days * 24 // 365):
             self._clock_step(self._rng.uniform(0, days))
-        for quarter in range(max(1, days // 90)):
-            self._at(min(quarter * 90 + 20, days - 2) + 0.2, self._idle_hour)
+        for half in range(max(1, days // 180)):
+            self._at(min(half * 180 + 20, days - 2) + 0.2, self._idle_hour)
         for month in range(1, days // self._year.month + 1):
             self._at(month * self._year.month - 0.3, self._measure)
         return sorted(one for one in self._found if one[0] < self._year.end_ms - 10 * MINUTE)
@@ -79,10 +79,11 @@ class Script:
         if year.broker_line.mode != UP:
             return  # a producer has Celery's own error
         now_ms = year.machine.now_ms
-        tomorrow_ms = now_ms + DAY
+        idle_ms = DAY - (now_ms - self._start_ms + round(0.8 * DAY)) % DAY  # until 04:48, an idle time of each day
         for _ in range(rng.choice((3, 8))):
-            # Some are due while the holder changes, some at the next outage, some at one of few instants later.
-            in_ms = rng.choice((0, 25 * SECOND, 42 * SECOND, 44 * SECOND, tomorrow_ms - now_ms, 2 * DAY, 20 * DAY))
+            # Some are due while the holder changes, some at the next outage, some at the idle time of a later day.
+            later_ms = idle_ms, idle_ms + DAY, idle_ms + 19 * DAY
+            in_ms = rng.choice((0, 25 * SECOND, 42 * SECOND, 44 * SECOND, *later_ms))
             year.send(in_ms)
 
     def _cancel(self) -> None:

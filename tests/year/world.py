@@ -10,8 +10,9 @@
 
 A **leap** moves the calendar (wall clocks, second clocks, leases in the store) and no monotonic clock. It stands for
 idle rounds that would all have been the same, so a leap leaves out time, never a kind of event: each job goes on in the
-middle of its wait. The first DEEP_S of an outage of DEEP_MS and more, and an idle hour now and then, run at full
-resolution: more rounds than any back-off has powers of two. The oracles are ``judges`` and ``growth``.
+middle of its wait. The first DEEP_S of an outage of DEEP_MS and more run at full resolution, if it is the first one of
+its kind, and so does an idle hour now and then: more rounds than any back-off has powers of two. The oracles are
+``judges`` and ``growth``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 QUIET_S = 12.0
 LEAD_MS = 4_000
 
-#: An outage of at least DEEP_MS runs at full resolution for its first DEEP_S.
+#: The first outage of a kind of at least DEEP_MS runs at full resolution for its first DEEP_S.
 DEEP_MS, DEEP_S = HOUR_MS, 2_400.0
 
 #: A year, with its leap day.
@@ -108,6 +109,7 @@ class Year:
         self._serial = itertools.count()
         self._busy_s = 0.0  #: monotonic: the last event
         self.deep_until_s = 0.0
+        self._deep: set[tuple[str, str]] = set()  #: server and mode of outages that were followed
         self.leaps = self.leapt_ms = 0
         self.sent = 0
 
@@ -277,7 +279,8 @@ class Year:
         server.mode = mode
         self.judge.trouble(f"{server.name} {mode}")
         self.broker.outage()
-        if for_ms >= DEEP_MS:
+        if for_ms >= DEEP_MS and (server.name, mode) not in self._deep:
+            self._deep.add((server.name, mode))
             self.deep_until_s = self.machine.now_s + self.deep_s
 
     def mend(self, server: Server) -> None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -29,11 +30,13 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from celery_wheel.broker.errors import CHECK_BROKER
+from celery_wheel.broker.redis.replies import ReplyReader
 from celery_wheel.errors import BrokerError, SettingError
 
 _UNKNOWN = "whether it took effect is unknown, and repeating it is safe"
 _NOTHING = "nothing was changed, and nothing is lost"
-_NO_CLUSTER = "kombu's Redis transport needs a server that is no cluster"
+_NO_CLUSTER = "point the broker URL at a server that is no cluster, or at Sentinel"
+_WHY = "kombu's Redis transport reads keys of several slots at a time"
 
 #: The code of an error reply → the server's state, the remedy.
 _REPLIES = {
@@ -161,10 +164,15 @@ class RedisLink:
     server: str  #: for messages: without the password
 
 
-def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None) -> RedisLink:
-    """Return a client; its first call opens the connection. ``ssl`` is Celery's ``broker_use_ssl``."""
+def connect(
+    url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, Any] | bool | None = None, max_item: int = 2**63
+) -> RedisLink:
+    """Return a client; its first call opens the connection.
+
+    ``ssl`` is Celery's ``broker_use_ssl``; of an item of more than ``max_item`` bytes, a reply has a ``Cut``.
+    """
     info = _connection(url, ssl=ssl or False, transport_options=dict(transport_options))
-    parameters = _parameters(info, transport_options)
+    parameters = _parameters(info, transport_options) | {"parser_class": partial(ReplyReader, max_item)}
     db = parameters["db"]
     if info.transport_cls == "sentinel":
         pool = _sentinel_pool(info, transport_options, parameters)
@@ -172,7 +180,25 @@ def connect(url: str, transport_options: Mapping[str, Any], ssl: Mapping[str, An
     if len(info.alt or ()) > 1:
         raise SettingError(f"broker_url must be one Redis server, got {len(info.alt)}; use a proxy or Sentinel")
     place = parameters.get("path") or f"{parameters['host']}:{parameters['port']}"
-    return RedisLink(redis.Redis(connection_pool=redis.ConnectionPool(**parameters)), db, f"Redis {place}/{db}")
+    server = f"Redis {place}/{db}"
+    pool = redis.ConnectionPool(redis_connect_func=partial(_refuse_cluster, server), **parameters)
+    return RedisLink(redis.Redis(connection_pool=pool), db, server)
+
+
+def _refuse_cluster(server: str, connection: Any) -> None:
+    """Set a new connection up, as redis-py does by itself, and raise SettingError where its server is of a cluster.
+
+    Without the question, a cluster would refuse one of the wheel's commands or of kombu's much later, by CROSSSLOT.
+    """
+    connection.on_connect()
+    connection.send_command("INFO", "cluster")
+    try:
+        found = connection.read_response()
+    except exceptions.ResponseError:  # hosted servers may allow no INFO
+        return
+    if b"cluster_enabled:1" in found:
+        connection.disconnect()
+        raise SettingError(f"broker_url must be a Redis server that is no cluster, got {server}: {_WHY}; {_NO_CLUSTER}")
 
 
 def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +212,6 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": options.get("socket_connect_timeout") or timeout_s,
         "health_check_interval": options.get("health_check_interval", 25),  # kombu's default
-        **({"protocol": 2} if redis.VERSION >= (5,) else {}),  # older clients speak no other
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
         "connection_class": redis.Connection,
@@ -200,6 +225,8 @@ def _parameters(info: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         parameters.update(info.ssl, connection_class=redis.SSLConnection)
     if "://" in parameters["host"]:
         _use_unix_socket(parameters)
+    if redis.VERSION >= (5,):  # older clients speak no other
+        parameters["protocol"] = 2  # also where the address of a socket names another
     parameters["db"] = _database(parameters.pop("virtual_host"))
     if provider := getattr(info, "credential_provider", None):  # kombu 5.4 has none
         del parameters["username"], parameters["password"]

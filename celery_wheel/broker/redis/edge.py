@@ -31,6 +31,7 @@ from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import connect, keys
 from celery_wheel.broker.redis.connect import redis_errors
 from celery_wheel.broker.redis.publish import publish_call
+from celery_wheel.broker.redis.replies import END, Cut
 from celery_wheel.broker.redis.routing import Bindings, RedisRouter
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
 from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
@@ -42,9 +43,6 @@ from celery_wheel.values.log import get_logger
 
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
 TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
-
-#: Length of a tail of messages that kombu has not made: only a holder takes messages from this end of the list.
-MAX_TAIL_BYTES = 2**16
 
 #: Messages of one LRANGE at most.
 SLICE = 512
@@ -76,18 +74,18 @@ def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tupl
     """Return the oldest messages, and whether the queue has more than the bounds allow.
 
     The list is read in slices from the old end, each up to twice the one before, so that large messages are not read
-    far beyond the bounds. The read need not be atomic: only a holder removes messages from this end, and ``trim``
-    compares the proof. A script would be slower: it copies every message twice more.
+    far beyond the bounds; a far too large one counts with its whole size, and is a ``Cut``. The read need not be
+    atomic: only a holder removes messages from this end, and ``trim`` compares the proof.
     """
     found: list[bytes] = []
     weight, size = 0, 1
-    while len(found) < max_count:
+    while len(found) < max_count and weight < max_bytes:
         slice_ = cast(list[bytes], client.lrange(key, -(len(found) + size), -(len(found) + 1)))
         for raw in reversed(slice_):
-            if found and weight + len(raw) > max_bytes:
+            weight += raw.size if type(raw) is Cut else len(raw)
+            if found and weight > max_bytes:
                 return found, True
             found.append(raw)
-            weight += len(raw)
         if len(slice_) < size:
             return found, False
         fitting = (max_bytes - weight) * len(found) // max(1, weight)
@@ -98,10 +96,11 @@ def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tupl
 def proof_of(found: Sequence[bytes]) -> Proof:
     """Return the proof of these messages, oldest first."""
     tail = TAIL_BYTES
-    marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
+    ends = [(raw.size, raw.end) if type(raw) is Cut else (len(raw), raw) for raw in found]
+    marks = [b"%d:%b" % (size, end[-tail:]) for size, end in ends]
     if not all(TAG in mark for mark in marks):
-        tail = min(MAX_TAIL_BYTES, max(map(len, found)))
-        marks = [b"%d:%b" % (len(raw), raw[-tail:]) for raw in found]
+        tail = min(END, max(map(len, found)))  # only a holder takes messages from this end of the list
+        marks = [b"%d:%b" % (size, end[-tail:]) for size, end in ends]
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
 
 
@@ -132,7 +131,7 @@ class RedisBroker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         options = transport_options or {}
-        link = connect.connect(url, options, ssl)
+        link = connect.connect(url, options, ssl, reader.max_kept_bytes)
         self._client, self._server = link.client, link.server
         self._store, self._reader = store, reader
         self._layout = keys.Layout.from_options(options, link.db)
@@ -231,6 +230,7 @@ class RedisBroker:
             raise ValueError(f"upto must be after {tuple(chunk.after)}, got {tuple(chunk.upto)}")
         move = [
             keys.encode_number("number", chunk.number),
+            keys.encode_number("confirmed", chunk.confirmed),
             *keys.lane_fields(chunk.lane),
             keys.encode_position(chunk.after),
             keys.encode_position(chunk.upto),
@@ -266,7 +266,7 @@ class RedisBroker:
             raise not_adopted(shard)
         with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
             found, more = read_oldest(self._client, self._queue_key(shard), max_count, max_bytes)
-        return Peeked([self.decode(raw) for raw in found], proof_of(found), more)
+        return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object) -> bool:
         proof = cast(Proof, token)
@@ -325,7 +325,10 @@ class RedisBroker:
     def oldest(self, shard: int) -> Message | Unreadable | None:
         with redis_errors(self._server, f"reading the oldest message of shard {shard}"):
             raw = cast(bytes | None, self._client.lindex(self._queue_key(shard), -1))
-        return None if raw is None else self.decode(raw)
+        return None if raw is None else self._message(raw)
+
+    def _message(self, raw: bytes) -> Message | Unreadable:
+        return self._reader.reject_cut(raw.size, bytes(raw), raw.end) if type(raw) is Cut else self._reader.decode(raw)
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)

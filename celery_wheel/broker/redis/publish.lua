@@ -2,8 +2,9 @@
 --
 --   KEYS  1 the offset hash    then `lists` lists    then for each list that expires those of all `priorities`
 --         then `counted` lists
---   ARGV  1 uuid  2 epoch  3 number of the chunk  4 lane field  5 failed field  6 since field  7 after  8 upto  9 since
---         10 failed before, JSON: row id -> reason   11 lists  12 priorities  13 broadcasts  14 counted
+--   ARGV  1 uuid  2 epoch  3 number of the chunk  4 number of the last confirmed chunk  5 lane field  6 failed field
+--         7 since field  8 after  9 upto  10 since  11 failed before, JSON: row id -> reason
+--         12 lists  13 priorities  14 broadcasts  15 counted
 --         then for each list: row ids "1,3,4.5", one for each message, their count, ms of its expiry or 0;
 --         for each broadcast: row id, topic, message; then the messages, list by list
 --
@@ -17,21 +18,23 @@
 -- Lua passes at most about 8,000 values in one call; 500 keeps its stack small.
 local SLICE = 500
 
-local lane, failed_field, after, upto = ARGV[4], ARGV[5], ARGV[7], ARGV[8]
+local lane, failed_field, after, upto = ARGV[5], ARGV[6], ARGV[8], ARGV[9]
 local fields = redis.call('HMGET', KEYS[1], 'uuid', 'epoch', lane, failed_field, 'last')
 local uuid, epoch, offset, last = fields[1], fields[2], fields[3], fields[5]
 
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end
 if epoch < ARGV[2] or not offset then return {'missing'} end
+-- A confirmed chunk, of any lane, was lost: this chunk would be the last one, and nobody would see the loss.
+if not last or last < ARGV[4] then return {'missing'} end
 if offset == upto then return {'already', fields[4] or '{}'} end
 if offset > upto then return {'already', '{}'} end
 if offset < after then return {'rolled back', offset} end
 if offset > after then return {'inside', offset} end
 
-local failed = cjson.decode(ARGV[10])
-local lists, priorities, broadcasts = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local first_broadcast = 15 + 3 * lists
+local failed = cjson.decode(ARGV[11])
+local lists, priorities, broadcasts = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local first_broadcast = 16 + 3 * lists
 local first_message = first_broadcast + 3 * broadcasts
 
 local function is_list(key)
@@ -52,12 +55,12 @@ for i = 1, lists do
   if not found and kind ~= 'none' then
     sound = false
     local reason = "key '" .. KEYS[1 + i] .. "' holds a " .. kind .. ', not a list'
-    for _, id in ipairs(split(ARGV[12 + 3 * i])) do failed[id] = reason end
+    for _, id in ipairs(split(ARGV[13 + 3 * i])) do failed[id] = reason end
   end
 end
 
-if not last or last < ARGV[3] then last = ARGV[3] end
-redis.call('HSET', KEYS[1], lane, upto, failed_field, '{}', ARGV[6], ARGV[9], 'last', last)
+if last < ARGV[3] then last = ARGV[3] end
+redis.call('HSET', KEYS[1], lane, upto, failed_field, '{}', ARGV[7], ARGV[10], 'last', last)
 
 local function push(key, messages, first, stop, ids)
   for at = first, stop, SLICE do
@@ -72,7 +75,7 @@ end
 
 local at, expiring = first_message, 1 + lists
 for i = 1, lists do
-  local key, ids, count, ms = KEYS[1 + i], ARGV[12 + 3 * i], tonumber(ARGV[13 + 3 * i]), ARGV[14 + 3 * i]
+  local key, ids, count, ms = KEYS[1 + i], ARGV[13 + 3 * i], tonumber(ARGV[14 + 3 * i]), ARGV[15 + 3 * i]
   if sound then
     push(key, ARGV, at, at + count - 1, ids)
   else
@@ -113,7 +116,7 @@ end
 
 -- A key of another type is no queue: a message for it has failed.
 local answer = {report}
-for n = #KEYS - tonumber(ARGV[14]) + 1, #KEYS do
+for n = #KEYS - tonumber(ARGV[15]) + 1, #KEYS do
   local length = redis.pcall('LLEN', KEYS[n])
   answer[#answer + 1] = type(length) == 'number' and length or 0
 end

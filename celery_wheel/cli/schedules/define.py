@@ -60,8 +60,7 @@ recurrence = options.all_of(
     click.option(
         "--cron",
         metavar="FIELDS",
-        help="Minute, hour, day of month, month and day of week, as in '30 2 * * mon-fri', or @daily. A day must match "
-        "both day fields.",
+        help="Minute, hour, day of month, month and day of week, as in '30 2 * * mon-fri', or @daily.",
     ),
     click.option("--rrule", metavar="RULES", help="Lines of RFC 5545: DTSTART and RRULE, RDATE, EXDATE."),
     options.instant("--at", multiple=True, help="An instant; may be repeated."),
@@ -141,13 +140,7 @@ def _spec(name: str, value: Any) -> Any:
     from celery_wheel.recurring import Crontab, Instants, RRule  # imports Celery's parser
 
     if name == "cron":
-        from celery_wheel.operations.schedule_import.crontab import NICKNAMES
-
-        fields = NICKNAMES.get(value.strip(), value).split()
-        if len(fields) != 5:
-            raise RecurrenceError(f"a crontab must have five fields, like '30 2 * * mon-fri', got {value!r:.60}")
-        minute, hour, day, month, weekday = fields
-        return Crontab(minute, hour, weekday, day, month)
+        return Crontab.from_string(value)
     if name == "rrule":
         return RRule(value.replace("\\n", "\n"))
     return Instants(value) if name == "at" else value

@@ -16,7 +16,7 @@ from celery_wheel.cli.schedules.define import recurrence, recurrence_arguments
 from celery_wheel.cli.schedules.group import criteria_of, filters, instant_ms, schedules, state_of
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
-from celery_wheel.store.schedule_model import AHEAD_MS
+from celery_wheel.store.schedule_model import AHEAD_MS, REPLACED
 from celery_wheel.values.format import PART_CUT, format_duration, format_utc, printable, to_datetime
 
 if TYPE_CHECKING:
@@ -125,9 +125,17 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     if as_json:
         instants = [at.at_ms for at in upcoming if at.left_out is None]
         warnings = {"warning": _unknown_task(ctx.obj.app, one.task)}
-        print_json({**schedule_as_dict(one), **warnings, "upcoming_ms": instants, **_past(found, LATEST)})
+        print_json(
+            {
+                **schedule_as_dict(one),
+                **warnings,
+                "upcoming_ms": instants,
+                "replaced": found.replaced,
+                **_past(found, LATEST),
+            }
+        )
         return
-    console().print(facts_table(printable(one.name), _facts(one)))
+    console().print(facts_table(printable(one.name), _facts(one, found.replaced)))
     if warning := _unknown_task(ctx.obj.app, one.task):
         click.echo(f"Warning: {warning}", err=True)
     if one.recurrence is not None and upcoming:
@@ -249,10 +257,11 @@ def _mark(one: UpcomingInstant) -> str:
     return ", ".join(marks)
 
 
-def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
+def _facts(one: definitions.RecurringSchedule, replaced: int) -> list[tuple[str, str]]:
     last_ms = instant_ms(one.last_at)
     silent = one.next_at is not None and last_ms is not None and last_ms > options.now_ms() + AHEAD_MS
     silence = f"until {format_utc(last_ms)}: it ran up to then before the clock went back"
+    starved = f"each of the last {replaced} runs was cancelled by the next one (cancel_running), begun or not"
     lines = [
         ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
         ("when", printable(when(one), PART_CUT)),
@@ -260,6 +269,7 @@ def _facts(one: definitions.RecurringSchedule) -> list[tuple[str, str]]:
         ("next", format_utc(instant_ms(one.next_at))),
         ("last", format_utc(last_ms)),
         *([("silent", silence)] if silent else []),
+        *([("starved", starved)] if replaced >= REPLACED else []),
         ("made", f"{one.made:,}"),
         ("task", printable(one.task)),
         ("args", printable(json.dumps(one.args), PART_CUT)),

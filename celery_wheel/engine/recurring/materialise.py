@@ -37,7 +37,7 @@ from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
 from celery_wheel.recurring.definition import ALLOW, Definition, read_definition
 from celery_wheel.store.model import Change, Message, with_header
 from celery_wheel.store.ports import Store
-from celery_wheel.store.schedule_model import RUN, Run, RunEnd, Schedule, ScheduleStep
+from celery_wheel.store.schedule_model import AFTER, RUN, Run, RunEnd, Schedule, ScheduleStep
 from celery_wheel.values.error_text import error_place
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -100,6 +100,7 @@ class Occurrences:
         self._moved: list[Schedule] = []  #: to other shards
         self._of: dict[str, Run] = {}  #: envelope id → the run, without its row
         self._reported: set[str] = set()  #: envelope ids of those whose workers report the end
+        self._before: dict[str, str] = {}  #: envelope id → that of the run for which it waits; empty: none
 
     def __bool__(self) -> bool:
         change = self.change
@@ -115,10 +116,13 @@ class Occurrences:
     def record(self, work: UnitOfWork) -> None:
         """Add the runs, steps and skips to a unit of work whose rows are accepted; the caller holds the lock."""
         change, own = work.change, self.change
+        row_ids = {row.message.envelope_id: row.id for row in change.rows} if self._before else {}
         for row in change.rows:
             message = row.message
             if (run := self._of.get(message.envelope_id)) is not None:
                 change.runs.append(replace(run, timer_id=row.id))
+                if (before := row_ids.get(self._before.get(message.envelope_id, ""))) is not None:
+                    message.headers = with_header(message.headers, AFTER, before)
                 if message.envelope_id in self._reported:
                     message.headers = with_header(message.headers, RUN, row.id)
         change.run_ends += own.run_ends
@@ -249,7 +253,7 @@ class Occurrences:
         """Return the messages of the instants of a decision; ``item_id`` is that of a request."""
         if (renderer := self.ctx.renderer) is None:
             raise RecurrenceError("the scheduler that holds the shard runs no schedules")
-        messages, previous_ms, after_ms = [], schedule.last_ms, None
+        messages, previous_ms, before = list[Message](), schedule.last_ms, ""
         for number, instant_ms in enumerate(decision.make):
             if previous_ms is not None and previous_ms >= instant_ms:  # a backfill
                 previous_ms = None
@@ -258,14 +262,16 @@ class Occurrences:
             else:
                 due_ms = definition.call.due_ms(schedule.id, schedule.name, instant_ms)
             id_ = occurrence_id(self.ctx.store, schedule, instant_ms, item_id)
-            queue = (True, after_ms) if isinstance(decision, overlap.Requested) and decision.is_queued else ()
-            occurrence = Occurrence(self.ctx.shard, instant_ms, due_ms, previous_ms, id_, *queue)
+            is_queued = isinstance(decision, overlap.Requested) and decision.is_queued
+            occurrence = Occurrence(self.ctx.shard, instant_ms, due_ms, previous_ms, id_, is_queued)
             message = renderer.render(schedule, definition, occurrence)
             message.envelope_id, message.eta_ms = id_, due_ms
-            if definition.is_guarded or occurrence.is_queued:
+            if definition.is_guarded or is_queued:
                 self._reported.add(id_)
+            if is_queued:
+                self._before[id_] = before
             messages.append(message)
-            previous_ms = after_ms = instant_ms
+            previous_ms, before = instant_ms, id_
         return messages
 
     def _has_left(self, schedule: Schedule, messages: Sequence[Message]) -> bool:

@@ -4,10 +4,11 @@
 
     schedule       its name                      id, shard   its number, and where it was made
     scheduled_for  the instant                   previous    the instant that was made before it, or None
-    queued         of an instant of a backfill that waits for the run before it (see ``overlap``):
-                   {"after": the instant before it in the backfill, or None, "max_runtime_ms": int}
+    queued         of an instant of a backfill that waits (see ``overlap``): {"max_runtime_ms": int}
 
-Where the worker reports the end of the run, the row gets the header ``wheel_run`` with its id.
+Where the worker reports the end of the run, the row gets the header ``wheel_run`` with its id. An instant that waits
+for the run before it in its backfill has the header ``wheel_after`` with the id of that run: other backfills may have
+runs of the same instants.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message, Row
-from celery_wheel.store.schedule_model import OCCURRENCE, RUN, Schedule
+from celery_wheel.store.schedule_model import AFTER, OCCURRENCE, RUN, Schedule
 
 if TYPE_CHECKING:
     from celery_wheel.recurring.definition import Definition
@@ -33,7 +34,6 @@ class Occurrence(NamedTuple):
     previous_ms: int | None  #: the instant that was made before it
     envelope_id: str  #: the same for each try to make it
     is_queued: bool = False  #: an instant of a backfill that runs when the run before it is over
-    after_ms: int | None = None  #: queued: the instant before it in the backfill
 
 
 class OccurrenceRenderer(Protocol):
@@ -64,13 +64,19 @@ def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence
         "previous": occurrence.previous_ms,
     }
     if occurrence.is_queued:
-        found["queued"] = {"after": occurrence.after_ms, "max_runtime_ms": definition.max_runtime_ms}
+        found["queued"] = {"max_runtime_ms": definition.max_runtime_ms}
     return found
 
 
 def is_reported(row: Row) -> bool:
     """Whether the worker of a stored occurrence reports the end of its run."""
     return RUN in json.loads(row.parts().headers)
+
+
+def run_before(row: Row) -> int | None:
+    """Return the id of the run for which a stored instant of a backfill waits; None of the first one."""
+    found = json.loads(row.parts().headers).get(AFTER)
+    return found if isinstance(found, int) else None
 
 
 def read_header(row: Row) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring.occurrence import is_reported, read_header
+from celery_wheel.engine.recurring.occurrence import is_reported, read_header, run_before
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import (
     ALL,
@@ -44,6 +44,7 @@ from celery_wheel.recurring.definition import (
 )
 from celery_wheel.store.model import STOPPED, Row
 from celery_wheel.store.schedule_model import MISSED, OVERLAPPED, Run, Schedule, Skip
+from celery_wheel.values.format import format_utc
 
 if TYPE_CHECKING:
     from celery_wheel.recurring import Recurrence
@@ -121,12 +122,9 @@ def released(
     row = next((row for _, row in queued if row.due_ms > now_ms), None)
     if row is None:
         return None
-    header, ended = read_header(row), {run.timer_id for run in over}
-    after_ms, longest_ms = header["queued"]["after"], header["queued"]["max_runtime_ms"]
-    if after_ms is not None:
-        # A run of the schedule itself may have the same instant, and one of a later backfill.
-        earlier = [run for run in over if run.requested and run.timer_id < row.id]
-        return row if (header["id"], after_ms) in {(run.schedule, run.instant_ms) for run in earlier} else None
+    ended, longest_ms = {run.timer_id for run in over}, read_header(row)["queued"]["max_runtime_ms"]
+    if (before := run_before(row)) is not None:
+        return row if before in ended else None
     for run, other, may_be_published in latest:
         is_over = run.ended_ms is not None or run.timer_id in ended or other.due_ms + longest_ms <= now_ms
         goes_on = may_be_published and other.lane != STOPPED and not is_over
@@ -191,6 +189,9 @@ def requested(
     buffer = list(islice(walk(definition.recurrence, (request.from_ms or 0) - 1, upto_ms), room + 1))
     if len(buffer) > room:
         raise RecurrenceError(f"a command backfills at most {MAX_BACKFILL:,} instants; ask for a shorter time")
+    if not buffer:
+        past = f"a backfill runs past instants, and the schedule itself makes those after {format_utc(unmade_ms)}"
+        raise RecurrenceError(f"there is no instant to run in this time, and nothing was done; {past}")
     overlap = overlap_of(request, definition)
     if overlap != ALLOW and request.every_ms:
         raise RecurrenceError(f'every needs the overlap "allow", and this backfill has {overlap!r}; name the overlap')

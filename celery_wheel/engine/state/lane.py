@@ -29,6 +29,7 @@ from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
 from celery_wheel.errors import InvariantBroken
 from celery_wheel.store.model import HOUR_MS, ORIGIN, LaneState, Position, Route, Row
+from celery_wheel.timing import Backoff
 
 #: The number of the main lane, from which every row is published that need not wait in another lane.
 MAIN = 0
@@ -123,7 +124,7 @@ class Lane:
     last_due_ms: int = 0  #: of a lane with a place: latest due time of its rows, as far as this holder knows
     retry_at_ms: int = 0  #: monotonic: no chunk is taken before
     idle_since_ms: int | None = None  #: monotonic; None while the lane is awake
-    _retry_ms: int = RETRY_FIRST_MS
+    _backoff: Backoff = field(default_factory=lambda: Backoff(RETRY_FIRST_MS / 1_000, RETRY_MAX_MS / 1_000))
     _proven: int = 0  #: number of rows that its destination has accepted since it last refused a row
     _reservations: dict[int, Position] = field(default_factory=dict)
     _tokens: int = 0
@@ -277,7 +278,7 @@ class Lane:
         """Count a chunk that the broker has confirmed as unsettled; its failed and refused rows are noted there."""
         self.in_flight = None
         self.checksum_after = flight.settled
-        self._retry_ms = RETRY_FIRST_MS
+        self._backoff.succeeded()
         self._proven += len(flight.rows)
         self.in_doubt_after = max(self.in_doubt_after, flight.upto)
         if self.unsettled is None:
@@ -304,8 +305,7 @@ class Lane:
         """Keep the refused rows of a chunk in flight: they are published again before any other row of the lane."""
         flight.done.update(row.id for row in flight.unconfirmed() if row.id not in refused)
         self._proven = 0
-        self.retry_at_ms = now_ms + self._retry_ms
-        self._retry_ms = min(RETRY_MAX_MS, 2 * self._retry_ms)
+        self.retry_at_ms = now_ms + round(self._backoff.failed() * 1_000)
 
     def distrust(self) -> None:
         """Publish one row at a time again: the destination has refused a row."""

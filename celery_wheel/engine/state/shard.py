@@ -63,6 +63,7 @@ class ShardState:
         groups: Groups | None = None,
         tombstones: TombstoneFilter | None = None,
         stamps: RevokedStamps | None = None,
+        adopted_ms: int = 0,
     ) -> None:
         self.shard = shard
         self.epoch = epoch
@@ -76,6 +77,7 @@ class ShardState:
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()
         self.failing = FailingSchedules(random.Random(shard))  # noqa: S311  # waits
+        self.adopted_ms = adopted_ms  #: due time: what a former holder has released is due by then
         self.lock = threading.RLock()
         self.ended: str | None = None
         self.lease_until_ms = 0  #: monotonic: from this instant on another holder may have the shard

@@ -4,9 +4,9 @@
 
     settings   values and names, the app's class, limits of groups that need the reports of workers, wheel queues that
                workers consume, delays left to workers
-    store      answers, its version and number of shards, open loads, keys of its messages, room on its disk, modes of
-               its files, history not archived; on PostgreSQL fsync, full_page_writes, synchronous_commit, replication
-               and the oldest transaction
+    store      answers, its version and number of shards, open loads, keys of its messages, room on its disk, modes and
+               file system of its files, history not archived; on PostgreSQL fsync, full_page_writes,
+               synchronous_commit, replication and the oldest transaction
     broker     answers, the promises of its edge; RabbitMQ's confirms; Redis's persistence and eviction, and the store
                to which its offsets belong
     clocks     this host against Redis and PostgreSQL

@@ -58,6 +58,12 @@ def eviction(site: Installation) -> list[Finding]:
     return [one for one in found if one.grade == "warning"]
 
 
+def power(site: Installation) -> list[Finding]:
+    """Return warnings of a Redis that may lose accepted messages when its host loses power."""
+    found = [] if site.redis is None else _persistence(site.redis.info(), is_local(site))
+    return [one for one in found if one.grade == "warning"]
+
+
 def is_local(site: Installation) -> bool:
     """Whether the broker is on this machine, as a developer's is."""
     host = str(site.app.connection_for_write().hostname or "localhost")
@@ -163,16 +169,23 @@ def _persistence(info: dict[str, str | None], local: bool) -> Iterator[Finding]:
     yield ok("appendonly", "Redis logs every write (appendonly yes)")
     syncs = info["appendfsync"]
     if syncs is None:
-        yield _unknown("appendfsync", "appendfsync", "everysec or always")
+        yield _unknown("appendfsync", "appendfsync", "always")
     elif syncs == "no":
         yield grade(
             "appendfsync",
             "Redis leaves it to the system to sync its log: a power failure may lose half a minute of tasks",
-            f"Set appendfsync to everysec, or to always.{unless}",
+            f"Set appendfsync to always, or to everysec.{unless}",
         )
+    elif syncs == "always":
+        yield ok("appendfsync", "always: a power failure loses no message that Redis has accepted")
     else:
-        lost = "nothing" if syncs == "always" else "a second of tasks, which the wheel notices and dispatches again"
-        yield ok("appendfsync", f"{syncs}: a power failure may lose {lost}")
+        yield grade(
+            "appendfsync",
+            f"Redis syncs its log each second (appendfsync {syncs}): a power failure may lose the last second of "
+            "accepted messages, which are immediate tasks and delayed ones that no scheduler had stored yet; the wheel "
+            "notices the loss of dispatched ones and dispatches them again",
+            f"Set appendfsync to always where no accepted task may be lost.{unless}",
+        )
 
 
 def _wide_rights() -> Finding:

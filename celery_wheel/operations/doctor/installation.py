@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
+from celery_wheel.broker.errors import url_of
 from celery_wheel.broker.transport import broker_for, transport_of, unsupported_reason
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
@@ -115,7 +116,7 @@ class Installation:
     @property
     def broker_name(self) -> str:
         """The broker's URL, without its password."""
-        return str(self.app.connection_for_write().as_uri())
+        return url_of(self.app.connection_for_write())
 
     @cached_property
     def shards(self) -> list[ShardStatus]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from celery_wheel.operations.doctor.installation import Finding, Installation, ok, warning
-from celery_wheel.recurring.definition import CANCEL_RUNNING
 from celery_wheel.requests.arguments import unknown_tasks
 from celery_wheel.requests.schedules.definitions import schedule_view
 from celery_wheel.store.schedule_model import REPLACED, Schedule, ScheduleCriteria
@@ -101,7 +100,7 @@ def _broken(site: Installation, count: int) -> Iterator[Finding]:
 
 def _replaced(site: Installation) -> Iterator[Finding]:
     """Yield a warning for schedules whose runs cancel each other, so that perhaps none of them is finished."""
-    own = (one for one in islice(_schedules(site), MOST_READ) if f'"overlap":"{CANCEL_RUNNING}"' in one.definition)
+    own = (one for one in islice(_schedules(site), MOST_READ) if one.cancels_running)
     for one in islice(own, 200):  # the most whose runs are read
         detail = None if site.store is None else site.store.browse.schedule(one.name)
         if detail is not None and detail.replaced >= REPLACED:

@@ -9,6 +9,7 @@ from typing import Any
 from celery_wheel.app import WheelApp, reports_ends
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.destinations import destinations_of, own_names
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.conf import Conf, in_django
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, ok, warning
 from celery_wheel.values.format import printable
@@ -92,10 +93,11 @@ def queues(app: Any, conf: Conf) -> list[Finding]:
 
 def destinations(site: Installation) -> Iterator[Finding]:
     """Yield what ``wheel_destinations`` would refuse: queues of the app itself, and queues of pending tasks."""
-    if site.conf.destinations is None:
-        return
     found = destinations_of(site.app)
-    refused = [name for name in sorted(own_names(site.app)) if found.refusal("", name, name)]
+    if found.allowed is None:
+        return
+    signs = bool(MessageSeal.of(site.conf).signing.current)
+    refused = [name for name in sorted(own_names(site.app)) if found.refusal("", name, name, signed=signs)]
     own = f"queues and exchanges of this app: {_named(refused)}"
     pending = Counter[str]()
     for shard in range(site.store.shards if site.store is not None else 0):
@@ -105,15 +107,13 @@ def destinations(site: Installation) -> Iterator[Finding]:
     about = "destinations"
     remedy = f"Add the names, or a pattern for them, to {site.conf.spelling('wheel_destinations')}."
     if refused:
-        yield warning(about, f"wheel_destinations does not name {own}: delayed tasks for them are refused", remedy)
+        yield warning(about, f"{found.setting} does not name {own}: delayed tasks for them are refused", remedy)
     if waiting:
         count = sum(pending[name] for name in waiting)
-        text = (
-            f"{count:,} pending tasks for {_named(waiting)} will be rejected when they are due, unless they go there "
-        )
-        yield warning(about, f"{text}by an exchange that wheel_destinations names", remedy)
+        text = f"{count:,} pending tasks for {_named(waiting)} are rejected when they are due, unless they were signed "
+        yield warning(about, f"{text}or go there by an exchange that {found.setting} names", remedy)
     if not refused and not waiting:
-        yield ok(about, "wheel_destinations names all queues of this app and of pending tasks")
+        yield ok(about, f"{found.setting} names all queues of this app and of pending tasks")
 
 
 def _named(names: list[str]) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import glob
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
+from celery_wheel.operations.doctor.installation import (
+    Finding,
+    Grade,
+    Installation,
+    error,
+    note,
+    ok,
+    split_remedy,
+    warning,
+)
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -36,6 +46,7 @@ def check(site: Installation) -> Iterator[Finding]:
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
         yield _room(store)
         yield _modes(store)
+        yield file_system(store.name, _mounts())
     server = store.browse.server()
     if server is not None:
         yield from durability(server, durable=site.conf.durability == "disk")
@@ -100,6 +111,49 @@ def _modes(store: FullStore) -> Finding:
         "modes",
         f"every user of this machine may open files of the store, read arguments of tasks, or keep a lock: {named}",
         f"Run: chmod 600 {' '.join(map(shlex.quote, wide))}",
+    )
+
+
+#: File systems of other machines, and of programs (fuse). A FUSE mount of a local disk is the exception ``fuseblk``.
+_NETWORK = re.compile(r"nfs\d*|cifs|smb\d*|smbfs|9p|afs|ceph|glusterfs|lustre|gfs2?|ocfs2|fuse(\..*)?")
+
+
+def power(site: Installation) -> list[Finding]:
+    """Return warnings of a store that a loss of power damages, or that forgets what it has acknowledged."""
+    store = site.store
+    if store is None:
+        return []
+    server = store.browse.server()
+    risks = [] if server is None else [warning(*risk) for risk in server.risks]
+    if place_of(site.conf.store).url.drivername.startswith("sqlite"):
+        risks.append(file_system(store.name, _mounts()))
+    return [one for one in risks if one.grade is Grade.WARNING]
+
+
+def _mounts() -> str:
+    """Return the mounted file systems; nothing where the system has no such file (macOS, Windows)."""
+    try:
+        return Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def file_system(name: str, mounts: str) -> Finding:
+    """Look at the file system of a SQLite store.
+
+    Args:
+        mounts: the text of ``/proc/self/mounts``; of two mounts at one place the later one is seen.
+    """
+    path = Path(name).resolve()
+    kinds = {Path(line.split(" ")[1].replace("\\040", " ")): line.split(" ")[2] for line in mounts.splitlines()}
+    kind = next((kinds[one] for one in path.parents if one in kinds), "")
+    if not _NETWORK.fullmatch(kind):
+        return ok("file system", f"{path.parent} is on {kind or 'a file system of unknown kind'}")
+    return warning(
+        "file system",
+        f"{path} is on {kind}, the file system of another machine or of a program: SQLite's write-ahead log needs "
+        "memory that all its processes share, and locks and syncs that hold; without them the store may be damaged",
+        "Move the store to a local disk of the schedulers' host, or use PostgreSQL.",
     )
 
 

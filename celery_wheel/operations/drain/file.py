@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from celery_wheel.broker import queues
 from celery_wheel.broker.envelope import HEADER, REDELIVERED, Envelope, encode
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.errors import FileUnusable, SettingError, WheelError
 from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold, total
 from celery_wheel.store.model import STOPPED, Change, GroupLimit, Message, StoredMessage
@@ -46,7 +48,8 @@ _TEXTS = ("headers", "properties")
 _PLAIN = tuple(one.name for one in fields(Message) if one.name not in (*_TEXTS, "body"))
 
 #: Fields that no message of the task has otherwise, unless it was rescheduled; claims end when it is due.
-_COMPARED = tuple(name for name in _PLAIN if name not in ("envelope_id", "task_id", "watch", "unique", "on_conflict"))
+_NOT_COMPARED = ("envelope_id", "task_id", "watch", "unique", "on_conflict", "signed")
+_COMPARED = tuple(name for name in _PLAIN if name not in _NOT_COMPARED)
 
 #: Fields by the names that people read.
 _SHOWN = {"task": "name", "eta_ms": "instant", "body": "arguments", "created_ms": "time of sending"}
@@ -83,8 +86,8 @@ def header_of(line: bytes, name: str) -> DrainHeader:
         version = found["version"]
         drain, store = str(UUID(found["drain"])), str(UUID(found["store"]))
         schedules, limits = int(found.get("schedules", 0)), int(found.get("limits", 0))
-        header = DrainHeader(drain, store, int(found["count"]), found["created_ms"], schedules, limits)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        header = DrainHeader(drain, store, int(found["count"]), int(found["created_ms"]), schedules, limits)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise FileUnusable(
             f"{name} must begin with the line that a drain writes, got {line[:60]!r}; nothing was done; name a file "
             "that `drain` has made"
@@ -127,6 +130,17 @@ class DrainedTask:
     def with_id(self, envelope_id: str) -> DrainedTask:
         return replace(self, envelope_id=envelope_id, wire=_wire(self.found, envelope_id, self.found["body"]))
 
+    def wire_for(self, shard: int, seal: MessageSeal) -> bytes:
+        """Return the bytes for the inbox of a shard, signed where the message was, if this process has keys."""
+        if not (self.task and seal and self.found.get("signed")):
+            return self.wire
+        raw = json.loads(self.wire)
+        properties = {name: value for name, value in raw["properties"].items() if name != "body_encoding"}
+        content = {"content_type": raw["content-type"], "content_encoding": raw["content-encoding"]}
+        publish = {**properties, **content, "exchange": queues.DEFAULT_EXCHANGE, "headers": raw["headers"]}
+        sealed = seal.seal(b64decode(raw["body"]), publish, self.task, self.task_id, shard)
+        return queues.encode_message(queues.build_message(*sealed))
+
     def differing(self, stored: Message) -> list[str]:
         """Return the names of what another message of the task has otherwise."""
         names = [name for name in _COMPARED if self.task and getattr(stored, name) != self.found[name]]
@@ -141,11 +155,13 @@ def task_of(line: bytes) -> DrainedTask:
         body = b64decode(found["body"], validate=True)
         envelope_id = str(UUID(found["envelope_id"]))
         task, task_id, key = found["task"], found["task_id"], found["key"]
+        if type(task_id) is not str or not (key is None or type(key) is str):  # no envelope checks those of bytes
+            raise Malformed("task_id and key must be texts")
         wire = body if task == "" else _wire(found, envelope_id, found["body"])
         place = int(found["shard"]), int(found["row"])
     except KeyError as error:
         raise Malformed(f"the line must have {error}") from None
-    except (TypeError, AttributeError, RecursionError) as error:
+    except (TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed(f"the line must be one that a drain writes ({error_text(error)})") from None
     return DrainedTask(envelope_id, *place, task, task_id, key, found.get("outcome"), wire, found)
 
@@ -206,7 +222,7 @@ def schedule_of(line: bytes, *, same_store: bool = False) -> DrainedSchedule:
         for one in of_schedule:
             del one["schedule"], one["name"]
         values["revision"] += same_store
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed(f"the line must be one that a drain writes ({error_text(error)})") from None
     check_text("name", schedule.name)
     return DrainedSchedule(shard, schedule, {"schedule": values, "revisions": [] if same_store else of_schedule})

@@ -25,6 +25,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from celery_wheel.broker import shard_of
+from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.broker.transport import check_transport
 from celery_wheel.conf import Conf
 from celery_wheel.engine.intake.inbox import LIMITS
@@ -109,7 +110,9 @@ def import_(
     )
     try:
         with recorded(opened, "import", by, file=path.name) as counts:
-            done = _Import(opened, include, progress, by or Operator.of_process()).run(path)
+            done = _Import(
+                opened, include, progress, by or Operator.of_process(), MessageSeal.of(conf, encrypts=False)
+            ).run(path)
             counts |= {"tasks": done.put, "schedules": done.schedules, "limits": done.limits}
         return done
     finally:
@@ -118,11 +121,14 @@ def import_(
 
 
 class _Import:
-    def __init__(self, store: FullStore, include: Collection[str], progress: Progress, by: Operator) -> None:
+    def __init__(
+        self, store: FullStore, include: Collection[str], progress: Progress, by: Operator, seal: MessageSeal
+    ) -> None:
         self._store = store
         self._include = (None, *include)
         self._progress = progress
         self._by = by
+        self._seal = seal
         self._done = ImportResult()
         self._group: list[tuple[int, drained.DrainedTask]] = []  #: with the numbers of their lines
         self._group_bytes = 0
@@ -185,7 +191,7 @@ class _Import:
                 if found is not None and found.envelope_id == id_beside(task.envelope_id, task.task_id):
                     renamed.append((number, found))
                 elif found is not None:
-                    items[shard].append(("message", found.wire))
+                    items[shard].append(("message", found.wire_for(shard, self._seal)))
                     self._done.renamed += not own_ids
             group, own_ids = renamed, False
         if items:
@@ -264,7 +270,10 @@ class _Import:
             found = self._store.schedules_named([one.schedule.name for _, one in group])
             stored, fresh = {one.name: one for _, one in found}, dict[str, Any]()
             for number, one in group:
-                if (here := stored.get(one.schedule.name)) is None:
+                if one.schedule.name in fresh:
+                    self._done.different += 1
+                    self._report(number, f"schedule {one.schedule.name!r} is in the file twice; the first one counts")
+                elif (here := stored.get(one.schedule.name)) is None:
                     fresh[one.schedule.name] = one.document
                 elif is_same_definition(here.definition, one.schedule.definition):
                     self._done.schedules_known += 1

@@ -21,21 +21,11 @@ from pathlib import Path
 from celery_wheel.errors import FileUnusable, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Crontab, Recurrence, RRule, Spec
+from celery_wheel.recurring.crontab import NICKNAMES
 from celery_wheel.values.text import whole_number
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-
-#: A text of cron instead of the five fields.
-NICKNAMES = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 
 _PART = re.compile(r"(\*|\w+(?:-\w+)?)(?:/([0-9]{1,9}))?").fullmatch
 

@@ -78,6 +78,10 @@ class ImportOptions:
             client.close()
 
 
+#: Errors that values of wrong types, and numbers out of any range, raise in the reader of an entry.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, RecursionError)
+
+
 class NotImportable(WheelError):
     """A schedule of another system has no counterpart here; the text says why."""
 

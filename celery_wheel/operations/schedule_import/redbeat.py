@@ -16,7 +16,13 @@ from celery.schedules import crontab, schedule
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
+from celery_wheel.operations.schedule_import.foreign import (
+    UNREADABLE,
+    ForeignSchedule,
+    ImportOptions,
+    NotImportable,
+    instant_ms,
+)
 from celery_wheel.recurring.frequency import FREQUENCIES, WEEKDAYS
 from celery_wheel.values.error_text import error_text
 
@@ -50,7 +56,7 @@ def _schedule(key: str, definition: bytes, meta: bytes | None, options: ImportOp
         )
     except (NotImportable, RecurrenceError) as error:
         return ForeignSchedule.refused(key, error)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except UNREADABLE as error:
         return ForeignSchedule.refused(key, f"its definition cannot be read: {error_text(error)}")
 
 

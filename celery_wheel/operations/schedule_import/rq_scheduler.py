@@ -10,13 +10,19 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pickletools
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.crontab import spec_of
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
+from celery_wheel.operations.schedule_import.foreign import (
+    UNREADABLE,
+    ForeignSchedule,
+    ImportOptions,
+    NotImportable,
+)
 from celery_wheel.recurring import Instants, Interval, Recurrence
 from celery_wheel.values.error_text import error_text
 
@@ -29,6 +35,9 @@ class _PlainUnpickler(pickle.Unpickler):
 def plain_value(raw: bytes) -> Any:
     """Return the value of a pickle. Raises NotImportable."""
     try:
+        for operation, number, _ in pickletools.genops(raw):
+            if operation.name.endswith("PUT") and int(number or 0) > len(raw):  # the memo would have so many places
+                raise NotImportable("its bytes must be a pickle, and would take too much memory")
         return _PlainUnpickler(io.BytesIO(raw)).load()
     except NotImportable:
         raise
@@ -50,7 +59,7 @@ def read(options: ImportOptions) -> Iterator[ForeignSchedule]:
                 )
             except (NotImportable, RecurrenceError) as error:
                 yield ForeignSchedule.refused(name, error)
-            except (ValueError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 yield ForeignSchedule.refused(name, f"its job cannot be read: {error_text(error)}")
 
 
@@ -73,11 +82,19 @@ def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: Import
     return ForeignSchedule.of(name, _recurrence(next_ms, meta, options), task, args, kwargs, note=note)
 
 
+#: The most bytes of a job's call, inflated: a few bytes may inflate to all of the memory.
+MAX_CALL = 16 * 2**20
+
+
 def _inflated(raw: bytes) -> bytes:
+    inflating = zlib.decompressobj()
     try:
-        return zlib.decompress(raw)
+        found = inflating.decompress(raw, MAX_CALL)
     except zlib.error:
         return raw
+    if inflating.unconsumed_tail:
+        raise NotImportable(f"its call has more than {MAX_CALL:,} bytes")
+    return found if inflating.eof else raw
 
 
 def _value(raw: bytes) -> Any:

@@ -1,6 +1,7 @@
 """The jobs: the name of each, its help in one line, and its result. Each job is a module of this package.
 
-A job's module has NAME, OPTIONS (of click, as decorators) and ``run``, which reads, writes and draws. All else in it
+A job's module has NAME, OPTIONS (of click, as decorators), ``check``, which raises SettingError for options that do not
+fit each other, and ``run``, which reads, writes and draws. ``check`` is called first, without Spark. All else in it
 are functions from DataFrame to DataFrame, public for other programs. This module imports no job, so that Spark is
 imported when a job is called.
 """

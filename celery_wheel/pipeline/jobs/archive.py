@@ -39,6 +39,10 @@ OPTIONS = (
 )
 
 
+def check(options: Options) -> None:
+    resolve_store(options["store"])
+
+
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     url, folder, mark = resolve_store(options["store"]), ArchiveFolder(spark, options["output"]), not options["no_mark"]
     folder.refuse_stream_output()

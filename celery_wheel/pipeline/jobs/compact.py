@@ -24,9 +24,12 @@ OPTIONS = (
 )
 
 
-def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+def check(options: Options) -> None:
     if options["keep"] < 3_600:
         raise SettingError("--keep must be 1h or more: readers and runs of archive use replaced files that long")
+
+
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     folder, keep_ms = ArchiveFolder(spark, options["archive"]), round(options["keep"] * 1_000)
     done = Compaction(folder, now_ms(), keep_ms, progress).run()
     facts = {"days": {day: [*files] for day, files in done.days.items()}, "removed": done.removed}

@@ -29,11 +29,17 @@ OPTIONS = (
 )
 
 
-def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
-    named = {name: options[name] for name in COLUMNS if options[name] is not None}
-    if len(named) != 1:
+def check(options: Options) -> None:
+    if len(_named(options)) != 1:
         raise SettingError("erase must have one of --task-id, --key and --group; nothing was changed")
-    [(column, value)] = named.items()
+
+
+def _named(options: Options) -> dict[str, str]:
+    return {name: options[name] for name in COLUMNS if options[name] is not None}
+
+
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+    [(column, value)] = _named(options).items()
     days = ArchiveErasure(ArchiveFolder(spark, options["archive"]), now_ms(), column, value, progress).run()
     facts = {"by": column, "digest": digest_of_name(value), "events": sum(days.values()), "days": days}
     words = [f"{day}: {format_count(count, 'event')} erased" for day, count in days.items()] or ["no event matches"]

@@ -150,6 +150,9 @@ def _rate(rates: Mapping[str, float]) -> Column:
     return f.coalesce(*named, f.lit(rates.get("*"))).cast("double")
 
 
+check = inputs.check_table
+
+
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     now_s, to_s, rates = options["now_ms"] // 1_000, -(-options["to_ms"] // 1_000), options["rates"]

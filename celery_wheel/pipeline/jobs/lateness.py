@@ -97,6 +97,9 @@ def _with_percentiles(groups: DataFrame, *by: str) -> DataFrame:
     return values.select(*by, "n", *percentiles, "max_ms", "objective_ms", "over", missed, "sketch")
 
 
+check = inputs.check_table
+
+
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     history = inputs.read_table(spark, options, "history", COLUMNS)

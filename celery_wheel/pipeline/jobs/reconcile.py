@@ -207,26 +207,38 @@ def readable(log: DataFrame, name: str, *required: str) -> tuple[DataFrame, Data
     return lines.drop(inputs.BROKEN), rejected.select(f.lit(name).alias("log"), "task_id", line, "reason")
 
 
+def check(options: Options) -> None:
+    has_events = _has_events(options)
+    if has_events:
+        inputs.check_table(options)
+    if options["dispatched"] and has_events:
+        raise SettingError("--dispatched excludes --store and --input: use the one that has the dispatched tasks")
+    if not options["scheduled"] and not has_events:
+        raise SettingError(
+            f"--scheduled, --store or --input must name the scheduled tasks; without logs, {ENVIRONMENT} may"
+        )
+
+
+def _has_events(options: Options) -> bool:
+    """Whether the history of the wheel is read; with a log, the store of the environment is not."""
+    logs = options["scheduled"] or options["dispatched"]
+    return bool(options["store"] or options["input"] or (os.environ.get(ENVIRONMENT) and not logs))
+
+
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     executed, rejected = readable(inputs.read_log(spark, options["executed"], EXECUTED), "executed", "started")
     scheduled, dispatched, excused, events = None, None, None, None
-    logs = options["scheduled"] or options["dispatched"]  # with a log, the store of the environment is not read
-    if options["store"] or options["input"] or (os.environ.get(ENVIRONMENT) and not logs):
+    if _has_events(options):
         events = _wheel_events(spark, options).persist()
         scheduled, dispatched, excused = _split_events(events)
     if options["dispatched"]:
-        if dispatched is not None:
-            raise SettingError("--dispatched excludes --store and --input: use the one that has the dispatched tasks")
         dispatched, more = readable(inputs.read_log(spark, options["dispatched"], DISPATCHED), "dispatched")
         rejected = rejected.unionByName(more)
     if options["scheduled"]:
         scheduled, more = readable(inputs.read_log(spark, options["scheduled"], SCHEDULED), "scheduled")
         rejected = rejected.unionByName(more)
-    if scheduled is None:
-        raise SettingError(
-            f"--scheduled, --store or --input must name the scheduled tasks; without logs, {ENVIRONMENT} may"
-        )
+    assert scheduled is not None  # noqa: S101 - for the type checker; see check()
     audited = audit(scheduled, executed, dispatched, excused).persist()
     try:
         progress("comparing")

@@ -76,9 +76,21 @@ def due(valid: DataFrame) -> DataFrame:
     return forecast.due(timed)[0]
 
 
-def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+def check(options: Options) -> None:
+    path, jdbc = options["path"], options["jdbc"]
     if not options["batch"] and not options["dry_run"]:
         raise SettingError("--batch must name this load, so that a repeated job loads it once; or use --dry-run")
+    if bool(path) == bool(jdbc):
+        raise SettingError("one of --rows and --jdbc must name the rows to schedule")
+    if options["table"] and not jdbc:
+        raise SettingError("--table must go with --jdbc, which names its database")
+    if jdbc and not options["table"]:
+        raise SettingError("--table must name the table of --jdbc to schedule")
+    _rules(options)
+    inputs.resolve_store(options["store"])
+
+
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     progress("reading")
     checked = task_rows.check_rows(_read_rows(spark, options), _rules(options)).persist()
@@ -103,13 +115,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary
 
 def _read_rows(spark: SparkSession, options: Options) -> DataFrame:
     path, jdbc = options["path"], options["jdbc"]
-    if bool(path) == bool(jdbc):
-        raise SettingError("one of --rows and --jdbc must name the rows to schedule")
-    if options["table"] and not jdbc:
-        raise SettingError("--table must go with --jdbc, which names its database")
     if jdbc:
-        if not options["table"]:
-            raise SettingError("--table must name the table of --jdbc to schedule")
         rows = spark.read.format("jdbc").option("url", jdbc).option("dbtable", options["table"]).load()
     elif path.removesuffix(".gz").endswith(".csv"):
         rows = _read_csv(spark, path, options)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from celery_wheel.console import parameters
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.inputs import store_option
+from celery_wheel.pipeline.inputs import resolve_store, store_option
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.pipeline.source.options import STARTS
 from celery_wheel.pipeline.tables import tail
@@ -29,9 +29,13 @@ OPTIONS = (
 )
 
 
-def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
+def check(options: Options) -> None:
     if options["every"] is not None and options["every"] < 0.1:
         raise SettingError("--every must be 100ms or more; without it, tail writes all present events and ends")
+    resolve_store(options["store"])
+
+
+def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = options["output"].rstrip("/")
     query = tail(
         spark,

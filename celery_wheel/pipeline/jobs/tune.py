@@ -158,6 +158,9 @@ def _percentile(counts: Sequence[tuple[int, int]], share: float) -> int:
     return 0
 
 
+check = inputs.check_table
+
+
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     output = OutputFolder(options["output"], NAME)
     shapes = [WheelShape(tick, size) for tick in options["ticks"] for size in options["sizes"]]

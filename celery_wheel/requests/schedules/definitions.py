@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -17,6 +17,7 @@ from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError, RecurrenceError
 from celery_wheel.recurring.checks import check_duration
 from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
+from celery_wheel.recurring.local import check_zone, zone_name
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, schedule_before
 from celery_wheel.values import json_object
@@ -34,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class RecurrenceFields(TypedDict, total=False):
     """The zone and the limits of a recurrence; see ``celery_wheel.recurring.Recurrence``."""
 
-    zone: str | None  #: an IANA name; by default that of the app
+    zone: str | tzinfo | None  #: an IANA name, or such a zone itself; by default that of the app
     gap: Literal["shift", "skip"] | None
     fold: Literal["first", "second", "both"] | None
     start: datetime | None
@@ -88,13 +89,18 @@ def _same(name: str, value: Any) -> Any:
     return value
 
 
+def _zone(name: str, value: Any) -> Any:
+    return check_zone(name, value) if isinstance(value, tzinfo) else value
+
+
 def _calendar(name: str, value: Any) -> Any:
     return recurring.to_json(value) if isinstance(value, recurring.Calendar) else value
 
 
 #: Argument → the name of its value in the JSON, and the reader of the argument.
 _RECURRENCE: dict[str, tuple[str, Read]] = {
-    **{name: (name, _same) for name in ("zone", "gap", "fold", "times")},
+    "zone": ("zone", _zone),
+    **{name: (name, _same) for name in ("gap", "fold", "times")},
     "start": ("start_ms", instant_ms),
     "until": ("until_ms", instant_ms),
     "without": ("without", _calendar),
@@ -184,6 +190,8 @@ def _recurrence(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
     if isinstance(value, timedelta | int | float) and not isinstance(value, bool):
         every_ms = check_duration("recurrence", duration_ms("recurrence", value), 1, END_OF_TIME_MS)
         value = recurring.Interval(every_ms, start_ms)
+    if isinstance(value, str):
+        value = recurring.Crontab.from_string(value)
     if isinstance(value, recurring.Spec):
         return {"kind": "recurrence", "spec": _spec(value)}
     return _of_celery(app, value, start_ms)
@@ -194,8 +202,8 @@ def _of_celery(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
 
     if not isinstance(value, BaseSchedule):
         raise TypeError(
-            "recurrence must be a Recurrence, a spec like Crontab('0', '9'), a schedule of Celery, a timedelta or "
-            f"seconds, got {value!r:.60}"
+            "recurrence must be a Recurrence, a spec like Crontab(0, 9), a text like '0 9 * * *', a schedule of "
+            f"Celery, a timedelta or seconds, got {value!r:.60}"
         )
     found = recurring.from_celery(maybe_schedule(value, app=app), start_ms)
     if found is None:
@@ -207,8 +215,6 @@ def _of_celery(app: Any, value: Any, start_ms: int) -> dict[str, Any]:
 
 
 def _zone_of(app: Any) -> str | None:
-    from celery_wheel.recurring.celery_schedules import zone_name
-
     zone = zone_name(app.timezone)
     if zone is None:
         raise ArgumentError(f"zone must be given, since the app's time zone has no name, got {app.timezone!r:.60}")
@@ -310,6 +316,7 @@ class ScheduleHistory:
     runs: list[PastRun]
     skips: list[PastSkip]
     revisions: list[PastRevision]
+    replaced: int = 0  #: the last runs, in a row, that the next one has cancelled (overlap "cancel_running")
 
 
 def schedule_view(schedule: Schedule) -> RecurringSchedule:
@@ -350,6 +357,7 @@ def history_view(detail: ScheduleDetail) -> ScheduleHistory:
             for one in detail.skips
         ],
         [_revision(one) for one in detail.revisions],
+        detail.replaced,
     )
 
 

@@ -124,17 +124,20 @@ class Schedules:
         """Return the next ``n`` instants, in the zone of the schedule.
 
         Args:
-            what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits.
+            what: the name of a schedule, or a recurrence as for ``create``, with ``fields`` for its zone and limits. A
+                text that names no schedule is read as a crontab.
             after: the instants are after this one; None: now.
 
         Raises LookupError for an unknown name, and RecurrenceError for a recurrence that never fires.
         """
+        from celery_wheel.recurring.crontab import is_crontab  # imports Celery's parser
+
         made, n = 0, arguments.count_of("n", n, MOST)
-        if isinstance(what, str):
-            detail = self._detail(what)
-            if detail is None or detail.schedule is None:
-                raise LookupError(f"there is no schedule {what!r:.100}")
+        detail = self._detail(what) if isinstance(what, str) else None
+        if detail is not None and detail.schedule is not None:
             recurrence, made = read_definition(detail.schedule.definition).recurrence, detail.schedule.made
+        elif isinstance(what, str) and not is_crontab(what):
+            raise LookupError(f"there is no schedule {what!r:.100}")
         else:
             recurrence = definitions.recurrence_of(self.conf.app, {**fields, "recurrence": what})
         after_ms = arguments.instant_ms("after", self.conf.app.now() if after is None else after)
@@ -177,8 +180,8 @@ class Schedules:
 
         Args:
             name: unique among the schedules of the store.
-            recurrence: a ``Recurrence``, a spec like ``Crontab("0", "9")``, a schedule of Celery, a timedelta or a
-                number of seconds.
+            recurrence: a ``Recurrence``, a spec like ``Crontab(0, 9)``, the five fields of a crontab as a text, a
+                schedule of Celery, a timedelta or a number of seconds.
             task: a task or its name. A name that the app does not have is sent as it is: workers of another project
                 may have the task. It is refused where the app has other tasks of the same module, unless
                 ``check_task=False`` is given.
@@ -217,8 +220,8 @@ class Schedules:
         Within a transaction, a definition that is refused here raises RecurrenceError, and nothing is requested.
 
         Args:
-            schedules: name → the other arguments of ``create``; also an iterator of such pairs, which is read in
-                parts.
+            schedules: name → the other arguments of ``create``, without ``exists`` and options of the request; also an
+                iterator of such pairs, which is read in parts.
             exists, source, how: as for ``create``; the timeout is for each five thousand.
         """
         do, app = _creating(exists), self.conf.app
@@ -232,9 +235,11 @@ class Schedules:
         def checked() -> Iterator[dict[str, Any]]:
             while part := list(islice(pairs, AT_ONCE)):
                 found: dict[str, Any] = {}
-                for name, given in part:
+                for name, given in map(_pair, part):
                     try:
                         values = dict(given)
+                        if of_all := values.keys() & {"exists", "source", *_HOW}:
+                            raise TypeError(f"{min(of_all)} is for all schedules: give it to create_many itself")
                         self._check_task(values, good_tasks)
                         found[_name(name)] = definitions.definition_of(app, values, checked=in_transaction)
                     except (RecurrenceError, ArgumentError, TypeError) as error:
@@ -335,8 +340,9 @@ class Schedules:
     ) -> ScheduleAnswer:
         """Run the task for the past instants from ``first`` to ``last``, both included, at most a thousand.
 
-        Instants that the schedule itself has yet to make are left to it. The answer has the ids of the tasks, which
-        can be cancelled as any pending task; its ``reason`` says how many instants the policy left out.
+        Instants that the schedule itself has yet to make are left to it; a time without any other instant is refused.
+        The answer has the ids of the tasks, which can be cancelled as any pending task; its ``reason`` says how many
+        instants the policy left out.
 
         Args:
             overlap: the policy for these runs; None: that of the schedule. "allow" runs all instants at once, "skip"
@@ -503,6 +509,15 @@ def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be a text, got {name!r:.60}")
     return arguments.text_of("a name", name)
+
+
+def _pair(one: Any) -> tuple[Any, Mapping[str, Any]]:
+    if isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping):
+        return one[0], one[1]
+    raise TypeError(
+        "schedules must be a dict from name to arguments, or pairs of them, like "
+        f'("report", {{"recurrence": 3600, "task": "app.report"}}), got {one!r:.100}'
+    )
 
 
 def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], CommandOptions]:

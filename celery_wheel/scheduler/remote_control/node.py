@@ -28,6 +28,7 @@ from celery.utils.sysinfo import load_average
 from celery.worker import control
 from celery.worker.state import SOFTWARE_INFO
 
+from celery_wheel.broker.transport import bounded_connection
 from celery_wheel.scheduler.remote_control import SchedulerView, inspection
 from celery_wheel.scheduler.remote_control.revocation import RevokeListener
 from celery_wheel.scheduler.remote_control.revoked_state import RevokedState
@@ -229,7 +230,7 @@ class Node:
         self._revokes.close()
 
     def _serve(self) -> None:
-        with self._app.connection_for_read() as connection:
+        with bounded_connection(self._app.connection_for_read) as connection:
             connection.ensure_connection(max_retries=1)
             state = AttributeDict(app=self._app, hostname=self._name)
             mailbox = self._app.control.mailbox

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Solar, Spec, to_json
-from celery_wheel.recurring.celery_schedules import zone_name
 from celery_wheel.recurring.checks import refuse
 from celery_wheel.recurring.definition import check_call
+from celery_wheel.recurring.local import zone_name
 from celery_wheel.scheduler.sources import BEAT_HEADER, Document, SourceEntry, broken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

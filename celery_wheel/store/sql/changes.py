@@ -21,8 +21,9 @@ from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, false, fu
 
 from celery_wheel.errors import RequestWithdrawn
 from celery_wheel.store import model
-from celery_wheel.store.sql.catalogue import Catalogue, Packed
+from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import write_control
+from celery_wheel.store.sql.dictionaries import Packed
 from celery_wheel.store.sql.groups import write_groups
 from celery_wheel.store.sql.holding import advance, fence
 from celery_wheel.store.sql.intake import IntakeStatements
@@ -98,9 +99,9 @@ def write(
     to = statements.of(ChangeStatements)
     late = _fenced(connection, statements, shard, epoch, change)
     named = _routes_of(change.tally)
-    route_ids = catalogue.route_ids(connection, [*_routes(change), *named.values()])
+    route_ids = catalogue.routes.ids(connection, [*_routes(change), *named.values()])
     if change.rows or change.blocks or change.rejects:
-        catalogue.check_floor(shard, packed)
+        catalogue.dictionaries.check_floor(shard, packed)
         to.add_timer.many(connection, _tuples(change, packed, route_ids, shard, to.add_timer.names))
         counts = Counter(route_ids[model.Route.of(row.message)] for row in change.rows)
         counts.update(route_ids[_nowhere(reject)] for reject in change.rejects)
@@ -166,7 +167,7 @@ def recount(
 ) -> None:
     """Add to the pending counts in a transaction that adds no rows; negative numbers subtract."""
     named = _routes_of(more)
-    route_ids = catalogue.route_ids(connection, named.values())
+    route_ids = catalogue.routes.ids(connection, named.values())
     _add_tally(connection, statements.of(ChangeStatements), shard, more, named, route_ids)
 
 
@@ -276,7 +277,7 @@ def _ids(envelope_ids: Sequence[str], task_ids: Sequence[str]) -> _Columns:
 
 def _nowhere(reject: model.NewReject) -> model.Route:
     """Return the route of unreadable bytes: they have no destination."""
-    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None, None)
+    return model.Route.make(reject.unreadable.of[0], "", "", "", None, None, None, None, False)
 
 
 def _of_reject(reject: model.NewReject) -> _Columns:

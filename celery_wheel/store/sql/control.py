@@ -53,7 +53,9 @@ class ControlStatements:
         self.unannounced = statements(rows.limit(bindparam("limit")))
 
     def _prepare_writes(self, statements: Statements) -> None:
-        self.add_answer = statements(insert(answer).values(places("id", "shard", "at_ms", "results")))
+        new = statements.insert_or(answer).inline().values(places("id", "shard", "at_ms", "results"))
+        # The first answer stays: a second command with its id, which no caller makes, must not end the holder's state.
+        self.add_answer = statements(new.on_conflict_do_nothing(index_elements=["id"]))
         new = statements.put(tombstone, ["shard", "task_id"], ["until_ms", "reason", "actor"])
         self.add_tombstone = ObjectInsert(new, "shard")
         new = statements(insert(watch).inline().values(places("shard", *names_of(Watch))))
@@ -122,7 +124,7 @@ class SqlControl(StorePart):
             self._statements.of(LoadStatements).expire(connection, now_ms)
             audit.forget(connection, self._statements, shard, audits_before_ms, now_ms)
         if shard == 0:
-            self._catalogue.forget_routes(self.shards, now_ms)
+            self._catalogue.routes.forget(self.shards, now_ms)
 
 
 def write_control(connection: Connection, statements: Statements, shard: int, change: Change) -> None:

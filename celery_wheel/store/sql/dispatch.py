@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, func, select
 from celery_wheel.store.model import HOUR_MS, STOPPED, Position, RangeSummary, Row, TallyKey
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import bytes_to_task_id, outcome, route, settlement, tally, task_id_to_bytes, timer
-from celery_wheel.store.sql.statement import ROW, Statements, constant, in_range, numbered, span
+from celery_wheel.store.sql.statement import ROW, Statements, constant, in_range, is_of_shard, numbered, span
 
 #: The position of a row, as a plain tuple.
 _POSITION = attrgetter("due_ms", "seq")
@@ -35,7 +35,7 @@ class DispatchStatements:
         of_task = and_(of_shard, timer.c.task_id.in_(numbered("task")))
         is_stopped = timer.c.lane == constant(STOPPED)
         self.find = statements(select(timer.c.task_id, *ROW).where(of_task, ~is_stopped).order_by(*in_order))
-        self.rows = statements(select(*ROW).where(of_shard, timer.c.id.in_(numbered("row"))))
+        self.rows = statements(select(*ROW).where(is_of_shard(), timer.c.id.in_(numbered("row"))))
         with_outcomes = timer.join(outcome, outcome.c.timer_id == timer.c.id)
         self.last_outcomes, self.stopped_rows = (
             statements(

@@ -23,7 +23,7 @@ from celery_wheel.store.sql.browse.audit import SPREAD_MS
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.history import remove_rows
 from celery_wheel.store.sql.schema import audit, revision, run, schedule_skip, task_id_to_bytes, timer
-from celery_wheel.store.sql.statement import Statements, constant
+from celery_wheel.store.sql.statement import Statements, constant, is_of_shard
 from celery_wheel.values import parts
 
 #: Rows of a page that are read by their ids: 20 ms. Entries of the audit log of a page; an entry has up to 500 names.
@@ -38,8 +38,7 @@ class ErasureStatements:
     def __init__(self, statements: Statements) -> None:
         after: Any = bindparam("after")
         upto: Any = bindparam("upto")
-        # Not the shard itself: the planner would read all rows of the shard by the index that begins with it.
-        of_shard = timer.c.shard + constant(0) == bindparam("shard")
+        of_shard = is_of_shard()
         value: Any = bindparam("value")
 
         def page(number: ColumnElement[int], *which: Any) -> Any:
@@ -129,7 +128,7 @@ class SqlErasure(StorePart):
         return revisions, skips
 
     def scrub(self) -> None:
-        self._catalogue.replace()
+        self._catalogue.dictionaries.replace()
         self._database.scrub()
 
 

@@ -26,7 +26,7 @@ from celery_wheel.store.sql.intake import IntakeStatements
 from celery_wheel.store.sql.loads import count_pending_in
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import inbox, lane, outcome, revision, route, schedule, settlement, timer, watch
-from celery_wheel.store.sql.statement import IN_PLACES, columns_of
+from celery_wheel.store.sql.statement import IN_PLACES, columns_of, is_of_shard
 from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
 
 #: The columns of the place of a message, as a ``StoredMessage`` has them.
@@ -133,7 +133,7 @@ class SqlHandover(StorePart):
         id_, lane, due_ms, seq, accepted_ms = row[: len(PLACE)]
         number, packed, *values = row[-len(MESSAGE) :]
         names = [column.name for column in MESSAGE[2:]]
-        parts = self._catalogue.parts(connection, number, packed)
+        parts = self._catalogue.dictionaries.parts(connection, number, packed)
         message = model.Message(**dict(zip(names, values, strict=True)), **parts._asdict())
         message.watch = [one.key for one in claims if one.kind == model.WATCH] or None
         for one in claims:
@@ -193,11 +193,12 @@ class SqlHandover(StorePart):
             among = timer.c.id.in_(ids[start : start + IN_PLACES])
             is_moved = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
             pending = select(timer.c.id, timer.c.due_ms, timer.c.line, route.c.target, route.c.task)
-            pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(timer.c.shard == hold.shard, among)
+            pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(is_of_shard(hold.shard), among)
             with self._database.writing() as connection:
                 fence(connection, self._statements, hold.shard, hold.epoch)
                 rows = connection.execute(pending).all()
-                others = select(timer.c.id).where(_is_stopped(hold.shard), among, ~is_moved)
+                is_stopped = and_(is_of_shard(hold.shard), timer.c.lane == model.STOPPED)
+                others = select(timer.c.id).where(is_stopped, among, ~is_moved)
                 stopped = connection.execute(others).scalars().all()
                 self._move(connection, hold, [row.id for row in rows], stopped, reason)
                 subtract_waiting(connection, hold.shard, [row.line for row in rows])

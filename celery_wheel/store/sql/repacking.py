@@ -99,7 +99,7 @@ class Repacking:
 
         Raises StoreError, also where a key is missing, and Fenced.
         """
-        to, own = self._catalogue.replacing(), self._passes.get(number)
+        to, own = self._catalogue.dictionaries.replacing(), self._passes.get(number)
         if own is None or own.to != to:
             own = self._passes[number] = self._begin(number, epoch, to)
         if own.phase == WAITING and self._lowest() >= to:
@@ -130,7 +130,7 @@ class Repacking:
         with self._database.reading() as connection:
             floor: int = connection.execute(select(shard.c.packing).where(shard.c.shard == number)).scalar_one()
             is_clean = connection.scalar(select(func.min(dictionary.c.id))) >= to
-        self._catalogue.floors[number] = max(floor, to)
+        self._catalogue.dictionaries.floors[number] = max(floor, to)
         if floor >= to:
             return _Pass(to, DONE if number or is_clean else WAITING, _FIRST_ID)
         with self._database.writing(durable=False) as connection:
@@ -169,7 +169,7 @@ class Repacking:
         page = select(timer.c.id, timer.c.envelope_id, timer.c.packing, timer.c.size).where(later)
         rows = connection.execute(page.order_by(timer.c.envelope_id).limit(self.step_rows)).all()
         rows = rows[: 1 + bisect_right(list(accumulate(row.size for row in rows)), STEP_BYTES)]
-        unencrypted = self._catalogue.present().key is None
+        unencrypted = self._catalogue.dictionaries.present().key is None
         old = [row.id for row in rows if row.packing < own.to and not (unencrypted and row.packing == PLAIN.number)]
         if not old:
             return rows, []
@@ -177,12 +177,14 @@ class Repacking:
         plain, damaged = dict[int, bytes](), dict[int, bytes]()
         for row_id, packing, message in connection.execute(found):
             try:
-                plain[row_id] = self._catalogue.packing(connection, packing).unpack(bytes(message))
+                plain[row_id] = self._catalogue.dictionaries.packing(connection, packing).unpack(bytes(message))
             except Malformed:  # it stays so, and its dictionary may be deleted
                 damaged[row_id] = bytes(message)
-        packings, messages, _ = self._catalogue.pack_known(list(plain.values()))
+        packings, messages, _ = self._catalogue.dictionaries.pack_known(list(plain.values()))
         values = list(zip(plain, packings, messages, strict=True))
-        values += [(row_id, self._catalogue.present().number, message) for row_id, message in damaged.items()]
+        values += [
+            (row_id, self._catalogue.dictionaries.present().number, message) for row_id, message in damaged.items()
+        ]
         statement = self._database.statements.of(RepackStatements).set_message
         names = ("at_shard", "at_id", "to", "packed")
         named = [dict(zip(names, (number, *one), strict=True)) for one in values]

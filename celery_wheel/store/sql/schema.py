@@ -242,6 +242,11 @@ route = table(
     optional("priority", sa.Integer, "AMQP priority"),
     optional("queue_expires_ms", sa.BigInteger, "x-expires of the queue; duration in milliseconds"),
     optional("batch", sa.Integer, "up to so many calls of a batch are one message"),
+    required(
+        "signed",
+        sa.Boolean,
+        "a key of wheel_signing_keys has signed its messages, which wheel_destinations does not limit",
+    ),
     required("target", sa.Text, "queue, or routing key where the producer named no queue"),
     sa.UniqueConstraint("digest", name="wheel_route_digest"),
     sa.Index("wheel_route_task", "task"),

@@ -1,8 +1,9 @@
-"""Encryption at rest: the columns with what tasks are sent with, beside the messages (see ``catalogue``).
+"""Encryption at rest: the columns with what tasks are sent with, beside the messages (see ``dictionaries``).
 
 ::
 
-    wheel_inbox.payload, wheel_load_chunk.payload     encrypted bytes
+    wheel_inbox.payload, wheel_load_chunk.payload     encrypted bytes; without a key as they are, behind \\x03 if they
+                                                      begin like encrypted ones
     wheel_schedule.definition                         {"task": …, "options": {"queue": …}, "sealed": base64}: pages
                                                       filter by task and queue
     wheel_revision.before                             {"sealed": base64}
@@ -20,10 +21,13 @@ from base64 import b64decode, b64encode
 from celery_wheel.errors import StoreError
 from celery_wheel.values import json_object
 from celery_wheel.values.error_text import Malformed
-from celery_wheel.values.keyring import EncryptionKeys, KeyMissing, key_of
+from celery_wheel.values.keyring import ENCRYPTED, EncryptionKeys, KeyMissing, key_of
 
 #: The member of a JSON text that holds the encrypted text.
 SEALED = "sealed"
+
+#: Before bytes that nothing has encrypted, and that begin as if: a damaged message can have any first byte.
+PLAIN = b"\x03"
 
 
 class Seal:
@@ -39,7 +43,8 @@ class Seal:
 
     def encrypt(self, plain: bytes) -> bytes:
         """Raises StoreError where the store is encrypted by a key that this process does not have."""
-        return self._by(self.keys.current, plain)
+        found = self._by(self.keys.current, plain)
+        return PLAIN + plain if found is plain and plain[:1] in (ENCRYPTED, PLAIN) else found
 
     def _by(self, key: bytes | None, plain: bytes) -> bytes:
         if self.in_use is not None and self.in_use.hex() not in self.keys.ids:
@@ -57,6 +62,8 @@ class Seal:
 
     def payload(self, found: bytes) -> bytes:
         """Return what was encrypted; bytes that were changed are returned as they are: their reader rejects them."""
+        if found[:1] == PLAIN:
+            return found[1:]
         try:
             return self.decrypt(found)
         except Malformed:

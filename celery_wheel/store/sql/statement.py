@@ -85,6 +85,15 @@ def rows_by_id(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
     return select(*columns).where(timer.c.id.in_(select(timer.c.id).where(range_)))
 
 
+def is_of_shard(shard: Any = None) -> ColumnElement[bool]:
+    """Match the rows of a shard, of the bound ``shard`` by default, beside a condition on their ids.
+
+    SQLite would prefer the shard itself to the ids, and read all rows of the shard by an index that begins with it.
+    """
+    found: ColumnElement[bool] = timer.c.shard + constant(0) == (bindparam("shard") if shard is None else shard)
+    return found
+
+
 def known_among(columns: Sequence[Any], at_shard: Any, envelopes: list[Any]) -> Any:
     return select(*columns).where(timer.c.shard == at_shard, timer.c.envelope_id.in_(envelopes))
 

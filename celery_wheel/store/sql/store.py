@@ -51,7 +51,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         return self._database.is_replaced()
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
-        packed = self._catalogue.pack(changes.plain(change))
+        packed = self._catalogue.dictionaries.pack(changes.plain(change))
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
             write_erasure(connection, self._statements, shard, change)

@@ -409,8 +409,8 @@ def _check_place(path: Path, create: bool, place: StorePlace) -> None:
         raise StoreOutdated(f"there is no store at {path}; run: {place.made_by}")
     if not create:
         raise StoreUnused(
-            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; start one, or "
-            "give wheel_store an absolute path where a scheduler runs (in another folder, or on another machine)"
+            f"there is no store at {path}; a scheduler makes it when it starts: {place.made_by}; start one there, or "
+            "let wheel_store name the file of a scheduler that runs"
         )
     folder = path.parent
     if not folder.is_dir():

@@ -84,7 +84,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
-    url = postgres.new_database()
+    url = postgres.new_database(stays=True)
     return migrated(tmp_path_factory.mktemp("template"), url).rpartition("/")[2]
 
 

@@ -29,7 +29,10 @@ from kombu.transport.memory import Channel
 
 from celery_wheel import NotCommitted, TransactionalRequest
 from celery_wheel.broker import shard_of
-from celery_wheel.errors import RecurrenceError, ScheduleExists, SettingError
+from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import MessageSeal
+from celery_wheel.conf import Conf
+from celery_wheel.errors import DestinationError, RecurrenceError, ScheduleExists, SettingError
 from celery_wheel.recurring import Crontab
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.model import Message
@@ -70,6 +73,18 @@ def test_a_commit_schedules_and_no_other_connection_sees_the_task_before(shop: S
         assert shop.waiting() == []
     assert shop.waiting() == ["a"]
     assert sent("wheel.0") == 0
+
+
+def test_a_message_in_the_inbox_is_signed_and_may_name_any_queue(shop: Shop, conf: Configure) -> None:
+    conf(wheel_destinations=["mail"])
+    with pytest.raises(DestinationError, match="'celery'"):
+        send("a")
+    conf(wheel_destinations=["mail"], wheel_signing_keys=["a secret of thirty-two characters"])
+    send("b")
+    [item] = shop.items()
+    found = QueuedMessageReader(seal=MessageSeal.of(Conf(celery_app))).decode(item.payload)
+    assert isinstance(found, Message)
+    assert (found.task_id, found.queue, found.signed) == ("b", "celery", True)
 
 
 def test_a_rollback_schedules_nothing(shop: Shop) -> None:

@@ -41,6 +41,26 @@ def test_a_repeated_chunk_is_published_once(fencing: Any) -> None:
     assert fencing.dispatched() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("base", [2**31, 2**53, 2**63 - 10], ids=["2^31", "2^53", "2^63"])
+def test_neighbours_among_large_numbers_are_told_apart(fencing: Any, base: int) -> None:
+    """Doubles, which Lua has, are exact up to 2^53: there 2^53 + 1 is 2^53."""
+    edge = fencing.edge()
+    edge.adopt(SHARD, base)
+    edge.set_offset(SHARD, base, 0, at(base))
+    own = {"epoch": base, "number": base}
+    assert edge.publish(make_chunk(base + 1, base + 2, **own)) == Published(PublishResult.ROLLED_BACK)
+    assert edge.publish(make_chunk(base, base + 1, **own)) == Published(PublishResult.PUBLISHED)
+    assert edge.publish(make_chunk(base, base + 1, **own)) == Published(PublishResult.ALREADY)
+    assert edge.publish(make_chunk(base + 1, base + 2, epoch=base, number=base + 1)).result is PublishResult.PUBLISHED
+    edge.verify(SHARD, base, base + 1)
+    with pytest.raises(OffsetLost):
+        edge.verify(SHARD, base, base + 2)
+    assert fencing.dispatched() == [base + 1, base + 2]
+    assert fencing.edge().adopt(SHARD, base + 1) == {0: BrokerOffset(at(base + 2))}
+    with pytest.raises(Fenced):
+        edge.set_offset(SHARD, base, 0, at(base))
+
+
 @pytest.mark.parametrize(("offset", "after", "upto"), [(0, 5, 6), (5, 3, 9)], ids=["before it", "inside it"])
 def test_an_offset_before_or_inside_the_chunk_is_a_rollback(fencing: Any, offset: int, after: int, upto: int) -> None:
     edge = adopted(fencing)
@@ -158,6 +178,19 @@ def test_the_last_chunk_is_the_confirmed_one_or_a_later_one(fencing: Any) -> Non
         edge.verify(SHARD, EPOCH, confirmed)
     with pytest.raises(OffsetLost):
         edge.verify(SHARD, EPOCH, 3)
+
+
+def test_no_chunk_follows_a_confirmed_one_that_was_lost_with_another_lane(fencing: Any) -> None:
+    edge = adopted(fencing, 0, 1)
+    edge.publish(make_chunk(0, 1, number=1))
+    lost = make_chunk(0, 1, [make_row(9)], lane=1, number=2)
+    later = make_chunk(1, 2, number=3, confirmed=lost.number)
+    assert edge.publish(later) == Published(PublishResult.MISSING), "the last one would be 3, and hide the loss of 2"
+    assert fencing.dispatched() == [1]
+    with pytest.raises(OffsetLost):
+        edge.verify(SHARD, EPOCH, 2)
+    edge.publish(lost)
+    assert edge.publish(later).result is PublishResult.PUBLISHED
 
 
 def test_a_repeated_chunk_of_another_lane_does_not_set_the_last_one_back(fencing: Any) -> None:

@@ -38,6 +38,7 @@ def test_a_stored_row_has_every_field_of_its_message(holder: Holder) -> None:
         headers=b'{"h": 1}',
         properties=b'{"p": 2}',
         body=b"\x00\xffbody",
+        signed=True,
     )
     holder.apply(rows=[new])
     [row] = holder.slice(lane=3)

@@ -11,7 +11,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import Change
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.store.sql import changes, schema
-from celery_wheel.store.sql.catalogue import FIRST_LOOK, SKELETON
+from celery_wheel.store.sql.dictionaries import FIRST_LOOK, SKELETON
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import PartChunk, PartResult
 from celery_wheel.values.keyring import EncryptionKeys, key_of
@@ -153,6 +153,18 @@ def test_a_key_is_added_to_a_store_in_use_replaced_and_removed(open_with: Open) 
     assert contents(open_with()) == wanted  # no key is needed any more
 
 
+@pytest.mark.parametrize("secrets", [(), ("", OLD)], ids=["no key", "ended"])
+def test_damaged_bytes_that_begin_like_encrypted_ones_are_read_as_they_came(
+    open_with: Open, secrets: tuple[str, ...]
+) -> None:
+    store, damaged = open_with(*secrets), [bytes([mark]) + BODY * 3 for mark in (1, 2, 3)]
+    store.put_inbox(0, [("message", one) for one in damaged])
+    assert [one.payload for one in store.read_inbox(0, 9)] == damaged
+    item = store.put_command(0, "cancel", damaged[0])
+    assert store.command_payload(item) == damaged[0]
+    assert store.withdraw(item, (0, "cancel", damaged[0]))
+
+
 def test_without_its_key_an_encrypted_store_takes_nothing_and_keeps_all(open_with: Open) -> None:
     store = open_with(OLD)
     fill(Holder(store))
@@ -210,7 +222,7 @@ def test_no_row_is_packed_by_an_earlier_dictionary_once_a_pass_has_begun(open_wi
     """A thread may have packed a message before the pass, and write it after its place was read."""
     store = open_with()
     fill(Holder(store))
-    late = store.catalogue.pack([b"\x1e\x1e" + body])
+    late = store.catalogue.dictionaries.pack([b"\x1e\x1e" + body])
     store.close()
     store = open_with(NEW)
     holder = Holder(store)
@@ -306,7 +318,7 @@ def test_erased_text_leaves_the_dictionaries(open_with: Open) -> None:
     assert any(MARK.encode() in bytes(row["content"]) for row in rows_of(store, schema.dictionary))
     with store.database.writing() as connection:
         connection.execute(delete(schema.timer))
-    store.catalogue.replace()
+    store.catalogue.dictionaries.replace()
     repack(holder)
     repack(Holder(store, 1))
     repack(holder)

@@ -151,6 +151,14 @@ def test_an_answer_is_committed_with_the_deletion_of_its_command(holder: Holder)
     assert store.read_inbox(0, 10) == []
 
 
+def test_the_first_answer_stays_where_two_commands_have_one_id(holder: Holder) -> None:
+    """Two such commands come from no caller, but a row that is written by hand must not end the holder's state."""
+    id_ = command_id()
+    holder.apply(answers=[Answer(id_, {"a": "done"}, NOW)])
+    holder.apply(answers=[Answer(id_, {"a": "unknown"}, NOW), Answer(command_id(), {"b": "done"}, NOW)])
+    assert holder.store.answer(id_) == {"a": "done"}
+
+
 def test_the_answers_to_many_commands_are_read_at_once(holder: Holder) -> None:
     answers = {command_id(): {str(n): "done"} for n in range(120)}
     holder.apply(answers=[Answer(id_, answer, NOW) for id_, answer in answers.items()])

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import insert, select
 
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Route
 from celery_wheel.store.ports import Retention
@@ -76,7 +77,7 @@ def test_a_route_that_a_transaction_has_looked_up_is_kept(make_sql_store: MakeSq
         return
     found = second.row(queue="mail", routing_key="mail")
     with other.database.writing() as connection:
-        ids = other._catalogue.route_ids(connection, [Route.of(found.message)])
+        ids = other._catalogue.routes.ids(connection, [Route.of(found.message)])
         look(holder, 2)
         assert "mail" in routes(store)
     assert len(ids) == 1
@@ -85,6 +86,17 @@ def test_a_route_that_a_transaction_has_looked_up_is_kept(make_sql_store: MakeSq
         look(holder, hours)
     assert routes(store) == {"mail", "another"}
     assert [row.route.queue for row in second.slice()] == ["mail"]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_route_that_another_process_has_made_is_the_same_here(sql_store: SqlStore, *, signed: bool) -> None:
+    """A value of another type would make another digest, and so another route at each start."""
+    names = dict.fromkeys(("task", "exchange", "exchange_type", "target"), "")
+    made = {**names, "routing_key": f"of another process, {signed}", "digest": bytes(16), "signed": signed}
+    with sql_store.database.writing() as connection:
+        id_ = connection.scalar(insert(route).values(made).returning(route.c.id))
+        found = sql_store.catalogue.routes.read(connection, id_)
+    assert (found.signed, type(found.signed)) == (signed, bool)
 
 
 def test_the_routes_of_a_store_whose_rows_were_not_counted_stay(sql_store: SqlStore, sql_holder: Holder) -> None:

@@ -201,4 +201,6 @@ def test_runs_in_a_row_that_the_next_one_replaced_are_counted(ends: list[int | N
     runs = [run(240 - 60 * n, end) for n, end in enumerate(ends)]
     runs.append(run(170, 171, requested=True))
     runs.sort(key=lambda one: -one.instant_ms)
-    assert ScheduleDetail(None, [], runs, []).replaced == replaced
+    for policy, expected in (("cancel_running", replaced), ("queue_one", 0)):
+        schedule = Schedule(1, "a", f'{{"overlap":"{policy}"}}', "api", 1, None)
+        assert ScheduleDetail(schedule, [], runs, []).replaced == expected

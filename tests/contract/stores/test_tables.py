@@ -24,7 +24,7 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
-from celery_wheel.store.sql.catalogue import FIRST_LOOK
+from celery_wheel.store.sql.dictionaries import FIRST_LOOK
 from celery_wheel.store.sql.schema import dictionary, route, timer
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, LEASE, NO_LIMIT, NOW, Holder, place

@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md print the lines and exit codes that they name; the page has every command and option.
+"""The examples of docs/cli.md print the lines and exit codes that they name; the page has every command.
 
 ::
 
@@ -73,10 +73,12 @@ COMMANDS = wheel_commands()
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_is_documented_with_every_option_and_an_example(name: str) -> None:
+def test_every_command_is_documented_with_an_example_and_no_option_of_another(name: str) -> None:
+    """tests/test_docs.py holds the table of all options to the code."""
     [section] = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", DOC, re.DOTALL | re.MULTILINE)
     options = {opt for one in COMMANDS[name].params if isinstance(one, click.Option) for opt in one.opts}
-    assert {one for one in options if f"`{one}" not in section} == set()
+    prose = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
+    assert set(re.findall(r"`(--[a-z-]+)", prose)) - {"--json"} <= options
     assert any(f"{line.rpartition(PROGRAM)[2]} ".startswith(f"{name} ") for line, _ in examples(section))
 
 

@@ -100,6 +100,9 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: 
     warnings = {one["about"]: one["remedy"] for one in found["findings"] if one["grade"] == "warning"}
     assert warnings == {"eviction": "Set maxmemory-policy to noeviction."}
     stack.redis.config_set("maxmemory-policy", "noeviction")
+    notes = [one["about"] for one in filled.json("doctor")["findings"] if one["grade"] == "note"]
+    assert notes == ["appendfsync"], "a loss of power may take the last second"
+    stack.redis.config_set("appendfsync", "always")
     found = filled.json("doctor")
     assert {one["grade"] for one in found["findings"]} == {"ok"}
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}

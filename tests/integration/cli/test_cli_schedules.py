@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.store.schedule_model import REPLACED
 from tests.integration.cli.conftest import Commands
 from tests.integration.cli.test_cli_reading import NASTY
 from tests.kit.patience import wait_until
@@ -297,3 +298,5 @@ def test_runs_that_cancel_each_other_before_a_worker_begins_them_are_named(run: 
     create(run, "starved", "--every", "1s", "--overlap", "cancel_running")
     wait_until(lambda: run("show", "starved", "--json")["made"] >= 5, "each run was replaced by the next")
     assert "of starved was cancelled by the next one (cancel_running), begun or not" in command("doctor").output
+    assert "runs was cancelled by the next one (cancel_running), begun or not" in run("show", "starved")
+    assert run("show", "starved", "--json")["replaced"] >= REPLACED

@@ -187,8 +187,9 @@ def test_the_file_of_a_copy_adds_the_tasks_that_a_store_does_not_have(
 
 
 def test_a_schedule_that_the_store_has_otherwise_is_reported(stores: Stores) -> None:
-    stores.command("a", "create", {"same": hourly(), "other": hourly()})
-    stores.command("b", "create", {"same": dict(reversed(hourly().items())), "other": {**hourly(), "args": ["secret"]}})
+    same = hourly()  # of a minute: another one may be of the next minute
+    stores.command("a", "create", {"same": same, "other": same})
+    stores.command("b", "create", {"same": dict(reversed(same.items())), "other": {**same, "args": ["secret"]}})
     file = stores.drain("a", "a.jsonl")
     assert stores.import_("b", file) == {"schedules_known": 1, "different": 1}
     assert stores.lines == ["schedule 'other' stays as it is in the store, which has another definition"]

@@ -3,6 +3,7 @@
 The ways to a server are TLS, a unix socket and Sentinel; the client never repeats a call by itself.
 """
 
+import re
 import shutil
 import socket
 import subprocess
@@ -14,12 +15,16 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery import Celery
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.broker.redis.connect import refuses_command
 from celery_wheel.engine.port import BrokerOffset, Published, PublishResult
-from celery_wheel.errors import BrokerError, OffsetLost
+from celery_wheel.errors import BrokerError, OffsetLost, SettingError
+from celery_wheel.operations.doctor import Installation
+from celery_wheel.operations.doctor import broker as doctor_broker
+from celery_wheel.scheduler.service import WheelService
 from celery_wheel.store.model import ORIGIN
 from tests.integration.redis_edge.conftest import Connect, adopted, answers, publish_rows, pushed
 from tests.kit.chunks import EPOCH, SHARD, at, make_row
@@ -429,6 +434,8 @@ class Silent:
                 for line in stream:
                     if line.startswith(b"CLIENT"):  # CLIENT SETINFO, with which redis-py introduces itself
                         connection.sendall(b"+OK\r\n")
+                    if line.startswith(b"INFO"):  # as of a hosted server, which allows no INFO
+                        connection.sendall(b"-ERR unknown command\r\n")
                     if line.startswith(b"PING"):
                         connection.sendall(b"+PONG\r\n")
                     if line.startswith((b"EVAL", b"TIME")):
@@ -457,3 +464,17 @@ def test_a_request_without_an_answer_is_sent_once(connect: Connect, options: dic
             assert server.requests == count
     finally:
         server.close()
+
+
+def test_a_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
+    options = {"cluster_enabled": "yes", "cluster_port": str(free_port())}
+    with RedisServer(tmp_path, **options) as server:
+        app = Celery("shop", broker=server.url, set_as_current=False)
+        app.conf.wheel_store = f"sqlite:///{tmp_path}/wheel.sqlite3"
+        refusal = f"broker_url must be a Redis server that is no cluster, got Redis 127.0.0.1:{server.port}/0: kombu's"
+        with pytest.raises(SettingError, match=re.escape(refusal)):
+            WheelService(app).check()
+        with Installation(app) as site:
+            [found] = doctor_broker.check(site)
+        assert (found.grade, found.text.startswith(refusal)) == ("error", True)
+        assert "Sentinel" in found.remedy

@@ -16,6 +16,7 @@ from tests.kit.stack import Stack
 TOPIC = Exchange("allowed", "topic")
 #: Queues that a worker consumes, whoever sends: the list names the first, and the exchange of the second.
 QUEUES = [Queue("mail", Exchange("mail"), "mail"), Queue("bound", TOPIC, "#.bound"), Queue("evil", TOPIC, "evil")]
+SIGNING = "a secret of thirty-two characters"
 QUEUES += [Queue("cast", Exchange("all", "fanout"), "")]
 
 
@@ -68,3 +69,15 @@ def test_a_message_reaches_only_queues_and_exchanges_of_the_list(shop: Stack) ->
     shop.wait_for_holder(beat)
     assert set(wheel.requeue(["queue", "fanout"]).values()) == {"done"}
     wait_until(lambda: counts(shop)["evil"] == 2, "the requeued one arrives")
+
+
+def test_a_signed_message_may_go_to_any_queue(shop: Stack) -> None:
+    counts(shop)
+    shop.wait_for_holder(shop.beat(wheel_destinations=["mail"], wheel_signing_keys=[SIGNING]))
+    signer = shop.make_app(wheel_signing_keys=[SIGNING], wheel_destinations=["mail"], task_queues=QUEUES)
+    signer.send_task("note", ("signed",), countdown=1, queue="evil", task_id="signed")
+    shop.app.send_task("note", ("not signed",), countdown=1, queue="evil", task_id="unsigned")
+    wheel: Wheel = shop.app.wheel
+    wait_until(lambda: wheel.outcomes("rejected").items, "one is rejected", 30)
+    wait_until(lambda: counts(shop)["evil"] == 1, "and one is in its queue")
+    assert [one.task_id for one in wheel.outcomes("rejected").items] == ["unsigned"]

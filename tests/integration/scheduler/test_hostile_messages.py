@@ -9,11 +9,13 @@ import json
 import urllib.request
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from celery_wheel.control import Wheel
+from celery_wheel.store import open_store
 from tests.kit.patience import wait_until
 from tests.kit.servers import free_port
 from tests.kit.stack import Stack
@@ -131,3 +133,28 @@ def test_nothing_of_a_body_is_written_anywhere_but_into_the_store(shop: Stack) -
     assert sum("of the wheel, of Celery or of kombu" in one for one in reasons) == 1
     assert not [line for line in beat.said().splitlines() if line.endswith("all is well\x1b[2K")]
     assert max(map(len, reasons)) < 500
+
+
+def test_a_message_that_is_far_too_large_takes_no_memory_and_little_time(stack: Stack) -> None:
+    """It is rejected with its beginning and its name, and the scheduler never holds it, also as it waits for it."""
+    stack.change(wheel_max_message_bytes=2**20, wheel_metrics=f"127.0.0.1:{free_port()}")
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    ids = stack.send(0.1)
+    wait_until(lambda: stack.dispatched() == ids, "a first task is dispatched")
+    before, _ = beat.memory()
+    stack.app.conf.wheel_max_message_bytes = 10**9  # a producer with other settings than the scheduler
+    for n in range(3):  # the first comes while the scheduler waits in Redis, and the next stand in its queue
+        stack.app.send_task("note", ("x" * 30_000_000,), countdown=60, task_id=f"large-{n}")
+    ids += stack.send(0.1, count=5)
+    wait_until(lambda: stack.dispatched() == ids, "the tasks behind them are dispatched", 30)
+    metrics(stack)
+    assert beat.memory()[0] - before < 30_000_000
+    rejected = stack.app.wheel.outcomes("rejected").items
+    assert {one.task_id for one in rejected} == {"large-0", "large-1", "large-2"}
+    assert all(one.reason.endswith("; the store has only its beginning") for one in rejected)
+    with closing(open_store(stack.store, create=False)) as store:
+        kept = [one.message.body for one in store.handover.stopped(0, ["rejected"])]
+    assert {len(one) for one in kept} == {2**16}
+    assert all(one.startswith(b'{"body": "') for one in kept)
+    assert not stack.redis.llen("wheel.0")

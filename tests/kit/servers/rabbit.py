@@ -35,7 +35,7 @@ ON_RABBITMQ = pytest.mark.xdist_group("rabbitmq")
 AT_ONCE = 30
 
 #: The scripts of the package become the user rabbitmq when they are started by root; those beneath do not.
-_BENEATH = Path("/usr/lib/rabbitmq/bin")
+_BENEATH = Path(os.environ.get("RABBITMQ_BIN", "/usr/lib/rabbitmq/bin"))
 
 
 def _binary(name: str) -> str | Path:
@@ -46,8 +46,10 @@ def _binary(name: str) -> str | Path:
 class RabbitServer(Server):
     START_S = 60.0
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_message_size: int = 10**6, listens: str = "127.0.0.1") -> None:
         super().__init__(folder)
+        self._listens = listens
+        self._max_message_size = max_message_size  #: bytes
         self.ports: dict[str, int] = {}
         self._names = itertools.count(1)
         self._spare: list[str] = []
@@ -57,8 +59,8 @@ class RabbitServer(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ports = {"dist": free_port(), "epmd": free_port(), **self.ports, "tcp": port}
         (self.folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
-            "log.console = false\nmax_message_size = 1000000\n"
+            f"listeners.tcp.1 = {self._listens}:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
+            f"log.console = false\nmax_message_size = {self._max_message_size}\n"
         )
         (self.folder / "enabled_plugins").write_text("[].")
         return Process([binary], self.folder / "start.log", environment=self._environment())

@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_wheel",
+    "django_wheel.once",
     *filter(None, os.environ.get("SITE_APPS", "").split(",")),
 ]
 MIDDLEWARE = [

@@ -9,7 +9,9 @@ from kombu import Exchange, Queue
 from celery_wheel.broker.destinations import Destinations, destinations_of
 from celery_wheel.broker.envelope import encode
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.conf import Conf
+from celery_wheel.scheduler.service import limits_of
+from celery_wheel.store.model import Message, Route, Unreadable
 from tests.unit.broker.test_envelope import envelope, raw
 
 NODE = "5f7c1e0a-7d0c-5c5e-9a55-3f4e1f6f3a10"
@@ -49,6 +51,18 @@ def test_the_word_app_stands_for_the_queues_and_exchanges_of_its_settings() -> N
     app.amqp.queues["evil"]  # Celery adds the queue of each call there
     app.conf.wheel_destinations = ["@app"]
     assert refused(destinations_of(app), "evil", "tenant-3") == ["evil", "tenant-3"]
+
+
+def test_an_app_to_which_celery_sends_to_no_other_queue_has_its_own_ones_by_default() -> None:
+    app = app_with(task_queues=[Queue("mail")], task_default_queue="mail", task_create_missing_queues=False)
+    found = destinations_of(app)
+    assert refused(found, "mail", "evil") == ["evil"]
+    why = "task_queues (task_create_missing_queues is False) does not name its queue, 'evil'"
+    assert found.refusal("", "evil", "evil") == why
+    refusal: Any = limits_of(Conf(app)).refusal
+    assert refusal(Route.named("evil", "t")) == why
+    app.conf.wheel_destinations = ["evil"]
+    assert refused(destinations_of(app), "mail", "evil") == ["mail"]
 
 
 @pytest.mark.parametrize(

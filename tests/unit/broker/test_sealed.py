@@ -59,8 +59,8 @@ def test_a_sealed_message_is_read_as_the_same_one_unsealed(name: str) -> None:
     assert MARK.encode() not in sealed
     found = read(sealed, SEALS[name])
     assert isinstance(found, Message)
-    assert found.signed_for == (None if name == "encrypted" else 0)
-    assert asdict(replace(found, signed_for=None)) == asdict(plain)
+    assert (found.signed_for, found.signed) == ((None, False) if name == "encrypted" else (0, True))
+    assert asdict(replace(found, signed=False, signed_for=None)) == asdict(plain)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,22 @@ def reasons(rig: Rig) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("kind", [Rig, RabbitRig])
+def test_a_signed_row_may_have_any_destination_also_after_a_requeue_and_a_move(kind: type[Rig]) -> None:
+    rig = kind(limits=listed(replace(MAIL, allowed=())))
+    send = rig.send_in if isinstance(rig, RabbitRig) else lambda task_id, **own: rig.send(task_id, 5_000, **own)
+    for task_id, shard in (("a", 0), ("b", 1), ("c", 0), ("d", None)):
+        eta_ms = rig.clock.now_ms() + 5_000
+        send(task_id, eta_ms=eta_ms, signed=shard is not None, signed_for=shard, **BAD)
+    rig.run(rounds=3)
+    assert rig.ask("move", task_ids=["c"], eta_ms=rig.clock.now_ms() + 9_000) == {"c": "done"}
+    rig.take_over()
+    rig.run(rounds=8, after_ms=9_003)
+    assert reasons(rig)[1:] == [("rejected", "wheel", "wheel_destinations does not name its queue, 'evil'")] * 2
+    sent = [name for name, _ in rig.sent_as] if isinstance(rig, RabbitRig) else rig.pushed
+    assert sent == ["a", "c"], "b is a copy in the queue of another shard"
+
+
+@pytest.mark.parametrize("kind", [Rig, RabbitRig])
 def test_a_row_for_another_queue_is_rejected_when_it_is_due_and_delays_no_other(kind: type[Rig]) -> None:
     rig = kind(limits=listed())
     send = rig.send_in if isinstance(rig, RabbitRig) else lambda task_id, **own: rig.send(task_id, 5_000, **own)

@@ -45,8 +45,6 @@ WELL = {
     'celery_wheel_accepted_total{instance="a",shard="0"}': "0+1000",
     'celery_wheel_rejected_total{instance="a",shard="0",reason="unreadable"}': "3+0",
     'celery_wheel_rejected_total{instance="a",shard="0",reason="unique"}': "0+100",
-    'celery_wheel_paused{instance="a",kind="queue"}': "0",
-    'celery_wheel_paused{instance="a",kind="all"}': "0",
     'celery_wheel_store_disk_bytes{instance="a"}': "1e11",
     'celery_wheel_store_disk_free_bytes{instance="a"}': "4e10",
     'celery_wheel_store_oldest_transaction_seconds{instance="a"}': "0.01",
@@ -62,6 +60,7 @@ _HOLDER = 'celery_wheel_holder{instance="a",shard="0"}'
 _OVERDUE = 'celery_wheel_oldest_overdue_seconds{instance="a"}'
 _UNREADABLE = 'celery_wheel_rejected_total{instance="a",shard="0",reason="unreadable"}'
 _AGE = 'celery_wheel_wheel_queue_age_seconds{instance="a",shard="0"}'
+_PAUSED_SINCE = 'celery_wheel_paused_since_timestamp_seconds{instance="a",kind="queue"}'
 _EPOCH = 'celery_wheel_epoch{instance="a",shard="0"}'
 _ROLLBACKS = 'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}'
 _EMPTIED = 'celery_wheel_broker_emptied_total{instance="a",shard="0"}'
@@ -91,7 +90,11 @@ FAULTS: dict[str, tuple[str, Mapping[str, str]]] = {
     "a herd comes": ("Herd", {'celery_wheel_due_peak{instance="a"}': "300001"}),
     "messages are rejected": ("RejectedBurst", {_UNREADABLE: "3+100"}),
     "few messages are rejected": ("", {_UNREADABLE: "3+9"}),
-    "a queue is paused": ("PausedAndForgotten", {'celery_wheel_paused{instance="a",kind="queue"}': "2"}),
+    "a queue is paused": ("PausedAndForgotten", {_PAUSED_SINCE: str(60 * WELL_MIN)}),
+    "a queue is paused, and the schedulers are deployed anew": (
+        "PausedAndForgotten",
+        {_PAUSED_SINCE: f"{60 * WELL_MIN}x1000 _x60 {60 * WELL_MIN}"},
+    ),
     "the disk is almost full": ("DiskAlmostFull", {'celery_wheel_store_disk_free_bytes{instance="a"}': "9e9"}),
     "a transaction stays open": (
         "OpenTransaction",
@@ -113,7 +116,10 @@ FAULTS: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 #: The fault → minutes from its begin until its alert fires, where these are not those of ``for``.
-AFTER_MIN = {"messages are rejected": 1.0, "the shard changes hands all the time": 1.0, "a herd comes": 1.0}
+AFTER_MIN = {
+    **{"messages are rejected": 1.0, "the shard changes hands all the time": 1.0, "a herd comes": 1.0},
+    **{"a queue is paused": 360.0, "a queue is paused, and the schedulers are deployed anew": 360.0},
+}
 
 
 def minutes(duration: str) -> float:

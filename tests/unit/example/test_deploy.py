@@ -59,6 +59,16 @@ def test_two_schedulers_have_probes_and_a_disruption_budget() -> None:
     assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
 
 
+def test_prometheus_finds_the_schedulers_as_the_job_of_the_rules() -> None:
+    [scrape] = yaml.safe_load((DEPLOY / "prometheus/kubernetes.yaml").read_text())["scrape_configs"]
+    keep = next(rule for rule in scrape["relabel_configs"] if rule.get("action") == "keep")
+    app = named("Deployment", "wheel-scheduler")["spec"]["template"]["metadata"]["labels"]["app"]
+    assert keep["regex"] == f"{app};{container('wheel-scheduler')['ports'][0]['name']}"
+    jobs = re.findall(r'up\{job=~"(.*?)"', (DEPLOY / "prometheus/alerts.yaml").read_text())
+    assert jobs
+    assert all(re.fullmatch(job, scrape["job_name"]) for job in jobs)
+
+
 def test_a_worker_is_probed_by_its_name() -> None:
     worker = container("worker")
     assert worker["args"][worker["args"].index("-n") + 1] == "worker@%h"

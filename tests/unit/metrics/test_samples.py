@@ -67,6 +67,7 @@ def test_overdue_tasks_are_counted_unless_a_pause_holds_them(sql_store: SqlStore
     found = values(sql_store)
     assert (found["overdue"], found["oldest_overdue_seconds"]) == ({(): 0}, {(): 0})
     assert found["paused"] == {("all",): 1, ("queue",): 0, ("task",): 0, ("group",): 0}
+    assert found["paused_since_timestamp_seconds"] == {("all",): (NOW - 5) / 1_000}
 
 
 def test_the_fullest_second_of_the_next_hour_is_shown_once_the_seconds_are_counted(sql_store: SqlStore) -> None:

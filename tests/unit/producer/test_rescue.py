@@ -98,6 +98,10 @@ def test_a_message_of_a_queue_that_the_list_lacks_stays_with_its_worker(
     assert "wheel_destinations does not name its queue, 'celery'" in caplog.text
     app.conf.wheel_destinations = ["@app"]
     assert reader_of(app).read(message(), None) is not None
+    app.conf.update(wheel_destinations=["mail"], wheel_signing_keys=["a secret of thirty-two characters"])
+    assert reader_of(app).read(message(), None) is not None, "the worker signs what it forwards"
+    app.conf.wheel_signing_keys = ["", "a secret of thirty-two characters"]
+    assert reader_of(app).read(message(), None) is None, "it signs no more"
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,24 @@ from unittest import mock
 
 import kombu
 import pytest
+from celery._state import _task_stack
 from celery.app import base
 from celery.app.amqp import AMQP
-from celery.exceptions import AlwaysEagerIgnored, QueueNotFound
+from celery.exceptions import AlwaysEagerIgnored, QueueNotFound, Retry
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel, Transport
 
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.errors import DestinationError
+from celery_wheel.broker.sealed import MessageSeal
+from celery_wheel.conf import Conf
+from celery_wheel.errors import ArgumentError, DestinationError
 from celery_wheel.producer import destination
 from celery_wheel.store.model import Message
 from tests.unit.producer.memory_broker import Broker, MakeApp, Send
+
+SECRET = "a secret of thirty-two characters"  # noqa: S105
 
 
 def test_settings_are_read_late(app: Any, add: Any, broker: Broker) -> None:
@@ -360,6 +365,42 @@ def test_a_queue_that_the_list_does_not_name_is_refused_at_the_call(make_app: Ma
     add.apply_async((1, 2), countdown=60, queue="mail")
     add.apply_async((1, 2), countdown=60)
     assert [message.queue for message in map(QueuedMessageReader().decode, broker.raw("wheel.0"))] == ["mail", "celery"]
+
+
+def test_the_retry_of_a_task_from_another_queue_is_left_to_the_scheduler(make_app: MakeApp, broker: Broker) -> None:
+    """Celery drops a task whose retry raises; the scheduler keeps what it rejects."""
+    app = make_app(wheel_destinations=["mail"])
+    add = app.tasks["proj.add"]
+    add.push_request(id="t", called_directly=False, delivery_info={"exchange": "", "routing_key": "evil"}, args=(1, 2))
+    _task_stack.push(add)
+    try:
+        with pytest.raises(Retry):
+            add.retry(countdown=60)
+        with pytest.raises(DestinationError):
+            add.apply_async((1, 2), countdown=60, queue="evil")
+    finally:
+        _task_stack.pop()
+        add.pop_request()
+    [message] = map(QueuedMessageReader().decode, broker.raw("wheel.0"))
+    assert (message.task_id, message.queue) == ("t", "evil")
+
+
+@pytest.mark.parametrize("keys", [{}, {"wheel_encryption_keys": [SECRET]}], ids=["plain", "encrypted"])
+def test_a_message_is_measured_as_the_scheduler_does(make_app: MakeApp, broker: Broker, keys: dict[str, Any]) -> None:
+    """Encryption packs it before: a large one must not be accepted here to be rejected there."""
+    add = make_app(wheel_max_message_bytes=100_000, **keys).tasks["proj.add"]
+    with pytest.raises(ArgumentError, match="at most 100,000 bytes"):
+        add.apply_async((1, "x" * 150_000), countdown=60)
+    assert not broker.raw("wheel.0")
+
+
+def test_a_producer_that_signs_may_name_any_queue_but_a_reserved_one(make_app: MakeApp, broker: Broker) -> None:
+    app = make_app(wheel_destinations=["mail"], wheel_signing_keys=[SECRET])
+    app.tasks["proj.add"].apply_async((1, 2), countdown=60, queue="evil")
+    [message] = map(QueuedMessageReader(seal=MessageSeal.of(Conf(app))).decode, broker.raw("wheel.0"))
+    assert (message.queue, message.signed) == ("evil", True)
+    with pytest.raises(DestinationError, match="of kombu"):
+        app.tasks["proj.add"].apply_async((1, 2), countdown=60, queue="celeryev.5f7c")
 
 
 def test_a_route_to_a_wheel_queue_is_refused_as_the_settings_have_it(make_app: MakeApp, broker: Broker) -> None:

@@ -1,6 +1,6 @@
 """Recurrences: limits, calendars and until when they hold, reasons, refusals, and properties that hold for all."""
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from itertools import pairwise, takewhile
 from operator import and_, invert, or_
 from random import Random
@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import holidays
 import pytest
+from dateutil.tz import tzlocal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,18 +81,28 @@ def test_a_time_that_does_not_run_has_its_reason() -> None:
         ("spec must be a rule with an occurrence", {"spec": r.Instants((5,)), "start_ms": 6}),
         ("zone must be a time zone", {"zone": "Mars/Base"}),
         ("zone must be a text", {"zone": None}),
+        ("zone must be a time zone", {"zone": timezone(timedelta(seconds=90))}),
+        ("zone must be a time zone", {"zone": tzlocal()}),
         ("gap must be one of shift, skip", {"gap": "later"}),
         ("fold must be one of first, second, both", {"fold": None}),
         ("times must be a whole number of at least 1", {"times": 0}),
         ("start_ms must be a whole number", {"start_ms": 1.5}),
         ("until_ms must be a whole number", {"until_ms": True}),
-        ("spec must be a Spec", {"spec": "0 9 * * *"}),
+        ("spec must be a Spec", {"spec": 60}),
+        ("a crontab must be a text of five fields", {"spec": "0 9 * *"}),
+        ("a crontab must be clear about days: cron takes either day, Crontab", {"spec": "0 9 1 * mon"}),
+        ("day_of_week must be a crontab field", {"spec": "0 9 * * 8"}),
         ("without must be a Calendar", {"without": NINE}),
     ],
 )  # fmt: skip
 def test_an_invalid_recurrence_is_refused(message: str, arguments: dict[str, object]) -> None:
     with pytest.raises(RecurrenceError, match=f"^{message}"):
         r.Recurrence(**{"spec": NINE, **arguments})  # type: ignore[arg-type]
+
+
+def test_days_have_one_form() -> None:
+    assert r.Weekdays(("Sunday", "SAT")) == WEEKEND
+    assert r.Dates(("2026-12-24",)) == r.Dates((date(2026, 12, 24),))
 
 
 def test_a_recurrence_is_a_value() -> None:
@@ -107,6 +118,35 @@ def test_the_end_of_time_ends_a_recurrence() -> None:
 
 def test_a_zone_may_be_an_offset() -> None:
     assert r.Recurrence(NINE, "+02:00").next_after(0) == 7 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        (ZoneInfo("Europe/Paris"), "Europe/Paris"),
+        (UTC, "UTC"),
+        (timezone(timedelta(hours=2)), "+02:00"),
+        (timezone(-timedelta(hours=3, minutes=30)), "-03:30"),
+    ],
+)
+def test_a_zone_of_python_is_kept_as_a_text(zone: tzinfo, text: str) -> None:
+    recurrence = r.Recurrence(NINE, zone)
+    assert (recurrence.zone, recurrence) == (text, r.Recurrence(NINE, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("*/5 * * * *", r.Crontab("*/5")),
+        (" 30  2 1,15 jan * ", r.Crontab("30", "2", "*", "1,15", "jan")),
+        ("0 9 * * 7", r.Crontab("0", "9", "sun")),
+        ("0 9 * * 5-7", r.Crontab("0", "9", "fri,sat,sun")),
+        ("0 9 * * 0-7/2", r.Crontab("0", "9", "sun,tue,thu,sat")),
+        ("@weekly", r.Crontab("0", "0", "sun")),
+    ],
+)
+def test_five_fields_are_a_crontab_in_the_order_of_cron(text: str, spec: r.Spec) -> None:
+    assert r.Recurrence(text).preview(0, 300) == r.Recurrence(spec).preview(0, 300)
 
 
 CALENDARS = st.recursive(
@@ -261,8 +301,13 @@ def test_all_days_of_the_week_hold_forever() -> None:
     ("make", "message"),
     [
         (lambda: r.Dates(()), "dates must be a list of 1 to 10,000 dates"),
-        (lambda: r.Dates(("2026-12-24",)), "dates[0] must be a date without a time"),  # type: ignore[arg-type]
-        (lambda: r.Weekdays(("monday",)), "days[0] must be one of mon, tue, wed, thu, fri, sat, sun, got 'monday'"),
+        (lambda: r.Dates(("24.12.2026",)), "dates[0] must be a date like '2026-12-24', got '24.12.2026'"),
+        (
+            lambda: r.Dates((datetime(2026, 12, 24, tzinfo=UTC),)),
+            "dates[0] must be a date without a time, as of value.",
+        ),
+        (lambda: r.Weekdays(("monkey",)), "days[0] must be one of mon, tue, wed, thu, fri, sat, sun, got 'monkey'"),
+        (lambda: r.Weekdays((5,)), "days[0] must be one of mon, tue, wed, thu, fri, sat, sun, got 5"),  # type: ignore[arg-type]
         (lambda: r.Weekdays("mon"), "days must be a list of weekdays"),  # type: ignore[arg-type]
         (lambda: r.Holidays("XX"), "country must be a code that the package holidays knows, like 'DE', got 'XX'"),
         (lambda: r.Holidays("DE", "XX"), "subdivision must be one of BB"),

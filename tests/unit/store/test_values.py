@@ -20,7 +20,7 @@ from celery_wheel.store import model, open_store
 from celery_wheel.store.message_pack import WHOLE, PackTemplate, pack, unpack
 from celery_wheel.store.model import PLAIN, InboxItem, Parts, Route, Unreadable, join, split
 from celery_wheel.store.ports.pages import Criteria
-from celery_wheel.store.sql.catalogue import FIRST_LOOK, LOOK_FACTOR, SKELETON, Dictionary, Learner
+from celery_wheel.store.sql.dictionaries import FIRST_LOOK, LOOK_FACTOR, SKELETON, Dictionary, Learner
 from celery_wheel.store.sql.schema import UUID_BYTES, bytes_to_task_id, bytes_to_uuid, task_id_to_bytes, uuid_to_bytes
 from celery_wheel.values.format import format_utc
 from tests.kit.holder import NOW, Holder, message

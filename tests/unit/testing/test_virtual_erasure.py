@@ -1,6 +1,7 @@
 """Erasure by ``app.wheel.erase``, with the real engine and a SQLite store: receipts, and the files of the store."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from celery_wheel.errors import ArgumentError, RequestInDoubt, WheelUnavailable
 from celery_wheel.requests.erasure import NOT_COVERED
 from celery_wheel.testing import VirtualWheel
+from celery_wheel.timing import SystemClock
 
 MARK = "Anna-Mueller-4711"
 
@@ -112,11 +114,21 @@ def test_an_erasure_without_a_scheduler_is_withdrawn(wheel: VirtualWheel, add: A
     assert len(wheel.run_all()) == 1
 
 
-def test_an_erasure_that_has_begun_goes_on_without_its_asker(wheel: VirtualWheel, add: Any) -> None:
+def test_an_erasure_that_has_begun_goes_on_without_its_asker(
+    wheel: VirtualWheel, add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add.apply_async((1, 2), countdown=60, wheel={"key": "k"})
-    turn, turns = wheel.app.wheel.turn, iter([True])
-    wheel.app.wheel.turn = lambda: turn() if next(turns, False) else None
+    turn, now_s, now_ms = wheel.app.wheel.turn, time.monotonic, SystemClock.monotonic_ms
+
+    def turn_once() -> None:
+        """Turn, after which the asker's time is over."""
+        if time.monotonic is now_s:
+            turn()
+            monkeypatch.setattr(time, "monotonic", lambda: now_s() + 60)
+            monkeypatch.setattr(SystemClock, "monotonic_ms", lambda clock: now_ms(clock) + 60_000)
+
+    wheel.app.wheel.turn = turn_once
     with pytest.raises(RequestInDoubt, match="shard 0 has begun with the command erase, and goes on with it"):
-        wheel.app.wheel.erase(key="k", timeout=0.05, patient=False)
+        wheel.app.wheel.erase(key="k", timeout=30, patient=False)
     turn()
     assert wheel.run_all() == []

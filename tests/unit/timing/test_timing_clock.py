@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import celery_wheel
+from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.timing import Backoff, ManualClock, RetryLog, SystemClock
 from celery_wheel.timing.retry import LOG_INTERVAL_S
 from tests.kit.patience import patience
@@ -200,6 +201,23 @@ def test_a_cause_is_logged_once_a_minute_with_a_count_of_the_rest(caplog: pytest
         "no answer (refused) (59 more times since it was last logged)",
         "another cause",
         "no answer (refused) (59 more times since it was last logged)",
+    ]
+
+
+def test_errors_of_a_class_are_one_cause_unless_they_name_shards(caplog: pytest.LogCaptureFixture) -> None:
+    log = RetryLog(logging.getLogger("test"), lambda: 0.0)
+    with caplog.at_level(logging.WARNING):
+        for shard in range(3):
+            extra = {"action": "waits", "shard": shard}
+            log.write_error(StoreError("the store is away"), extra=extra)
+            log.write_error(BrokerError("the broker is away"), extra=extra)
+            log.write_error(StoreError(f"shard {shard} is refused"), extra=extra)
+    assert [one.getMessage() for one in caplog.records] == [
+        "the store is away",
+        "the broker is away",
+        "shard 0 is refused",
+        "shard 1 is refused",
+        "shard 2 is refused",
     ]
 
 

@@ -77,7 +77,9 @@ class Messages(StorePart):
         columns, found = (timer.c.id, *_BYTES, route.c.exchange, route.c.routing_key), dict[int, MessageHead]()
         with self._database.reading() as connection:
             for row_id, number, packed, *place in rows_of(connection, select(*columns).select_from(TASKS), list(ids)):
-                found[row_id] = MessageHead(self._catalogue.parts(connection, number, packed).headers, *place)
+                found[row_id] = MessageHead(
+                    self._catalogue.dictionaries.parts(connection, number, packed).headers, *place
+                )
         return found
 
     def tasks(self, ids: Iterable[int]) -> list[Task]:
@@ -144,7 +146,9 @@ class Messages(StorePart):
     ) -> Detail:
         task = replace(Task(*row[: len(TASK)]), dispatched_ms=next(iter(dispatches_ms), None))
         exchange, exchange_type, routing_key, queue, envelope_id, number, packed = row[len(TASK) :]
-        parts = Parts(b"", b"", b"") if packed is None else self._catalogue.parts(connection, number, packed)
+        parts = (
+            Parts(b"", b"", b"") if packed is None else self._catalogue.dictionaries.parts(connection, number, packed)
+        )
         own = lanes.get((task.shard, task.lane))
         return Detail(
             task=task,

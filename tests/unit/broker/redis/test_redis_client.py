@@ -10,6 +10,7 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.credentials import UsernamePasswordCredentialProvider
 
+from celery_wheel.broker.errors import url_of
 from celery_wheel.broker.redis.connect import SOCKET_TIMEOUT_S, connect, describe, redis_errors
 from celery_wheel.errors import BrokerError, SettingError, WheelError
 
@@ -95,6 +96,20 @@ def test_several_sentinels_are_used() -> None:
 
 def test_the_server_is_named_without_its_password() -> None:
     assert connect("redis://u:secret@h:1/2", {}).server == "Redis h:1/2"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:p@h:1/0", "redis://:**@h:1/0"),
+        ("redis://u@h:1/0", "redis://u@h:1/0"),
+        ("redis://u:p@h:1/0", "redis://u:**@h:1/0"),
+        ("redis+socket:///run/r.sock", "redis+socket:///run/r.sock"),
+    ],
+)
+def test_a_url_shows_a_hidden_password_only_where_it_has_one(url: str, shown: str) -> None:
+    assert url_of(Connection(url)) == shown
 
 
 #: redis-py 4.6 and newer have a class of this error, and raise it without the code.

@@ -296,6 +296,15 @@ def test_a_backfill_reaches_no_instant_that_the_schedule_will_make(rig: Schedule
     assert rig.ran() == [1_000, 1_000, 2_000, 3_000]
 
 
+@pytest.mark.parametrize(("from_ms", "upto_ms"), [(START_MS + 2_000, START_MS + 10**6), (START_MS + 1, START_MS + 2)])
+def test_a_backfill_without_a_past_instant_is_refused(rig: ScheduleRig, from_ms: int, upto_ms: int) -> None:
+    rig.create(every_ms=1_000)
+    rig.tick(1_500)
+    answer = rig.change("backfill", ["report"], from_ms=from_ms, upto_ms=upto_ms)["report"]
+    assert answer["result"] == "refused"
+    assert answer["reason"].startswith("there is no instant to run in this time, and nothing was done; a backfill runs")
+
+
 def test_a_backfill_of_too_many_instants_is_refused(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     answer = rig.change("backfill", ["report"], from_ms=0, upto_ms=START_MS)

@@ -182,6 +182,29 @@ def test_a_queued_instant_waits_for_the_run_before_it_in_its_backfill(rig: Sched
     assert rig.ran() == [*before, 200_000]
 
 
+def test_a_late_report_of_an_earlier_backfill_releases_no_instant_of_a_later_one(rig: ScheduleRig) -> None:
+    """Both backfills have a run of the same instant, and that of the earlier one took longer than its time."""
+    rig.create(overlap="queue_one", every_ms=100_000, max_runtime_ms=10_000)
+    rig.tick(250_500)
+    for run in rig.runs():
+        report(rig, {"run": run.timer_id})
+        rig.run("ingest")
+    first_ms = START_MS + 100_000
+    rig.change("backfill", ["report"], from_ms=first_ms, upto_ms=first_ms, overlap="queue_all")
+    rig.tick(11_000)
+    rig.change("backfill", ["report"], from_ms=first_ms, upto_ms=first_ms + 100_000, overlap="queue_all")
+    rig.run()
+    early, running, queued = [run.timer_id for run in rig.runs() if run.requested]
+    assert json.loads(rig.message(queued).headers)["wheel_after"] == running
+    before = rig.ran()
+    report(rig, {"run": early})
+    rig.tick(300)
+    assert rig.ran() == before
+    report(rig, {"run": running})
+    rig.tick(300)
+    assert rig.ran() == [*before, 200_000]
+
+
 def test_a_report_that_comes_twice_or_of_no_run_changes_nothing(rig: ScheduleRig) -> None:
     rig.create(overlap="skip")
     rig.tick(1_500)

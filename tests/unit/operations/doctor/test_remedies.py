@@ -58,7 +58,7 @@ def test_a_list_of_destinations_that_lacks_queues_in_use_is_a_warning(tmp_path: 
     with Installation(app) as site:
         own, waiting = settings.destinations(site)
         assert own.text.endswith("queues and exchanges of this app: celery: delayed tasks for them are refused")
-        assert waiting.text.startswith("2 pending tasks for evil will be rejected when they are due")
+        assert waiting.text.startswith("2 pending tasks for evil are rejected when they are due")
         assert waiting.remedy == "Add the names, or a pattern for them, to wheel_destinations."
         app.conf.wheel_destinations = ["@app", "mail", "evil"]
         [found] = settings.destinations(site)
@@ -100,7 +100,7 @@ def test_in_django_the_app_is_installed_by_the_settings(monkeypatch: pytest.Monk
         (
             "sqlite:////nowhere/none.sqlite3",
             "a scheduler makes it when it starts: celery -A proj beat -S wheel",
-            "give wheel_store an absolute path",
+            "Start one there, or let wheel_store name the file of a scheduler that runs.",
         ),
     ],
     ids=["a server that does not answer", "a file that does not exist"],
@@ -132,6 +132,22 @@ def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade
     assert found.grade is grade
     assert ("On a machine for development" in found.remedy) is (grade is Grade.NOTE)
     assert broker._eviction(info).grade is Grade.NOTE, "nobody can mend a setting that is hidden"
+
+
+@pytest.mark.parametrize(
+    ("syncs", "local", "grade"),
+    [
+        ("always", False, Grade.OK),
+        ("everysec", False, Grade.WARNING),
+        ("everysec", True, Grade.NOTE),
+        ("no", False, Grade.WARNING),
+    ],
+)
+def test_a_redis_that_does_not_sync_each_write_has_a_sentence(syncs: str, local: bool, grade: Grade) -> None:
+    [_, found] = broker._persistence({"aof_enabled": "1", "appendfsync": syncs}, local)
+    assert (found.about, found.grade) == ("appendfsync", grade)
+    assert ("the last second of accepted messages" in found.text) is (syncs == "everysec")
+    assert ("Set appendfsync to always" in found.remedy) is (syncs != "always")
 
 
 @pytest.mark.parametrize(("host", "config"), [("redis.example", True), ("redis.example", False), ("localhost", True)])

@@ -19,9 +19,9 @@ from celery_wheel.store.model import ORIGIN
 from tests.kit.holder import NOW, Holder, place
 from tests.kit.patience import wait_until
 from tests.kit.processes import Process
-from tests.kit.servers.postgres import FAST, PostgresServer, _user, postgres_binaries
+from tests.kit.servers.postgres import PostgresServer, _user, postgres_binaries
 
-ABOUT = (*FAST, "synchronous_commit", "durability", "replication", "vacuum")
+ABOUT = ("fsync", "full_page_writes", "synchronous_commit", "durability", "replication", "vacuum")
 
 
 @pytest.fixture
@@ -61,10 +61,43 @@ def test_files_that_every_user_may_open_have_a_sentence(tmp_path: Path) -> None:
     assert found.remedy.endswith(f" {tmp_path}/wheel.sqlite3.copy")
 
 
+MOUNTS = """/dev/vda / ext4 rw 0 0
+filer:/export /mnt/shared nfs4 rw,vers=4.2 0 0
+/dev/vdb /mnt/shared/local\\040disk xfs rw 0 0
+//nas/wheel /srv/nas cifs rw 0 0
+host /srv/host 9p rw 0 0
+bucket /srv/bucket fuse.s3fs rw 0 0
+/dev/sdc1 /srv/windows fuseblk rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "grade"),
+    [
+        ("/var/lib", "ext4", Grade.OK),
+        ("/mnt/shared/wheel", "nfs4", Grade.WARNING),
+        ("/mnt/shared/local disk", "xfs", Grade.OK),
+        ("/srv/nas", "cifs", Grade.WARNING),
+        ("/srv/host", "9p", Grade.WARNING),
+        ("/srv/bucket", "fuse.s3fs", Grade.WARNING),
+        ("/srv/windows", "fuseblk", Grade.OK),
+    ],
+)
+def test_a_file_on_a_network_file_system_has_a_sentence(folder: str, kind: str, grade: Grade) -> None:
+    found = store.file_system(f"{folder}/wheel.sqlite3", MOUNTS)
+    assert (found.grade, f"is on {kind}" in found.text) == (grade, True)
+
+
+def test_where_the_system_does_not_name_its_mounts_nothing_is_said(tmp_path: Path) -> None:
+    assert store.file_system(f"{tmp_path}/wheel.sqlite3", "").grade is Grade.OK
+    [found] = looked_at(_with_tables(f"sqlite:///{tmp_path}/wheel.sqlite3"), "file system")
+    assert found.grade is Grade.OK
+
+
 def test_each_setting_by_which_commits_are_lost_has_a_sentence(postgres: PostgresServer, url: str) -> None:
     database = url.rpartition("/")[2]
     postgres.sql(f"ALTER DATABASE {database} SET synchronous_commit = off")
-    fsync, pages, commits = looked_at(url, *FAST, "synchronous_commit", "durability")
+    fsync, pages, commits = looked_at(url, *ABOUT[:4])
     assert (fsync.about, fsync.grade) == ("fsync", Grade.WARNING)
     assert "loss of power may destroy the whole database" in fsync.text
     assert (pages.about, pages.grade) == ("full_page_writes", Grade.WARNING)

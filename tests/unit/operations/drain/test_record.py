@@ -1,18 +1,22 @@
 """A line of a file has every byte of a message, and the scheduler reads the same message from it."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from celery_wheel.broker.envelope import HEADER
 from celery_wheel.broker.reader import QueuedMessageReader
+from celery_wheel.broker.sealed import NO_SEAL, MessageSeal
 from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain.file import DrainHeader, header_of, line_of, task_of
 from celery_wheel.operations.drain.to_broker import with_eta
 from celery_wheel.store.model import Message, Row, StoredMessage
+from celery_wheel.values.keyring import SigningKeys
 from tests.kit.holder import message
+
+SIGNING = MessageSeal(signing=SigningKeys(["a secret of thirty-two characters"]), context=b"here")
 
 DRAIN = "0b8f7c9e-6a55-4c34-8a4c-2f0e5d1b7a11"
 
@@ -48,6 +52,16 @@ def back(kept: StoredMessage, envelope_id: str | None = None) -> Message:
 def test_a_message_is_read_as_it_was_written(parts: dict[str, Any]) -> None:
     one = made(**parts)
     assert asdict(back(StoredMessage(5, 0, 7, 5, 1, one))) == asdict(one)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_message_that_was_signed_is_signed_again_for_its_shard(signed: bool) -> None:
+    one = made(signed=signed, body=bytes(range(256)))
+    task = task_of(line_of(StoredMessage(5, 0, 7, 5, 1, one), 1))
+    assert task.wire_for(3, NO_SEAL) == task.wire
+    found = QueuedMessageReader(seal=SIGNING).decode(task.wire_for(3, SIGNING))
+    assert isinstance(found, Message), found.reason
+    assert asdict(found) == asdict(replace(one, signed_for=3 if signed else None))
 
 
 def test_a_row_in_doubt_is_marked_and_a_task_can_have_another_id() -> None:

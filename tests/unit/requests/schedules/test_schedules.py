@@ -51,17 +51,17 @@ def run() -> None:
 
 
 def test_a_task_that_its_module_does_not_have_is_refused(app: Any, schedules: Schedules) -> None:
-    for name in ("shop.tasks.report", "shop.tasks.mail"):
+    for name in ("ledger.tasks.report", "ledger.tasks.mail"):
         app.task(run, name=name, shared=False)
-    match = r"got 'shop.tasks.reprot' \(did you mean shop.tasks.report\?\); with check_task=False"
+    match = r"got 'ledger.tasks.reprot' \(did you mean ledger.tasks.report\?\); with check_task=False"
     with pytest.raises(ArgumentError, match=match):
-        schedules.create("report", NINE, "shop.tasks.reprot")
-    assert schedules.create("report", NINE, "shop.tasks.reprot", check_task=False) == DONE
-    with pytest.raises(ArgumentError, match=r"shop.tasks has mail, report"):
-        schedules.update("report", task="shop.tasks.0123456789")
-    assert schedules.update("report", task="shop.tasks.zzz", check_task=False) == DONE
-    assert schedules.update("report", task=app.tasks["shop.tasks.mail"]) == DONE
-    unknown = {"recurrence": NINE, "task": "shop.tasks.reprot"}
+        schedules.create("report", NINE, "ledger.tasks.reprot")
+    assert schedules.create("report", NINE, "ledger.tasks.reprot", check_task=False) == DONE
+    with pytest.raises(ArgumentError, match=r"ledger.tasks has mail, report"):
+        schedules.update("report", task="ledger.tasks.0123456789")
+    assert schedules.update("report", task="ledger.tasks.zzz", check_task=False) == DONE
+    assert schedules.update("report", task=app.tasks["ledger.tasks.mail"]) == DONE
+    unknown = {"recurrence": NINE, "task": "ledger.tasks.reprot"}
     found = schedules.create_many({"refused": unknown, "accepted": {**unknown, "check_task": False}})
     assert (found["refused"].result, found["accepted"]) == ("refused", DONE)
     assert "did you mean" in found["refused"].reason
@@ -144,11 +144,13 @@ def test_many_are_created_and_the_wrong_ones_are_refused(schedules: Schedules) -
         "d": {"recurrence": 0, "task": "x"},
         "e": {"recurrence": NINE, "task": "x", "args": [b"x"]},
         "": {"recurrence": NINE, "task": "x"},
+        "f": {"recurrence": NINE, "task": "x", "exists": "update"},
     }
     found = schedules.create_many(rows | wrong)
     assert {name: found[name] for name in "abc"} == {"a": DONE, "b": ALREADY, "c": DONE}
     assert {name for name, one in found.items() if one.result == "refused"} == set(wrong)
     assert "args must be values of JSON" in found["e"].reason
+    assert found["f"].reason == "exists is for all schedules: give it to create_many itself"
     assert names(schedules.list()) == ["a", "b", "c"]
 
 
@@ -233,6 +235,7 @@ def test_a_preview_is_in_the_zone_of_the_schedule(schedules: Schedules) -> None:
     assert schedules.preview("report") == [datetime(2030, 11, 21, 9, tzinfo=ZoneInfo("Asia/Tokyo"))]
     found = schedules.preview(NINE, 2, after=datetime(2026, 10, 23, 12, tzinfo=UTC))
     assert [f"{one:%d %H:%M%z}" for one in found] == ["24 09:00+0200", "25 09:00+0100"]
+    assert schedules.preview("0 9 * * *", 2, after=datetime(2026, 10, 23, 12, tzinfo=UTC)) == found
     assert schedules.backfill("another", DAY, DAY) == UNKNOWN
 
 
@@ -261,6 +264,8 @@ WRONG: dict[str, Any] = {
     "delete got an unknown option 'resaon'": lambda one: one.delete("report", resaon="closed"),
     "source must be a text of 1 to": lambda one: one.create("another", NINE, "app.report", source=""),
     "args must be values of JSON, got .*is not JSON": lambda one: one.update("report", args=[{1}]),
+    "schedules must be a dict from name to arguments": lambda one: one.create_many([{"name": "a", "recurrence": NINE}]),
+    "or pairs of them, like .*, got .'a', 3600.": lambda one: one.create_many([("a", 3_600)]),
     "overlap must be one of allow": lambda one: one.backfill("report", DAY, DAY, overlap="sometimes"),
 }
 
@@ -289,9 +294,21 @@ class Market(schedule):  # type: ignore[misc]
         return super().is_due(last_run_at)
 
 
-@pytest.mark.parametrize("recurrence", [NINE_DAILY, Recurrence(NINE_DAILY, "Europe/Paris"), crontab("0", "9"), PARIS])
+@pytest.mark.parametrize(
+    "recurrence",
+    [
+        *(NINE_DAILY, Recurrence(NINE_DAILY, "Europe/Paris"), crontab("0", "9"), PARIS, "0 9 * * *", Crontab(0, 9)),
+        {**PARIS, "spec": {"kind": "crontab", "minute": 0, "hour": [9]}},
+    ],
+)
 def test_each_form_of_a_recurrence_has_one_definition(app: Any, recurrence: Any) -> None:
     assert of(app, recurrence) == {"recurrence": PARIS, "task": "app.report"}
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", ZoneInfo("Asia/Tokyo")])
+def test_a_zone_is_stored_by_its_name(app: Any, zone: Any) -> None:
+    assert of(app, "0 9 * * *", zone=zone)["recurrence"]["zone"] == "Asia/Tokyo"
+    assert "zone" not in of(app, "0 9 * * *", zone=UTC)["recurrence"]
 
 
 @pytest.mark.parametrize("every", [300, 300.0, timedelta(minutes=5), schedule(300), Interval(300_000)])
@@ -364,7 +381,8 @@ def test_a_patch_has_the_given_values_and_none_removes_a_value(app: Any) -> None
     ("values", "error", "text"),
     [
         ({"recurrence": None}, TypeError, "a schedule must have a recurrence, got None"),
-        ({"recurrence": "0 9 * * *"}, TypeError, "recurrence must be a Recurrence, a spec like"),
+        ({"recurrence": b"0 9 * * *"}, TypeError, "recurrence must be a Recurrence, a spec like"),
+        ({"recurrence": "daily"}, RecurrenceError, "a crontab must be a text of five fields, like '30 2 .*got 'daily'"),
         ({"recurrence": True}, TypeError, "recurrence must be a Recurrence"),
         ({"recurrence": 0}, RecurrenceError, "^recurrence must be at least 1 ms, got 0 ms$"),
         ({"recurrence": -1}, ArgumentError, "recurrence must be 0 s or more"),

@@ -158,7 +158,7 @@ def documents(app: Any) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "value", [Crontab("0", "9"), crontab("0", "9"), NINE["spec"], {"recurrence": Crontab("0", "9")}]
+    "value", [Crontab("0", "9"), "0 9 * * *", crontab("0", "9"), NINE["spec"], {"recurrence": Crontab("0", "9")}]
 )
 def test_a_schedule_has_the_name_of_its_task(value: Any) -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)  # in UTC, which a definition does not name
@@ -184,7 +184,7 @@ def test_a_task_may_declare_several_schedules(app: Any) -> None:
     [
         ({"recurrence": Crontab("0", "9"), "zone": "Mars"}, "zone must be a time zone"),
         ({"zone": "Asia/Tokyo"}, "a schedule must have a recurrence, got None"),
-        ("0 9 * * *", "recurrence must be a Recurrence, a spec like"),
+        ("daily", "a crontab must be a text of five fields"),
         ({"name": "\0", "recurrence": 60}, "name must be without NUL characters"),
         ({"recurrence": 60, "quue": "mail"}, "quue must be an option of a schedule"),
     ],

@@ -195,6 +195,7 @@ PLANS = {
     "schedules.runs_at": ["SEARCH wheel_run USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.open_runs": ["SEARCH wheel_run USING INDEX wheel_run_open (shard=?)"],
     "schedules.forget_skip": ["SEARCH wheel_schedule_skip USING INTEGER PRIMARY KEY (rowid=?)"],
+    "dispatch.rows": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.watchers": [
         "SEARCH wheel_watch USING INDEX wheel_watch_key (shard=? AND kind=? AND key=?)",
         "SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)",
