@@ -146,7 +146,7 @@ dist:  ## build the sdist and the wheel, check them, and write their bill of mat
 	@rm -rf dist build $(VENV)/dist-check
 	@[ -x $(VENV)/dist-tools/bin/twine ] || { $(PYTHON) -m venv $(VENV)/dist-tools && \
 	  $(VENV)/dist-tools/bin/python -m pip install --quiet --disable-pip-version-check build cyclonedx-bom pip-audit twine; }
-	$(VENV)/dist-tools/bin/python -m build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(VENV)/dist-tools/bin/python -m build
 	$(VENV)/dist-tools/bin/twine check --strict dist/*
 	@$(PYTHON) -m venv $(VENV)/dist-check
 	@$(VENV)/dist-check/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl

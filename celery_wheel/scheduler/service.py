@@ -78,6 +78,9 @@ class WheelService:
         self._apply_entry = apply_entry
         self._conf = Conf(app)
         self._pool = Pool()
+        clock = SystemClock()
+        #: An outage is one line of all shards, and of the sources, which come and go with shard 0.
+        self.retries = RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
         self.started = False
         self._runner: Runner | None = None  #: while the engines run
         self._monitoring: Monitoring | None = None
@@ -113,8 +116,7 @@ class WheelService:
         self._stops.callback(node.join)
         self._stops.callback(close_brokers, self._brokers)
         on_cancelled, on_overlap = node.revoked_state(), partial(cancel_replaced, self._app, store)
-        # An outage is one line of all shards.
-        engines, readings, log = [], ClockReadings(clock), RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
+        engines, readings = [], ClockReadings(clock)
         for shard in range(conf.shards):
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
@@ -137,7 +139,7 @@ class WheelService:
                 on_published=DispatchSpans(shard) if conf.opentelemetry else None,
                 shard_of=partial(shard_of, task_id="", shards=conf.shards),
                 readings=readings,
-                log=log,
+                log=self.retries,
             )
             engines.append(engine)
         pool = self._pool

@@ -38,6 +38,7 @@ BENCHES = {
     "rounds": ("budget", "lanes"),
     "many": ("many", "load", "complete"),
     "recurring": ("recurring",),
+    "tables": ("tables",),
     "rabbit": ("rabbit",),
     "poison": ("poison",),
     "pollers": ("pollers",),

@@ -5,6 +5,8 @@ import os
 import uuid
 from typing import Any
 
+from sqlalchemy import update
+
 from celery_wheel.store.model import (
     HOUR_MS,
     ORIGIN,
@@ -24,6 +26,8 @@ from celery_wheel.store.model import (
     Unreadable,
 )
 from celery_wheel.store.ports import Store
+from celery_wheel.store.sql import schema
+from celery_wheel.store.sql.store import SqlStore
 from tests.kit.patience import wait_until
 
 NOW = 1_800_000_000_000 // HOUR_MS * HOUR_MS
@@ -59,16 +63,23 @@ def message(**parts: Any) -> Message:
     return Message(**{**values, **parts})
 
 
-def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = LEASE, seconds: float = 10) -> int:
-    """Acquire a shard without a living holder: at once, or after the lease where it runs by the database's clock."""
+def acquire(store: Store, shard: int = 0, name: str = "host-a", lease_ms: int = LEASE, *, waits: bool = False) -> int:
+    """Acquire a shard without a living holder.
+
+    Args:
+        waits: for the end of a lease that runs by the database's clock, which is ended else.
+    """
     epochs: list[int] = []
 
     def acquired() -> bool:
         epoch = store.acquire(shard, name, NOW, lease_ms)
+        if epoch is None and isinstance(store, SqlStore) and not waits:
+            with store.database.writing() as connection:
+                connection.execute(update(schema.shard).where(schema.shard.c.shard == shard).values(lease_until_ms=0))
         epochs.extend([] if epoch is None else [epoch])
         return bool(epochs)
 
-    wait_until(acquired, f"{name} takes shard {shard}", seconds)
+    wait_until(acquired, f"{name} takes shard {shard}", 10)
     return epochs[0]
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -29,9 +30,18 @@ class Tables:
         return SystemClock().now_ms() + self.ahead_ms
 
     def read(self) -> EntryChanges:
-        """Return what has changed, over two looks: one that nothing explains is read at the second."""
-        changes = self.source.read() or self.source.read()
-        return changes or EntryChanges()
+        """Return what has changed, over all looks up to one that has nothing more, each of which is followed."""
+        found = EntryChanges()
+        for turn in count():
+            changes = self.source.read()
+            if changes is not None:
+                found.all_names = changes.all_names or found.all_names
+                found.entries |= changes.entries
+                found.gone += changes.gone
+                self.source.followed()
+            elif turn and not self.source.has_more:  # a change that nothing explains is read at the second look
+                return found
+        raise AssertionError
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 ``last_run_at`` and ``total_run_count`` are written back once for each run; nobody reads the tasks anew for it.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -18,9 +19,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
 
-from celery_wheel.scheduler.sources import EntryChanges
-from celery_wheel.scheduler.sources.django_rows import PAGE
-from celery_wheel.scheduler.sources.django_source import EVERY_S, FULL_READ_S, RunCounts
+from celery_wheel.errors import StoreError
+from celery_wheel.scheduler.sources import EntryChanges, django_source, run_counts
+from celery_wheel.scheduler.sources.django_rows import PAGE, TaskReader
+from celery_wheel.scheduler.sources.django_source import FULL_READ_S
+from celery_wheel.scheduler.sources.run_counts import EVERY_S, RunCounts
 from celery_wheel.store import open_store
 from celery_wheel.store.schedule_model import DJANGO, Schedule
 from tests.kit.holder import Holder
@@ -41,7 +44,7 @@ def test_the_first_look_reads_every_enabled_task_of_all_kinds(tables: Tables, ta
     task("clocked", clocked=ClockedSchedule.objects.create(clocked_time=soon), one_off=True)
     task("disabled", enabled=False)
     changes = tables.read()
-    assert changes.is_whole
+    assert changes.all_names == {"interval", "crontab", "solar", "clocked"}
     kinds = {name: one.document["recurrence"]["spec"]["kind"] for name, one in changes.entries.items()}
     assert kinds == {"interval": "interval", "crontab": "crontab", "solar": "solar", "clocked": "instants"}
     assert changes.entries["crontab"].document["recurrence"]["zone"] == "Europe/Paris"
@@ -119,7 +122,7 @@ def test_a_change_is_read_alone(
 ) -> None:
     change()
     changes = three.read()
-    assert (sorted(changes.entries), changes.gone, changes.is_whole) == (sorted(entries), gone, False)
+    assert (sorted(changes.entries), changes.gone) == (sorted(entries), gone)
     assert all(is_so(changes.entries[name].document) for name, is_so in entries.items())
     if gone == ["b"] and (found := PeriodicTask.objects.filter(name="b").first()):
         assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
@@ -133,15 +136,14 @@ def test_the_actions_of_the_admin_are_noticed(three: Tables, admin_client: Clien
     for action, entries, gone in (("disable_tasks", [], ["a", "b"]), ("toggle_tasks", ["a", "b"], [])):
         admin_client.post(url, {"action": action, "_selected_action": ids})
         changes = three.read()
-        assert (sorted(changes.entries), sorted(changes.gone), changes.is_whole) == (entries, gone, False), action
+        assert (sorted(changes.entries), sorted(changes.gone)) == (entries, gone), action
 
 
 def test_an_update_that_only_the_marker_shows_is_found_by_reading_all(three: Tables) -> None:
     PeriodicTask.objects.filter(name="b").update(queue="mail")
     PeriodicTasks.update_changed()
     assert three.source.read() is None, "the row of a save may follow its marker"
-    changes = three.source.read()
-    assert changes.is_whole
+    changes = three.read()
     assert changes.entries["b"].document["options"]["queue"] == "mail"
 
 
@@ -211,10 +213,10 @@ def shared_zone() -> None:
     ("change", "entries", "gone", "queries", "rows"),
     [
         (lambda: None, [], [], 1, 1),
-        (lambda: edit("n7", queue="mail"), ["n7"], [], 8, 5),
-        (lambda: PeriodicTask.objects.create(name="new", task="t", interval_id=1), ["new"], [], 8, 5),
+        (lambda: edit("n7", queue="mail"), ["n7"], [], 9, 5),
+        (lambda: PeriodicTask.objects.create(name="new", task="t", interval_id=1), ["new"], [], 9, 5),
         (lambda: PeriodicTask.objects.get(name="n7").delete(), [], ["n7"], 8, MANY + 3),
-        (shared_zone, ["a"], [], 9, 5),
+        (shared_zone, ["a"], [], 10, 5),
     ],
     ids=["nothing", "saved", "new", "deleted", "zone"],
 )
@@ -231,20 +233,81 @@ def test_a_look_reads_what_has_changed_and_no_neighbour(
     before = count_rows()
     with CaptureQueriesContext(connection) as seen:
         changes = many.source.read() or EntryChanges()
-    assert (list(changes.entries), changes.gone, changes.is_whole) == (entries, gone, False)
+    assert (list(changes.entries), changes.gone) == (entries, gone)
     assert (len(seen), count_rows() - before) == (queries, rows), [one["sql"] for one in seen]
 
 
-def test_all_tasks_are_read_page_by_page_in_five_minutes(many: Tables, count_rows: Callable[[], int]) -> None:
-    found: list[int] = []
+def test_all_tasks_are_read_page_by_page_in_five_minutes(many: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, found = TaskReader.marks, list[int]()
+
+    def marks(reader: TaskReader, query: Any) -> dict[int, int]:
+        page = own(reader, query)
+        found.append(len(page))
+        return page
+
+    monkeypatch.setattr(TaskReader, "marks", marks)
     for second in range(1, int(FULL_READ_S) + 1):
         many.monotonic_s = float(second)
-        before = count_rows()
+        assert many.source.read() is None, "a row that is as it was is no entry"
+    assert found == [2 * PAGE, MANY + 1 - 2 * PAGE]
+
+
+def test_the_first_lap_is_read_at_once_and_an_edit_goes_before_it(many: Tables) -> None:
+    many.source.reset()
+    first = many.source.read()
+    assert first is not None
+    assert (len(first.all_names or ()), first.entries) == (MANY + 1, {})
+    many.source.followed()
+    pages = [many.source.read()]
+    many.source.followed()
+    edit("n2999", queue="mail")
+    while many.source.has_more:
+        pages.append(many.source.read())
+        many.source.followed()
+    [first_page, with_edit, *_] = found = [list(one.entries) for one in pages if one is not None]
+    assert first_page == [f"n{n}" for n in range(PAGE)]
+    assert with_edit[0] == "n2999"
+    assert sum(map(len, found)) == MANY + 1, "no row is an entry twice"
+    assert many.source.is_followed
+
+
+def test_a_look_that_was_not_followed_is_read_again(three: Tables) -> None:
+    edit("a", queue="mail")
+    edit("b", name="z")
+    for _ in range(3):
+        changes = three.source.read()
+        assert changes is not None
+        assert (sorted(changes.entries), changes.gone) == (["a", "z"], ["b"])
+    three.source.followed()
+    assert three.source.read() is None
+
+
+def test_names_that_are_swapped_over_two_pages_are_not_deleted_twice(many: Tables) -> None:
+    store = {f"n{n}" for n in range(MANY)} | {"a"}
+    many.source.reset()
+    for _ in range(2):
+        many.source.read()
+        many.source.followed()
+    PeriodicTask.objects.filter(name="n0").update(name="x")
+    PeriodicTask.objects.filter(name="n2999").update(name="n0")
+    PeriodicTask.objects.filter(name="x").update(name="n2999")
+    many.monotonic_s = FULL_READ_S
+    many.source._hurry()
+    while many.source.has_more:
         changes = many.source.read() or EntryChanges()
-        if changes.entries:
-            found.append(len(changes.entries))
-            assert count_rows() - before == len(changes.entries) + 1
-    assert found == [PAGE, MANY + 1 - PAGE]
+        store = (store - set(changes.gone)) | changes.entries.keys()
+        many.source.followed()
+    assert store == {f"n{n}" for n in range(MANY)} | {"a"}
+
+
+def test_a_change_of_very_many_is_found_by_a_lap(many: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(django_source, "MANY", 10)
+    PeriodicTask.objects.filter(name__startswith="n1").update(queue="mail", date_changed=timezone.now())
+    PeriodicTasks.update_changed()
+    first = many.source.read()
+    assert first is not None
+    changes = many.read()
+    assert len({*first.entries, *changes.entries}) == sum(f"n{n}".startswith("n1") for n in range(MANY))
 
 
 def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:
@@ -381,3 +444,41 @@ def test_a_task_that_was_disabled_meanwhile_keeps_no_last_run(counted: Counted) 
     PeriodicTask.objects.filter(name="a").update(enabled=False)
     counted.write()
     assert last_and_count("a") == (None, 0)
+
+
+def test_a_large_batch_is_written_in_parts_and_a_failure_counts_none_twice(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_counts, "NAMES", 1)
+    monkeypatch.setattr(run_counts, "PART_S", 0.0)
+    names = [f"row{n}" for n in range(5)]
+    plain = {"task": "site.nothing", "interval": PeriodicTask.objects.get(name="a").interval}
+    PeriodicTask.objects.bulk_create([PeriodicTask(name=name, **plain) for name in names])
+    schedules = [counted.schedule(name) for name in names]
+
+    def write() -> int:
+        counted.write()
+        looks = 1
+        while counted.counts.has_more:
+            counted.counts.run(counted.store)
+            looks += 1
+        return looks
+
+    write()
+    for one in schedules:
+        counted.make(one)
+    own, calls = counted.counts._count, itertools.count(1)
+
+    def fail_once(*parts: Any) -> None:
+        own(*parts)
+        if next(calls) == 3:
+            raise StoreError("the answer was lost")
+
+    monkeypatch.setattr(counted.counts, "_count", fail_once)
+    with pytest.raises(StoreError):
+        write()
+    assert [last_and_count(name)[1] for name in names] == [1, 1, 1, 0, 0]
+    counted.make(schedules[0])
+    counted.make(schedules[2])
+    assert write() > 3, "each part has a look of its own"
+    assert [last_and_count(name)[1] for name in names] == [2, 1, 2, 1, 1]

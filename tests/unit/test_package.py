@@ -1,6 +1,7 @@
-"""The wheel that `pip install` makes of this project: it carries every file of the packages."""
+"""The wheel that `pip install` makes of this project has every file of the packages, and the same bytes each time."""
 
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -21,21 +22,28 @@ PACKAGES = ("celery_wheel", "django_wheel")
 #: The files that setuptools reads to build: a copy, because a build leaves files behind.
 SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE", "pyspark_wheel.py")
 
+#: An instant of no meaning, as `make dist` gives the one of the commit.
+BUILT_AT = {"SOURCE_DATE_EPOCH": "1700000000"}
+
 BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.argv[1])"
+
+
+def build_in(folder: Path) -> Path:
+    for name in SOURCES:
+        source, copy = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, copy, copy_function=shutil.copy, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    command = [sys.executable, "-c", BUILD, str(folder)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env=os.environ | BUILT_AT)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("build")
-    for name in SOURCES:
-        source, copy = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, copy)
-    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=folder, check=True, capture_output=True, text=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_in(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +55,11 @@ def built(wheel: Path) -> set[str]:
 def files(package: str) -> set[str]:
     paths = (path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(ROOT).as_posix() for path in paths}
+
+
+def test_the_same_commit_gives_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    again = build_in(tmp_path)  # the files were copied anew, so each has another time
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -20,7 +20,6 @@ from greenlet import GreenletExit
 from celery_wheel.broker import shard_of
 from celery_wheel.engine.port import BrokerOffset, Chunk, Published
 from celery_wheel.store.model import Message, Row
-from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from tests.kit.virtual_machine import Host, Machine
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
@@ -112,9 +111,9 @@ class Browse:
     def __init__(self, disk: YearDisk) -> None:
         self._disk = disk
 
-    def schedules(self, criteria: ScheduleCriteria, after: str | None = "", limit: int = 1_000) -> SchedulePage:
+    def schedule_names(self, source: str, after: str = "") -> list[str]:
         found = [one for data in self._disk.shards.values() for one in data.schedules.values()]
-        return SchedulePage(sorted((one for one in found if one.source == criteria.source), key=lambda o: o.name), None)
+        return sorted(one.name for one in found if one.source == source and one.name > after)
 
     def schedule_counts(self) -> None: ...
 

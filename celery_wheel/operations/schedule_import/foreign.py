@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
 from celery_wheel.recurring.definition import read_definition, to_text
-from celery_wheel.scheduler.sources.sources import schedules_named
+from celery_wheel.scheduler.sources.follower import schedules_named
 from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,11 +45,11 @@ class SourceEntry:
 
 @dataclass(slots=True)
 class EntryChanges:
-    """The entries of a source that have changed since the last read, or all of them."""
+    """Entries of a source that may have changed, and the names of those that are no more."""
 
     entries: dict[str, SourceEntry] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
-    is_whole: bool = False  #: the entries are all that there are
+    all_names: Collection[str] | None = None  #: of all entries that there are, where all names have to be compared
 
 
 class EntrySource(Protocol):
@@ -57,13 +58,18 @@ class EntrySource(Protocol):
     name: str
 
     def read(self) -> EntryChanges | None:
-        """Return the changes since the last call, or None without any. The first call returns all entries."""
+        """Return changes since the last call, or None without any; and again what the last call returned, unless it
+        was followed. The first call returns all names; the entries come with it, or with the calls after it."""
 
     def followed(self) -> None:
         """Note that the changes of the last ``read`` are in the store."""
 
     def reset(self) -> None:
-        """Have the next ``read`` return all entries."""
+        """Have the next ``read`` be the first one."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next ``read`` should follow at once."""
 
     @property
     def is_followed(self) -> bool:

@@ -42,10 +42,12 @@ from celery_wheel.scheduler.sources import (
     EntrySource,
     SourceEntry,
     broken,
+    digest,
     is_of_base,
     of_base,
 )
-from celery_wheel.scheduler.sources.django_source import FollowedTables, RunCounts, tables_and_counts
+from celery_wheel.scheduler.sources.django_source import FollowedTables
+from celery_wheel.scheduler.sources.run_counts import RunCounts, tables_and_counts
 from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
 from celery_wheel.values.text import text_rule
@@ -54,7 +56,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EntryListing:
-    """A source whose entries another thread lists, all of them at a time."""
+    """A source whose entries another thread lists, all of them at a time; it yields those that differ from the last
+    listing that was followed."""
+
+    has_more = False
 
     def __init__(self, name: str = BEAT, entries: dict[str, SourceEntry] | None = None) -> None:
         self.name = name
@@ -62,6 +67,8 @@ class EntryListing:
         self._entries = entries or {}
         self._put = 0 if entries is None else 1  #: listings so far
         self._read = self._followed = 0  #: the last listing that was read, and followed
+        self._digests: dict[str, bytes] | None = None  #: of the last listing that was followed
+        self._read_digests: dict[str, bytes] = {}
 
     def put(self, entries: dict[str, SourceEntry]) -> None:
         with self._lock:
@@ -70,16 +77,20 @@ class EntryListing:
 
     def read(self) -> EntryChanges | None:
         with self._lock:
-            if self._read == self._put:
+            if self._put == self._followed:
                 return None
-            self._read = self._put
-            return EntryChanges(self._entries, is_whole=True)
+            self._read, entries, before = self._put, self._entries, self._digests
+        self._read_digests = {name: digest(one.document) for name, one in entries.items()}
+        if before is None:
+            return EntryChanges(entries, all_names=entries.keys())
+        changed = {name: entries[name] for name, one in self._read_digests.items() if before.get(name) != one}
+        return EntryChanges(changed, [name for name in before if name not in entries])
 
     def followed(self) -> None:
-        self._followed = self._read
+        self._followed, self._digests = self._read, self._read_digests
 
     def reset(self) -> None:
-        self._read = 0
+        self._followed, self._digests = 0, None
 
     @property
     def is_followed(self) -> bool:
@@ -186,6 +197,7 @@ class PeriodicEntries:
             hands_back=(BEAT,) if self._wheel_runs else (BEAT, DJANGO),
             counts=counts,
             report=service.report_sources,
+            log=service.retries,
         )
 
     def start(self) -> None:

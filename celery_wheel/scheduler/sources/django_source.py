@@ -1,41 +1,38 @@
-"""The tables of django-celery-beat as a source: only rows that have changed are read, and the runs are written back.
+"""The tables of django-celery-beat as a source: only rows that have changed are read, PAGE at a look.
 
 ::
 
-    every look    PeriodicTasks.last_change(): one row. Unchanged: nothing else is read
-    changed       1  tasks whose date_changed is of the last minute, or later     saved tasks
+    first look    ids and names of the enabled tasks: names that are gone are deleted before anything is created
+    every look    PeriodicTasks.last_change(): one row. Changed: what has changed goes to the front of a line of ids
+                  1  tasks whose date_changed is of the last minute, or later     saved tasks, the latest first
                   2  count and sum of the ids of the enabled tasks                deleted, enabled or disabled ones:
-                     differ from what is known: all ids                             then the new ones are read
+                     differ from what is known: all ids                             then the new ones
                   3  intervals, crontabs, solars, clocked rows, where they are    edited schedules: then the tasks
-                     few, or where 1 and 2 have found nothing                       that refer to them are read
-                  4  none of it at two looks: all tasks                           an update that changes the marker only
-    as it was     the next PAGE tasks in the order of their ids, so that          an update that changes no marker
-                  all are read once in FULL_READ_S
+                     few, or where 1 and 2 have found nothing                       that refer to them
+                  4  none of it at two looks, or more than MANY: a lap at once    an update that changes the marker only
+                  then a page of the line; where that is empty, a page of the lap
+    a lap         all tasks in the order of their ids: page after page at the     an update that changes no marker
+                  start, so that edits are live meanwhile; else in FULL_READ_S
 
-The marker and date_changed are django-celery-beat's own, and an update by queryset changes neither. ``last_run_at`` is
-the instant; its former value is a condition of the update, so an instant counts once; at the start, instants that a
-former holder did not write back are counted. A subclass of ``DatabaseScheduler`` that reads other rows, or decides
-otherwise when they are due, keeps its entries.
+A row is read as an entry only where it differs from what was followed, by a hash of its columns: a lap over a million
+rows that are as they were costs seconds. The marker and date_changed are django-celery-beat's own, and an update by
+queryset changes neither. A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they are
+due, keeps its entries.
 """
 
 from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from celery_wheel.errors import RecurrenceError
-from celery_wheel.recurring.definition import read_definition
-from celery_wheel.scheduler.sources import EntryChanges
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry
 from celery_wheel.scheduler.sources.django_rows import PAGE, TableTask, TaskColumns, TaskReader, at_ms, is_over
-from celery_wheel.store.ports import FullStore
-from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
-from celery_wheel.timing import SystemClock
+from celery_wheel.store.schedule_model import DJANGO
 from celery_wheel.values import parts
-from celery_wheel.values.log import get_logger
 
 #: The parts of a DatabaseScheduler that read the rows and decide when they are due.
 _OWN = ("Entry", "Model", "Changes", "tick", "is_due", "all_as_schedule", "enabled_models", "enabled_models_qs")
@@ -57,25 +54,19 @@ def follows_tables(base: type) -> bool:
     return all(getattr(base, name, None) is getattr(module.DatabaseScheduler, name, None) for name in _OWN)
 
 
-def tables_and_counts(app: Any) -> tuple[DjangoSource, RunCounts]:
-    clock = SystemClock()
-    clocks = clock.now_ms, lambda: clock.monotonic_ms() / 1_000
-    source = DjangoSource(app, *clocks)
-    return source, RunCounts(source, *clocks)
-
-
-logger = get_logger(__name__)
-
 #: Ids of one condition; SQLite takes no more than 999 in old versions.
 IDS = 500
 
 #: Rows of schedules that are read at each change.
 FEW = 2_000
 
-#: A transaction that took longer than this between saving a task and its commit is found by the reading of all.
+#: Ids in the line at one change; above it, a lap finds the changes.
+MANY = 100_000
+
+#: A transaction that took longer than this between saving a task and its commit is found by the next lap.
 OVERLAP = timedelta(seconds=60)
 
-#: Seconds in which all tasks are read once more, a page at a time; django-celery-beat does so every five minutes.
+#: Seconds of a lap at leisure, as django-celery-beat reads all rows every five minutes; longer from 2,000,000 rows on.
 FULL_READ_S = 300.0
 
 
@@ -96,46 +87,67 @@ class DjangoSource:
         }
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
+        self._finished: list[int] = []  #: ids of one-off tasks that have run, until the next look
+        self.reset()
+
+    # -- the source ------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
         self._names: dict[int, str] = {}  #: of the enabled tasks
+        self._marks: dict[int, int] = {}  #: id → hash of the row that was followed
         self._schedules: dict[str, dict[int, int]] = {}  #: kind → id → hash of the row
         self._expires: dict[int, int] = {}  #: id → expires
         self._expiring: list[tuple[int, int]] = []  #: (expires, id), the first first
-        self._finished: list[int] = []  #: ids of one-off tasks that have run, until the next look
+        self._line: dict[int, None] = {}  #: ids that are read next, in this order
+        self._unfollowed: list[int] = []  #: ids of the last look, and names that are gone, until it was followed
+        self._gone: list[str] = []
         self._marker: Any = None
-        self._is_read = self.is_followed = False
-        self._after = 0  #: id after which the next page is read
+        self._is_open = self.is_followed = False
+        self._after = 0  #: id after which the lap goes on
+        self._laps_at_once = 1
         self._page_at_s = 0.0
         self._is_unexplained = False  #: the marker has changed, and nothing else that was looked at
 
-    # -- the source ------------------------------------------------------------------------------------
+    @property
+    def has_more(self) -> bool:
+        return bool(self._line) or self._laps_at_once > 0
 
     def read(self) -> EntryChanges | None:
         from django.db import close_old_connections
 
         close_old_connections()
         marker = self._models.PeriodicTasks.last_change()
-        if not self._is_read:
-            return self._read_all(marker)
-        before, self._marker = self._marker, marker
-        changes = EntryChanges()
-        self._remove(changes, self._finished)
+        if not self._is_open:
+            return self._open(marker)
+        for pk in self._unfollowed:  # a look that was not followed, or has failed
+            self._marks.pop(pk, None)
+        self._put_first(self._unfollowed)
+        self._unfollowed = []
+        self._remove(self._finished)
         self._finished = []
-        self._expire(changes)
-        if marker != before:
-            self._read_changed(changes, before)
-            self._is_unexplained = not (changes.entries or changes.gone)
+        self._put_first(self._expired())
+        if marker != self._marker:
+            self._find_changes(self._marker)
+            self._marker = marker
         elif self._is_unexplained:
-            return self._read_all(marker)
-        elif self._monotonic_s() >= self._page_at_s:
-            self._read_page(changes)
-        changes.gone = [name for name in changes.gone if name not in changes.entries]
-        return changes if changes.entries or changes.gone else None
+            self._is_unexplained = False
+            self._hurry()
+        entries: dict[str, SourceEntry] = {}
+        self._read_line(entries)
+        if not self._line and (self._laps_at_once or self._monotonic_s() >= self._page_at_s):
+            self._read_page(entries)
+        if self._gone:
+            names = set(self._names.values())
+            self._gone = [name for name in self._gone if name not in names]
+            entries = {name: one for name, one in entries.items() if name not in self._gone}
+        if entries or self._gone:
+            return EntryChanges(entries, self._gone)
+        self.is_followed = self.is_followed or not self.has_more
+        return None
 
     def followed(self) -> None:
-        self.is_followed = True
-
-    def reset(self) -> None:
-        self._is_read = False
+        self._is_open, self._unfollowed, self._gone = True, [], []
+        self.is_followed = self.is_followed or not self.has_more
 
     def finish(self, ids: list[int]) -> None:
         """Disable one-off tasks that have run."""
@@ -144,53 +156,79 @@ class DjangoSource:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def _read_all(self, marker: Any) -> EntryChanges:
-        self._names, self._expires, self._expiring, self._finished = {}, {}, [], []
-        changes = EntryChanges(is_whole=True)
-        for page in self._reader.pages(self._enabled()):
-            self._add(changes, page)
+    def _open(self, marker: Any) -> EntryChanges:
+        self._names = dict(self._enabled().order_by().values_list("pk", "name").iterator(PAGE))
         self._schedules = {kind: dict(self._hashes(kind)) for kind in self._tables}
-        self._marker, self._is_read, self._is_unexplained = marker, True, False
-        self._turn_page([])
-        return changes
+        self._marker = marker
+        return EntryChanges(all_names=set(self._names.values()))
 
-    def _read_page(self, changes: EntryChanges) -> None:
-        page = self._reader.page(self._enabled(), self._after)
-        self._add(changes, page)
-        self._read_if_counts_differ(changes)
-        self._turn_page(page)
+    def _hurry(self) -> None:
+        """Read each task once from now on: the rest of this lap, and the next one, or it alone."""
+        self._laps_at_once = 2 if self._after else 1
 
-    def _turn_page(self, page: list[TableTask]) -> None:
-        self._after = page[-1].pk if len(page) == PAGE else 0
-        self._page_at_s = self._monotonic_s() + FULL_READ_S / (len(self._names) // PAGE + 1)
+    def _put_first(self, ids: Iterable[int]) -> None:
+        first = dict.fromkeys(ids)
+        self._line = {**first, **{pk: None for pk in self._line if pk not in first}} if first else self._line
 
-    def _read_changed(self, changes: EntryChanges, before: Any) -> None:
+    def _find_changes(self, before: Any) -> None:
+        found = self._saved(before)
+        found += self._uncounted(found)
+        if sum(map(len, self._schedules.values())) <= FEW or not (found or self._gone):
+            found += self._of_changed_schedules()
+        self._put_first(found[:MANY])
+        self._is_unexplained = not (found or self._gone)
+        if len(found) > MANY:
+            self._hurry()
+
+    def _read_line(self, entries: dict[str, SourceEntry]) -> None:
+        ids = list(islice(self._line, PAGE))
+        for part in parts(ids, IDS):
+            self._add(entries, self._reader.marks(self._enabled().filter(pk__in=part)))
+        for pk in ids:
+            del self._line[pk]
+
+    def _read_page(self, entries: dict[str, SourceEntry]) -> None:
+        size = PAGE if self._laps_at_once else 2 * PAGE  # at leisure, since most of it has not changed
+        marks = self._reader.marks(self._enabled().filter(pk__gt=self._after).order_by("pk")[:size])
+        self._add(entries, marks)
+        self._page_at_s = self._monotonic_s() + FULL_READ_S / (len(self._names) // (2 * PAGE) + 1)
+        if len(marks) == size:
+            self._after = max(marks)
+            return
+        self._put_first(self._uncounted())
+        self._after, self._laps_at_once = 0, max(0, self._laps_at_once - 1)
+
+    def _saved(self, before: Any) -> list[int]:
         saved = self._tasks.all() if before is None else self._tasks.filter(date_changed__gte=before - OVERLAP)
-        ids = list(saved.values_list("pk", "enabled"))
-        self._remove(changes, [pk for pk, enabled in ids if not enabled])
-        self._read_ids(changes, [pk for pk, enabled in ids if enabled])
-        self._read_if_counts_differ(changes)
-        known = sum(map(len, self._schedules.values()))
-        if known <= FEW or not (changes.entries or changes.gone):
-            self._read_of_changed_schedules(changes)
+        ids = list(saved.order_by("-date_changed", "-pk").values_list("pk", "enabled")[: MANY + 1])
+        self._remove([pk for pk, enabled in ids if not enabled])
+        return [pk for pk, enabled in ids if enabled]
 
-    def _read_if_counts_differ(self, changes: EntryChanges) -> None:
+    def _uncounted(self, saved: Iterable[int] = ()) -> set[int]:
+        """Where the counts differ, remove tasks that are gone, and return the ids of those that are not known.
+
+        New tasks that are about to be read, like those that were ``saved``, count as known.
+        """
         from django.db.models import Count, Sum
 
+        new = {pk for pk in (*saved, *self._line) if pk not in self._names}
         found = self._enabled().aggregate(count=Count("pk"), sum=Sum("pk"))
-        if (found["count"], found["sum"] or 0) == (len(self._names), sum(self._names)):
-            return
+        if (found["count"], found["sum"] or 0) == (len(self._names) + len(new), sum(self._names) + sum(new)):
+            return set()
         ids = set(self._enabled().values_list("pk", flat=True))
-        self._remove(changes, self._names.keys() - ids)
-        self._read_ids(changes, ids - self._names.keys())
+        self._remove(self._names.keys() - ids)
+        return ids - self._names.keys()
 
-    def _read_of_changed_schedules(self, changes: EntryChanges) -> None:
+    def _of_changed_schedules(self) -> list[int]:
+        """Return the ids of the tasks of schedules that were edited since the last call."""
+        found: list[int] = []
+        now = {kind: dict(self._hashes(kind)) for kind in self._tables}
         for kind, before in self._schedules.items():
-            now = dict(self._hashes(kind))
-            changed = [pk for pk, one in before.items() if now.get(pk, one) != one]
-            self._schedules[kind] = now
+            changed = [pk for pk, one in before.items() if now[kind].get(pk, one) != one]
             for part in parts(changed, IDS):
-                self._read_ids(changes, self._enabled().filter(**{f"{kind}_id__in": part}).values_list("pk", flat=True))
+                found += self._enabled().filter(**{f"{kind}_id__in": part}).values_list("pk", flat=True)[: MANY + 1]
+        self._schedules = now
+        return found
 
     def _hashes(self, kind: str) -> Iterator[tuple[int, int]]:
         from django.db.models import CharField
@@ -202,160 +240,51 @@ class DjangoSource:
         rows = table._default_manager.order_by().annotate(**columns).values_list("pk", *columns)
         return ((row[0], hash(row[1:])) for row in rows.iterator(PAGE))
 
-    def _read_ids(self, changes: EntryChanges, ids: Iterable[int]) -> None:
-        for part in parts(list(ids), IDS):
-            self._add(changes, self._reader.read(self._enabled().filter(pk__in=part)))
-
     def _enabled(self) -> Any:
         return self._tasks.filter(enabled=True)
 
     # -- what is known ---------------------------------------------------------------------------------
 
-    def _add(self, changes: EntryChanges, tasks: Iterable[TableTask]) -> None:
+    def _add(self, entries: dict[str, SourceEntry], marks: Mapping[int, int]) -> None:
         over: list[TaskColumns] = []
-        for task in tasks:
-            pk, row = task.pk, task.columns
-            if row is not None and is_over(row, self._now_ms()):
-                over.append(row)
-                continue
-            before, self._names[pk] = self._names.get(pk), task.name
-            if before not in (None, task.name):
-                changes.gone.append(str(before))
-            changes.entries[task.name] = task.entry
-            if row is not None and row.expires is not None and self._expires.get(pk) != at_ms(row.expires):
-                self._expires[pk] = at_ms(row.expires)
-                heapq.heappush(self._expiring, (at_ms(row.expires), pk))
+        changed = [pk for pk, mark in marks.items() if self._marks.get(pk) != mark]
+        for part in parts(changed, IDS):
+            for task in self._reader.read(self._enabled().filter(pk__in=part)):
+                if task.columns is not None and is_over(task.columns, self._now_ms()):
+                    over.append(task.columns)
+                else:
+                    self._know(task, marks[task.pk])
+                    entries[task.name] = task.entry
         self._disable([row.pk for row in over if row.one_off and row.total_run_count], total_run_count=0)
         self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
-        self._remove(changes, [row.pk for row in over])
+        self._remove([row.pk for row in over])
 
-    def _remove(self, changes: EntryChanges, ids: Iterable[int]) -> None:
+    def _know(self, task: TableTask, mark: int) -> None:
+        pk, row = task.pk, task.columns
+        self._unfollowed.append(pk)
+        before, self._names[pk] = self._names.get(pk), task.name
+        if before not in (None, task.name):
+            self._gone.append(str(before))
+        self._marks[pk] = mark
+        if row is not None and row.expires is not None and self._expires.get(pk) != at_ms(row.expires):
+            self._expires[pk] = at_ms(row.expires)
+            heapq.heappush(self._expiring, (at_ms(row.expires), pk))
+
+    def _remove(self, ids: Iterable[int]) -> None:
         for pk in list(ids):
+            self._marks.pop(pk, None)
             if (name := self._names.pop(pk, None)) is not None:
-                changes.gone.append(name)
-                changes.entries.pop(name, None)
+                self._gone.append(name)
 
-    def _expire(self, changes: EntryChanges) -> None:
-        """Disable the tasks that have expired since the last look."""
+    def _expired(self) -> list[int]:
+        """Return the tasks that have expired since the last look; one whose ``expires`` was edited is read as such."""
         due = []
         while self._expiring and self._expiring[0][0] <= self._now_ms():
-            due.append(heapq.heappop(self._expiring)[1])
-        self._read_ids(changes, due)  # a row whose ``expires`` was edited is read as such
+            due.append(pk := heapq.heappop(self._expiring)[1])
+            self._marks.pop(pk, None)
+        return due
 
     def _disable(self, ids: list[int], **values: Any) -> None:
         """Disable tasks as django-celery-beat does, which also empties their ``last_run_at``."""
         for part in parts(ids, IDS):
             self._enabled().filter(pk__in=part).update(enabled=False, last_run_at=None, **values)
-
-
-#: Seconds from one batch to the next.
-EVERY_S = 5.0
-
-#: Names of one UPDATE, and runs or schedules that are read at a time.
-NAMES, AT_ONCE = 500, 5_000
-
-#: The most instants of one schedule that are counted for a former holder.
-MOST_MISSED = 1_000
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class RunCounts:
-    """Works in the thread of the sources."""
-
-    def __init__(self, source: DjangoSource, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
-        from django.conf import settings
-        from django_celery_beat.models import PeriodicTask
-
-        self._source = source
-        self._tasks = PeriodicTask._default_manager
-        self._is_aware = bool(settings.USE_TZ)
-        self._now_ms = now_ms
-        self._monotonic_s = monotonic_s
-        self._last_run: list[int] | None = None  #: of each shard, the last run that was read
-        self._at_s = 0.0
-        self._waiting: list[tuple[str, int, int]] = []  #: (name, instant, count), until the instant has come
-        self._store: FullStore | None = None
-
-    def run(self, store: FullStore) -> None:
-        """Write a batch, where it is time for one. Raises StoreError, or an error of the database."""
-        self._store = store
-        if not self._source.is_followed or self._monotonic_s() - self._at_s < EVERY_S:
-            return
-        if self._last_run is None:
-            # The numbers first: a run between the two reads is read twice, and counted once.
-            numbers = [store.browse.last_run(shard) for shard in range(store.shards)]
-            self._read_missed(store)
-            self._last_run = numbers
-        self._read_runs(store, self._last_run)
-        self._write()
-        self._at_s = self._monotonic_s()
-
-    def close(self) -> None:
-        """Close the thread's connections; the next start finds the counts that are not written."""
-        from django.db import connections
-
-        connections.close_all()
-
-    def _read_runs(self, store: FullStore, last_run: list[int]) -> None:
-        for shard, number in enumerate(last_run):
-            while True:
-                runs = store.browse.runs_after(shard, number, AT_ONCE)
-                for run in runs:
-                    number = run.timer_id
-                    if run.source == DJANGO and run.name is not None and not run.requested:
-                        self._waiting.append((run.name, run.instant_ms, 1))
-                last_run[shard] = number
-                if len(runs) < AT_ONCE:
-                    break
-
-    def _read_missed(self, store: FullStore) -> None:
-        after: str | None = ""
-        while after is not None:
-            page = store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES)
-            made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
-            rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
-            for name, last_run_at in rows:
-                self._waiting += _missed(made[name], None if last_run_at is None else at_ms(last_run_at))
-            after = page.next
-
-    def _write(self) -> None:
-        now_ms = self._now_ms()
-        due = [one for one in self._waiting if one[1] <= now_ms]
-        self._waiting = [one for one in self._waiting if one[1] > now_ms]
-        found: dict[str, tuple[int, int]] = {}
-        for name, instant_ms, count in due:
-            last_ms, before = found.get(name, (0, 0))
-            found[name] = max(last_ms, instant_ms), before + count
-        alike: dict[tuple[int, int], list[str]] = {}
-        for name, last in found.items():
-            alike.setdefault(last, []).append(name)
-        for (last_ms, count), names in alike.items():
-            for part in parts(names, NAMES):
-                self._count(part, last_ms, count)
-
-    def _count(self, names: Sequence[str], last_ms: int, count: int) -> None:
-        from django.db.models import F, Q
-
-        at = _EPOCH + timedelta(milliseconds=last_ms)
-        at = at if self._is_aware else at.replace(tzinfo=None)
-        tasks = self._tasks.filter(name__in=names, enabled=True)
-        earlier = Q(last_run_at__isnull=True) | Q(last_run_at__lt=at)
-        tasks.filter(earlier).update(last_run_at=at, total_run_count=F("total_run_count") + count)
-        once = list(tasks.filter(one_off=True).values_list("pk", flat=True))
-        self._source.finish(once)
-
-
-def _missed(schedule: Schedule, last_run_ms: int | None) -> Iterable[tuple[str, int, int]]:
-    """Yield the last instant of a schedule, with the number of instants since its last run that was written back."""
-    last_ms = schedule.last_ms or 0
-    if last_run_ms is not None and last_run_ms >= last_ms:
-        return
-    count: Any = schedule.made
-    if last_run_ms is not None:
-        try:
-            recurrence = read_definition(schedule.definition).recurrence
-        except RecurrenceError:
-            return
-        count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
-    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED))

@@ -55,7 +55,7 @@ def test_a_standby_takes_over(url: str, standby: SqlStore, tmp_path: Path, where
         assert standby.acquire(0, "host-b", NOW, LEASE) is None
         process.signal(how)
         began = time.monotonic()
-        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+        assert acquire(standby, name="host-b", lease_ms=LEASE, waits=True) == 2
         took_s = time.monotonic() - began
         assert standby.count(0, 0, *EVERYTHING) in ((0, 1) if where != "between" else (ROWS + 1,))
         standby.apply(0, 2, Change())
@@ -80,7 +80,7 @@ def test_a_standby_does_not_wait_for_a_lease_that_ends_meanwhile(
             monkeypatch.setattr(StoppedHolders, "end", end_and_let_it_run_out)
             assert patient.acquire(0, "host-b", NOW, LEASE) is None
             monkeypatch.undo()
-        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+        assert acquire(standby, name="host-b", lease_ms=LEASE, waits=True) == 2
 
 
 def test_a_standby_waits_for_no_transaction_of_a_holder(url: str, standby: SqlStore, postgres: PostgresServer) -> None:
@@ -112,7 +112,7 @@ def test_a_holder_that_wakes_up_after_a_takeover_is_fenced(url: str, standby: Sq
     with closing(open_store(url, shards=2)) as sleeper:
         holder = Holder(sleeper, name="host-a")
         sleeper.renew(0, holder.epoch, NOW, 1, {})
-        acquire(standby, name="host-b")
+        acquire(standby, name="host-b", waits=True)
         for write in (lambda: holder.accept(NOW), lambda: sleeper.renew(0, holder.epoch, NOW, LEASE, {})):
             with pytest.raises(Fenced):
                 write()
@@ -173,7 +173,7 @@ def test_a_role_that_may_end_no_session_is_named(
         assert "of the user owner_of_it" in said[-1]
         assert "the shard is not taken" in said[-1]
         postgres.sql("GRANT pg_signal_backend TO other_one")
-        assert acquire(standby, name="host-b", lease_ms=LEASE) == 2
+        assert acquire(standby, name="host-b", lease_ms=LEASE, waits=True) == 2
 
 
 def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(

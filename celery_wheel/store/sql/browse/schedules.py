@@ -45,6 +45,12 @@ class ScheduleViews(Messages):
         following = items[-1].name if len(rows) > limit else upto
         return schedule_model.SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
+    def schedule_names(self, source: str, after: str = "", limit: int = 100_000) -> list[str]:
+        """Return names of a source's schedules in their order, after the name ``after``."""
+        own = (schedule.c.source == source, schedule.c.name > after)
+        with self._database.reading() as connection:
+            return list(connection.scalars(select(schedule.c.name).where(*own).order_by(schedule.c.name).limit(limit)))
+
     def schedule_counts(self) -> schedule_model.ScheduleCounts:
         noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
         with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))

@@ -12,6 +12,7 @@ from celery.schedules import crontab, schedstate, schedule, solar
 from celery_wheel import Celery
 from celery_wheel.recurring import Crontab, Recurrence, from_json
 from celery_wheel.recurring.definition import read_definition, to_text
+from celery_wheel.scheduler.sources import EntryChanges, SourceEntry
 from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry, is_patched, to_celery
 from celery_wheel.scheduler.sources.beat_entries import EntryListing, declared_entries, entry_of
 from celery_wheel.scheduler.sources.django_rows import TaskColumns, at_ms, entry_of_row, is_over
@@ -124,25 +125,29 @@ def test_an_entry_that_raises_stays_with_beat(app: Any) -> None:
     assert "no market today" in entry_of(beat_entry(app, schedule=Failing(5)), app).document["base"]
 
 
-def test_a_listing_is_read_once_and_again_after_a_reset() -> None:
+def test_a_listing_yields_all_entries_and_then_those_that_differ() -> None:
+    first, other = SourceEntry({"task": "app.a"}), SourceEntry({"task": "app.b"})
     listing = EntryListing()
     assert (listing.read(), listing.is_followed) == (None, False)
-    listing.put({})
-    changes = listing.read()
-    assert changes is not None
-    assert changes.is_whole
+    listing.put({"a": first, "b": first})
+    for _ in range(2):  # until it was followed
+        changes = listing.read()
+        assert changes is not None
+        assert changes.all_names == {"a", "b"} == changes.entries.keys()
     assert not listing.is_followed
     listing.followed()
     assert listing.is_followed
     assert listing.read() is None
-    listing.put({})
+    listing.put({"a": first, "c": other})
     assert not listing.is_followed
-    listing.read()
-    listing.put({})
+    assert listing.read() == EntryChanges({"c": other}, ["b"])
+    listing.put({"a": other, "c": other})
     listing.followed()
     assert not listing.is_followed, "a listing came while the former one was followed"
+    assert listing.read() == EntryChanges({"a": other})
+    listing.followed()
     listing.reset()
-    assert listing.read() is not None
+    assert listing.read() == EntryChanges({"a": other, "c": other}, all_names={"a", "c"})
 
 
 NINE = {"kind": "recurrence", "spec": {"kind": "crontab", "minute": "0", "hour": "9"}}

@@ -20,7 +20,8 @@ from celery_wheel.conf import Conf
 from celery_wheel.errors import StoreError, WheelUnavailable
 from celery_wheel.scheduler.sources import EntryChanges, SourceEntry, beat_entries, broken, of_base, sources
 from celery_wheel.scheduler.sources.beat_entries import EntryListing
-from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Follower, Sources
+from celery_wheel.scheduler.sources.follower import Follower
+from celery_wheel.scheduler.sources.sources import BACK_OFF_MOST_S, Sources
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import BEAT, Schedule
 from celery_wheel.testing import VirtualWheel
@@ -51,7 +52,7 @@ class FollowerRig:
 
     def follow(self, **entries: SourceEntry) -> None:
         """Follow entries that are all that there are."""
-        self.follower.follow(EntryChanges(dict(entries), is_whole=True))
+        self.follower.follow(EntryChanges(dict(entries), all_names=entries.keys()))
 
     def schedule(self, name: str) -> Schedule | None:
         found = self.app.wheel.store.browse.schedule(name)
@@ -264,7 +265,6 @@ def test_a_request_without_an_answer_leaves_the_rest_for_the_next_difference(
     silent = mock.patch.object(rig.follower, "_ask", side_effect=WheelUnavailable("no scheduler answered", {}))
     with silent, pytest.raises(WheelUnavailable):
         rig.follow(b=entry())
-    rig.follower.forget()
     rig.follow(b=entry())
     assert rig.schedule("a") is None
     assert rig.schedule("b") is not None
@@ -340,7 +340,33 @@ def test_a_source_is_looked_at_four_times_a_second_and_less_often_while_it_fails
     assert max(gaps) == BACK_OFF_MOST_S
 
 
+def test_a_source_is_compared_anew_when_the_shard_comes_back(app: Any, clock: ManualClock) -> None:
+    class Resettable(Watched):
+        resets = 0
+
+        def reset(self) -> None:
+            self.resets += 1
+
+    source = Resettable(clock)
+    thread: Any = Sources(Conf(app), [source], lambda: not 5 <= clock.monotonic_ms() / 1_000 < 10)
+    thread._wake = Waits(clock, thread, 20)
+    thread._run()
+    assert source.resets == 2
+    assert not [at_s for at_s in source.at_s if 5 <= at_s < 10]
+
+
+def test_a_source_that_has_more_is_looked_at_again_at_once(app: Any, clock: ManualClock) -> None:
+    class Pages(Watched):
+        @property
+        def has_more(self) -> bool:
+            return len(self.at_s) < 10
+
+    assert looked_at(app, clock, Pages(clock), 1)[:9] == [0.0] * 9
+
+
 class Counts:
+    has_more = False
+
     def run(self, store: FullStore) -> None: ...
 
     def close(self) -> None: ...
@@ -367,6 +393,7 @@ class Service:
     """A ``WheelService`` whose engine is that of the virtual wheel."""
 
     started = True
+    retries = None
 
     def __init__(self, *_: object) -> None: ...
 
