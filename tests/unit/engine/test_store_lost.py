@@ -1,0 +1,123 @@
+"""A store that lost its last commits, as an asynchronous replica that was promoted: the holder tells, and goes on."""
+
+import copy
+
+import pytest
+
+from celery_wheel.engine.round import Round, run_round
+from celery_wheel.store.model import CANCEL
+from tests.simulation.model_history import ShardData
+from tests.unit.engine.conftest import RabbitRig, Rig
+
+SAID = "the store was rolled back"
+
+
+def saved(rig: Rig) -> ShardData:
+    """Return a copy of the shard as it is now."""
+    owner, rig.data.owner = rig.data.owner, None
+    found = copy.deepcopy(rig.data)
+    found.owner = rig.data.owner = owner
+    return found
+
+
+def accepted(rig: Rig, *task_ids: str, delay_ms: int = 60_000) -> None:
+    for task_id in task_ids:
+        sent = rig.send(task_id, delay_ms)
+        if isinstance(rig, RabbitRig):
+            rig.rabbit.wheel.append(sent)
+    rig.run(rounds=2)
+
+
+def dispatched(rig: Rig) -> list[str]:
+    return sorted([task_id for task_id, _ in rig.sent_as] if isinstance(rig, RabbitRig) else rig.pushed)
+
+
+def loses_two(rig: Rig) -> None:
+    """Let the store lose the last two of five messages."""
+    accepted(rig, "a", "b", "c")
+    before = saved(rig)
+    accepted(rig, "d", "e", delay_ms=1_000)
+    rig.disk.shards[0] = before
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if SAID in record.getMessage()]
+
+
+@pytest.mark.parametrize("make", [Rig, RabbitRig])
+def test_the_holder_tells_once_how_many_are_gone_and_goes_on(make: type[Rig], caplog: pytest.LogCaptureFixture) -> None:
+    rig = make()
+    loses_two(rig)
+    rig.run(rounds=4)
+    [said] = told(caplog)
+    assert "shard 0: the store was rolled back: 2 messages that it had accepted are gone" in said
+    assert "(it has accepted 3 messages, and had confirmed 5)" in said
+    assert rig.engine.stats.store_lost == 2
+    accepted(rig, "f")
+    rig.take_over(after_ms=10_000)
+    rig.run(rounds=3)
+    rig.run(rounds=3, after_ms=60_000)
+    assert (dispatched(rig), len(told(caplog))) == (["a", "b", "c", "f"], 1)
+    assert rig.data.accepted == 4
+
+
+@pytest.mark.parametrize(("make", "lines"), [(Rig, 1), (RabbitRig, 0)])
+def test_another_process_knows_it_from_redis_alone(
+    make: type[Rig], lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make()
+    loses_two(rig)
+    rig.take_over(after_ms=10_000)
+    rig.run(rounds=2)
+    assert (len(told(caplog)), rig.engine.stats.store_lost) == (lines, 2 * lines)
+
+
+def test_lost_tasks_that_are_due_trip_no_guard(rig: Rig) -> None:
+    """Nothing but a defect may trip it. The round of ``dispatch`` is the first that asks the store."""
+    loses_two(rig)
+    rig.run("dispatch", after_ms=1_500)
+    rig.run(rounds=3)
+    assert (rig.engine.stats.guard_trips, rig.engine.stats.store_lost, rig.pushed) == (0, 2, [])
+
+
+def test_a_cancel_of_a_lost_task_is_not_done(rig: Rig) -> None:
+    loses_two(rig)
+    number = rig.put(CANCEL, task_ids=["d"])
+    assert rig.run("ingest") is Round.FAILED
+    rig.run(rounds=3)
+    assert rig.data.answers[number].results == {"d": "unknown"}
+
+
+def test_a_message_that_is_in_the_wheel_queue_yet_is_not_lost(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    accepted(rig, "a", "b", "c")
+    before = saved(rig)
+    rig.send("d", 60_000)
+    steps = rig.stopped_at("ingest", "applied")
+    rig.disk.shards[0] = before
+    rig.run("tend")
+    run_round(steps)
+    rig.run(rounds=3)
+    assert (told(caplog), rig.data.accepted) == ([], 4)
+
+
+def test_a_broker_that_lost_writes_too_knows_less_than_the_process(rig: Rig) -> None:
+    loses_two(rig)
+    rig.server.keys.fence.accepted = 1
+    rig.run(rounds=3)
+    assert (rig.engine.stats.store_lost, rig.server.keys.fence.accepted) == (2, 3)
+
+
+def test_the_renewal_of_all_shards_leaves_such_a_shard_to_its_own_engine(rig: Rig) -> None:
+    loses_two(rig)
+    call = rig.engine.lease_call()
+    assert call is not None
+    assert rig.store.renew_all([call.renewal], rig.clock.now_ms(), 1_000) == set()
+
+
+def test_a_task_that_is_cancelled_as_it_comes_counts(rig: Rig) -> None:
+    rig.put(CANCEL, task_ids=["never"])
+    rig.run(rounds=2, after_ms=10_000)
+    rig.send("never", 60_000)
+    rig.send("some", 60_000)
+    rig.run(rounds=2)
+    assert (rig.data.accepted, rig.state.accepted, rig.server.keys.fence.accepted) == (2, 2, 2)
