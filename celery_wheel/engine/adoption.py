@@ -16,7 +16,8 @@
                                           at most by the settlements of ``rollback_window``; "warn" only logs it
                           not in store    the lane was closed: the broker forgets it
     4. accepted           the store has accepted fewer messages than the broker or this process knows: it was rolled
-                          back to an earlier state; the log says how many are gone
+                          back to an earlier state; the log says how many are gone; on a broker without offsets, the
+                          rows that are due are in doubt
     5. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
 
 A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows.
@@ -123,7 +124,7 @@ class Adoption:
         broker = self.delivery.broker if isinstance(self.delivery, FencedDelivery) else None
         if offsets is not None and broker is not None:
             yield from self._compare(broker, offsets)
-        self._look_for_losses(broker, found)
+        yield from self._look_for_losses(broker, found)
 
     def _times(self) -> tuple[int, int]:
         """Return now in due time and in monotonic time: later than any publication of a former holder."""
@@ -154,8 +155,12 @@ class Adoption:
         if not offsets and self.rollbacks:
             self.rollbacks, self.emptied = 0, 1
 
-    def _look_for_losses(self, broker: FencingBroker | None, found: model.ShardRecord) -> None:
-        """Report messages that the store had accepted and lacks. Every later adoption compares with what is left."""
+    def _look_for_losses(self, broker: FencingBroker | None, found: model.ShardRecord) -> Iterator[str]:
+        """Report messages that the store had accepted and lacks. Every later adoption compares with what is left.
+
+        Where the broker keeps no offsets, all rows that are due are in doubt now: the store does not know which of them
+        were dispatched in the commits that it lost.
+        """
         known = max(self._known, 0 if broker is None else broker.accepted(self.shard))
         if known <= found.accepted:
             return
@@ -166,6 +171,13 @@ class Adoption:
         logger.error(STORE_LOST, self.shard, self.store_lost, since, found.accepted, known, extra=extra)
         if broker is not None:
             broker.set_accepted(self.shard, self.epoch, found.accepted)
+            return
+        upto = model.Position(self.now_ms, model.MAX_SEQ)
+        lanes = [lane for lane in self._published_lanes() if lane.target is None and lane.watermark < upto]
+        yield "loss found"
+        change = model.Change(lanes=[replace(lane, watermark=upto) for lane in lanes])
+        self.store.apply(self.shard, self.epoch, change)
+        yield "due rows in doubt"
 
     def state(self) -> ShardState:
         """Return the state: step 5."""

@@ -72,6 +72,20 @@ def test_another_process_knows_it_from_redis_alone(
     assert (len(told(caplog)), rig.engine.stats.store_lost) == (lines, 2 * lines)
 
 
+def test_tasks_that_may_have_been_dispatched_since_are_marked_on_rabbitmq(rabbit: RabbitRig) -> None:
+    """The store no longer knows that the first was dispatched; it knows nothing of the second, and the third is new."""
+    accepted(rabbit, "due", delay_ms=1_000)
+    before = saved(rabbit)
+    accepted(rabbit, "gone", delay_ms=1_000)
+    rabbit.run(rounds=2, after_ms=1_500)
+    assert dispatched(rabbit) == ["due", "gone"]
+    rabbit.disk.shards[0] = before
+    rabbit.run(rounds=4)
+    accepted(rabbit, "new", delay_ms=1_000)
+    rabbit.run(rounds=2, after_ms=1_500)
+    assert rabbit.sent_as == [("due", False), ("gone", False), ("due", True), ("new", False)]
+
+
 def test_lost_tasks_that_are_due_trip_no_guard(rig: Rig) -> None:
     """Nothing but a defect may trip it. The round of ``dispatch`` is the first that asks the store."""
     loses_two(rig)
