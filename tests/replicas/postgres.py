@@ -113,11 +113,20 @@ def promote(
         account = stand.settle(f"{name}, {'a proxy' if proxy else 'several hosts'}")
     account.counts["promotions"] = rounds
     account.counts["ms until a new task arrived, at most"] = round(max(waits) * 1_000)
+    return allowed(account, synchronous=synchronous, exactly=broker == "redis")
+
+
+def allowed(account: Account, *, synchronous: bool, exactly: bool) -> Account:
+    """Note what the schedulers should have said and did not; and leave out what an asynchronous replica may cost.
+
+    Args:
+        exactly: any scheduler has to notice a loss; else the one that held the shard before.
+    """
     if synchronous and account.gone:
         account.broken["gone, and the replica was synchronous"] = account.gone
     if not synchronous:
         # Dispatched in the lost commits, of which the store knows nothing: again, see "Restore" in docs/operating.md.
         account.broken.pop("twice_unmarked", None)
-    if account.said > account.gone or (broker == "redis" and account.said != account.gone):
+    if account.said > account.gone or (exactly and account.said != account.gone):
         account.broken["said"] = account.said
     return account

@@ -80,7 +80,14 @@ class Stand(Stack):
     """``find`` returns the URL at which the broker's primary is read now."""
 
     def __init__(
-        self, folder: Path, broker: str, store: str, seed: int, find: Callable[[], str], **settings: Any
+        self,
+        folder: Path,
+        broker: str,
+        store: str,
+        seed: int,
+        find: Callable[[], str],
+        queue_arguments: Any = None,
+        **settings: Any,
     ) -> None:
         if not broker.startswith(("redis", "sentinel")):
             settings.setdefault("broker_transport_options", {"confirm_publish": True})
@@ -88,6 +95,7 @@ class Stand(Stack):
         self._ledger, self._seed = folder / "ledger.jsonl", seed
         self._over = threading.Event()
         self.consumer = FollowedNotes(find, self._over)
+        self.consumer.queue_arguments = queue_arguments
         self._consuming = threading.Thread(target=self.consumer.run)
 
     def __enter__(self) -> Self:
