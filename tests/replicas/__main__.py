@@ -30,7 +30,8 @@ SCENARIOS: dict[str, Scenario] = {
     "postgresql-asynchronous-proxy": partial(postgres.promote, synchronous=False, proxy=True),
     "postgresql-asynchronous-rabbitmq": partial(postgres.promote, synchronous=False, broker="rabbitmq"),
     "redis-sentinel": sentinel.fail_over,
-    "rabbitmq-cluster": cluster.suffer,
+    "rabbitmq-cluster-classic": cluster.suffer,
+    "rabbitmq-cluster-quorum": partial(cluster.suffer, queue_type="quorum"),
     "rabbitmq-consumer-timeout": queues.consumer_timeout,
 }
 

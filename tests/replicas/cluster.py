@@ -9,13 +9,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import kombu
-
-from tests.kit.patience import patience, wait_until
+from tests.kit.patience import wait_until
 from tests.kit.servers import free_port
 from tests.kit.servers.rabbit import RabbitServer
 from tests.replicas.stand import Account, Stand
@@ -96,17 +94,29 @@ class Cluster:
 
     @contextmanager
     def disk_alarm(self) -> Iterator[None]:
-        self.nodes[2].ctl("set_disk_free_limit", "1000TB")
+        self.nodes[2].ctl("set_disk_free_limit", "100000GB")
         yield
         self.nodes[2].ctl("set_disk_free_limit", "50MB")
 
 
-def suffer(folder: Path, seed: int, rounds: int) -> Account:  # the third node stays: the consumer is there
-    """Let the node of the wheel queues die and be cut off, and alarms stop publishers, and account for each task."""
+def suffer(folder: Path, seed: int, rounds: int, queue_type: str = "classic") -> Account:
+    """Let the node of the wheel queues die and be cut off, and alarms stop publishers, and account for each task.
+
+    The third node always runs: the consumer is there.
+    """
     store, costs = f"sqlite:///{folder}/wheel.sqlite3", dict[str, int]()
     with (
         Cluster(folder / "rabbitmq") as cluster,
-        Stand(folder / "stand", cluster.url, store, seed, lambda: cluster.nodes[2].url, QUORUM, **TYPE) as stand,
+        Stand(
+            folder / "stand",
+            cluster.url,
+            store,
+            seed,
+            lambda: cluster.nodes[2].url,
+            QUORUM,
+            wheel_queue_type=queue_type,
+            **TYPE,
+        ) as stand,
     ):
         home = _home(cluster, "wheel.0")
         faults: Mapping[str, Callable[[], Any]] = {
@@ -120,16 +130,20 @@ def suffer(folder: Path, seed: int, rounds: int) -> Account:  # the third node s
             for name, fault in faults.items():
                 stand.await_load(CALM)
                 with fault():
-                    arrived, until_s = len(stand.consumer.arrived), time.monotonic() + patience(FAULT_S)
+                    before, until_s = _progress(stand), time.monotonic() + FAULT_S
                     while time.monotonic() < until_s:
                         time.sleep(0.1)
-                    arrived = len(stand.consumer.arrived) - arrived
-                print(name, "arrived meanwhile:", arrived, flush=True)
+                    sent, arrived = (now - then for now, then in zip(_progress(stand), before, strict=True))
+                print(f"{name}: {sent} sent, {arrived} arrived meanwhile", flush=True)
                 costs[name] = max(costs.get(name, 0), round(stand.await_recovery() * 1_000))
-        account = stand.settle("a cluster of three nodes of RabbitMQ")
+        account = stand.settle(f"a cluster of three nodes of RabbitMQ, wheel queues of type {queue_type}")
     account.counts["faults"] = rounds * len(faults)
     account.counts.update({f"ms until a new task arrived after {name}": ms for name, ms in costs.items()})
     return account
+
+
+def _progress(stand: Stand) -> tuple[int, int]:
+    return len(stand.sent()), len(stand.consumer.arrived)
 
 
 def _home(cluster: Cluster, queue: str) -> Node:
@@ -137,9 +151,3 @@ def _home(cluster: Cluster, queue: str) -> Node:
     listed = cluster.nodes[0].ctl("list_queues", "--silent", "name", "pid")
     [line] = [one for one in listed.splitlines() if one.split("\t")[0] == queue]
     return next(node for node in cluster.nodes if node.name in line)
-
-
-def ready(url: str, queue: str) -> int:
-    with closing(kombu.Connection(url)) as connection:
-        channel: Any = connection.default_channel
-        return int(channel.queue_declare(queue, passive=True).message_count)

@@ -96,7 +96,7 @@ class Stand(Stack):
         self._over = threading.Event()
         self.consumer = FollowedNotes(find, self._over)
         self.consumer.queue_arguments = queue_arguments
-        self._consuming = threading.Thread(target=self.consumer.run)
+        self._consuming = threading.Thread(target=self.consumer.run, daemon=True)
 
     def __enter__(self) -> Self:
         self._consuming.start()

@@ -74,4 +74,4 @@ def test_the_line_that_is_counted_is_the_product_s() -> None:
 def test_the_long_form_runs_in_the_workflow_within_its_time() -> None:
     text = (ROOT / ".github/workflows/test.yml").read_text()
     assert re.search(r"target: replicas MINUTES=60\b", text)
-    assert len(SCENARIOS) == 8
+    assert len(SCENARIOS) == 9
